@@ -1,0 +1,55 @@
+# `make demo` and `make test` need nothing but make and python3 >= 3.11: each target installs what it uses into .venv.
+comma := ,
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest -n 4
+MANAGE := $(PYTHON) example_project/manage.py
+MYSQL := $(findstring mysql,$(DATABASE_URL) $(MYSQL_URL))
+EXTRAS := postgres$(addprefix $(comma),$(MYSQL))
+INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
+
+.PHONY: demo serve test test-all lint format bench chaos docs
+
+demo: $(INSTALLED)-demo
+	$(MANAGE) migrate --verbosity 0
+	$(MANAGE) race --rounds 20
+
+serve: $(INSTALLED)-demo
+	$(MANAGE) migrate --verbosity 0
+	$(MANAGE) runserver
+
+test: $(INSTALLED)-test
+	$(PYTEST) --database sqlite
+	$(PYTEST) --database postgresql
+	$(if $(MYSQL_URL),$(PYTEST) --database mysql)
+
+test-all:
+	$(if $(MYSQL_URL),,$(error Set MYSQL_URL, for example to mysql://root@127.0.0.1:3306/test: test-all demands MariaDB or MySQL too))
+	$(MAKE) test
+
+lint: $(INSTALLED)-lint
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports
+
+format: $(INSTALLED)-lint
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+bench: $(INSTALLED)-bench
+	$(PYTHON) -m tests.benchmarks
+
+chaos: $(INSTALLED)-test
+	$(PYTHON) -m tests.chaos
+
+docs: $(INSTALLED)-docs
+	.venv/bin/zensical build --clean --strict
+
+.venv/created:
+	python3 -m venv .venv
+	$(PYTHON) -m pip install --quiet --upgrade 'pip>=25.1'
+	touch $@
+
+$(INSTALLED)-%: pyproject.toml .venv/created
+	$(PYTHON) -m pip install --quiet --editable '.[$(EXTRAS)]' --group $*
+	touch $@
