@@ -1,0 +1,70 @@
+"""Run one copy of a job on many servers, with nothing but the database Django already has.
+
+The public names are imported on first use, so that importing this package is safe at any time: before the
+settings, before the apps are ready, in an app's ``__init__``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django_singlejob.acquisition import Reason
+    from django_singlejob.decorators import job_lock, singleton_job
+    from django_singlejob.exceptions import (
+        DatabaseUnreachable,
+        DuplicateJob,
+        InvalidName,
+        JobInterrupted,
+        JobTimeout,
+        LeaseLost,
+        LockHeld,
+        SingleJobError,
+        UnknownJob,
+        UnsafeTransaction,
+    )
+    from django_singlejob.lease import Lease
+    from django_singlejob.runner import SKIPPED, CurrentRun, Outcome, current_run
+
+__all__ = [
+    "SKIPPED",
+    "CurrentRun",
+    "DatabaseUnreachable",
+    "DuplicateJob",
+    "InvalidName",
+    "InvalidSchedule",
+    "JobInterrupted",
+    "JobTimeout",
+    "Lease",
+    "LeaseLost",
+    "LockHeld",
+    "Outcome",
+    "Reason",
+    "SingleJobError",
+    "UnknownJob",
+    "UnsafeTransaction",
+    "current_run",
+    "job_lock",
+    "singleton_job",
+]
+
+_HOMES = {
+    "singleton_job": "decorators",
+    "job_lock": "decorators",
+    "SKIPPED": "runner",
+    "CurrentRun": "runner",
+    "Outcome": "runner",
+    "Reason": "acquisition",
+    "current_run": "runner",
+    "Lease": "lease",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
+    return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

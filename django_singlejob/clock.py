@@ -1,0 +1,55 @@
+"""The two clocks: the database's, which judges every deadline, and this machine's, which only measures spans."""
+
+import random
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import DateTimeField
+from django.db.models.functions import Now
+from django.db.models.sql.compiler import SQLCompiler
+
+
+class DBNow(Now):
+    """The database's statement time, in UTC.
+
+    Django's ``Now()`` is the session's local time on MySQL and MariaDB: hours off, and an hour wrong twice a year.
+    Only ``DBNow() + timedelta`` is safe on every database; arithmetic on columns is not.
+    """
+
+    output_field = DateTimeField()
+
+    def as_mysql(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any
+    ) -> tuple[str, tuple[str | int, ...]]:
+        return "UTC_TIMESTAMP(6)", ()
+
+
+# monotonic() stands still while a machine is suspended; a lease does not.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def local_now() -> float:
+    """Seconds on a clock of this machine that never steps. Only differences mean something."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+def since(start: float) -> timedelta:
+    """The time that has passed since ``start``, a value of ``local_now()``."""
+    return timedelta(seconds=local_now() - start)
+
+
+def backoff(first: float = 0.05, most: float = 1.0) -> Iterator[float]:
+    """Pauses in seconds without end: none first, then growing, with jitter so that a crowd spreads out."""
+    yield 0.0
+    pause = first
+    while True:
+        yield pause * random.uniform(0.5, 1.5)  # noqa: S311
+        pause = min(pause * 1.6, most)
+
+
+def in_words(instant: datetime) -> str:
+    """For people: ``2026-11-21 10:00:00 UTC``, whatever the connection's time zone is."""
+    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,63 @@
+"""What can go wrong, by name. A lock that is held is no error: see ``SKIPPED``."""
+
+from django.db import OperationalError
+
+
+class SingleJobError(Exception):
+    """The base of every error of this package."""
+
+
+class InvalidName(SingleJobError, ValueError):
+    """A job's or a lock's name that not every database keeps apart from others."""
+
+
+class InvalidSchedule(SingleJobError, ValueError):
+    """A schedule or a time zone that cannot be understood, or a schedule that is never due."""
+
+
+class DuplicateJob(SingleJobError):
+    """Two functions were registered as jobs under one name."""
+
+
+class UnknownJob(SingleJobError, LookupError):
+    """No job of that name is registered."""
+
+
+class UnsafeTransaction(SingleJobError):
+    """A lock was asked for inside a transaction, which could roll the grant back or hide it from others."""
+
+
+class DatabaseUnreachable(SingleJobError, OperationalError):
+    """The database did not answer, so it is not known whether the lock is free. Nothing was run."""
+
+
+class LockHeld(SingleJobError):
+    """Somebody else holds the lock, and the caller asked for an exception."""
+
+
+class LeaseLost(SingleJobError):
+    """The right to run is gone, or can no longer be proven: somebody else may be running the job by now."""
+
+    def __init__(self, message: str = "The lease was lost: somebody else may run this job by now.") -> None:
+        super().__init__(message)
+
+
+class JobTimeout(SingleJobError):
+    """The job ran longer than its ``max_runtime`` and was interrupted."""
+
+    def __init__(self, message: str = "The job ran longer than its max_runtime and was interrupted.") -> None:
+        super().__init__(message)
+
+
+class JobInterrupted(KeyboardInterrupt):
+    """The process was told to end (SIGTERM, SIGINT, SIGHUP) while the job was running.
+
+    No ``Exception``, so that a job's ``except Exception`` does not swallow it.
+
+    Attributes:
+        signum: the signal's number, or 0 when it is not known.
+    """
+
+    def __init__(self, signum: int = 0) -> None:
+        super().__init__(f"The job was interrupted by signal {signum}.")
+        self.signum = signum

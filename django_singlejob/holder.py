@@ -1,0 +1,104 @@
+"""Who holds a lock, for people to read. Nothing is decided by it, and nothing in it can fail an acquisition."""
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import cast
+
+from django.utils.module_loading import import_string
+
+from django_singlejob.conf import options
+
+HOSTNAME_LENGTH = 255
+COMMAND_LENGTH = 255
+
+_SECRETIVE = r"[\w.-]*(?:pass|pwd|secret|token|key|credential|auth)[\w.-]*"
+_SECRET_OPTION = re.compile(rf"(?i)-{{1,2}}{_SECRETIVE}|-p")
+_SECRET_ASSIGNED = re.compile(rf"(?is)(-{{1,2}}{_SECRETIVE}=).*")
+_SECRET_VALUE = re.compile(
+    rf"""(?i)((?:^|(?<=[\s'"({{,;&|]))(?:{_SECRETIVE}["']?(?:=|:\s*(?:\w+\s+)?)|-{{1,2}}{_SECRETIVE}\s+|-p\s*))"""
+    r"""('[^']*'|"[^"]*"|\S+)"""
+)
+_URL_PASSWORD = re.compile(r"(?<=//)[^\s'\"]*@|[^\s/@:]*:[^\s/@]+@")
+_MASK = "***"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A process: its host's name, its pid and its command."""
+
+    hostname: str
+    pid: int
+    command: str
+
+
+def this_process(arguments: Sequence[str] | None = None) -> Holder:
+    """This process, as running ``arguments`` (default: its own command line)."""
+    return Holder(
+        hostname=printable(options().hostname or socket.gethostname(), HOSTNAME_LENGTH),
+        pid=os.getpid(),
+        command=printable(_recorded(sys.argv if arguments is None else arguments), COMMAND_LENGTH),
+    )
+
+
+def printable(text: object, length: int, *, keep: str = "") -> str:
+    """``text`` with everything escaped that a database refuses, or that could forge a line: NUL, line ends, surrogates,
+    and what a three-byte utf8 column cannot keep; cut to ``length``. Characters in ``keep`` stay."""
+    # A million characters are not worth escaping only to be cut off.
+    return "".join(_shown(character, keep) for character in str(text)[:length])[:length]
+
+
+def _shown(character: str, keep: str) -> str:
+    if character in keep or (character.isprintable() and ord(character) <= 0xFFFF):
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _recorded(arguments: Sequence[str]) -> str:
+    match options().record_command:
+        case "none":
+            return ""
+        case "name":
+            return _name(arguments)
+        case "full":
+            return redact(arguments)
+        case path:
+            return _ask(path, arguments)
+
+
+def _name(arguments: Sequence[str]) -> str:
+    """The program alone, and the subcommand of a Django command line: a further argument may be a secret."""
+    if not arguments:
+        return ""
+    program = PurePath(arguments[0]).name
+    is_django = program in ("manage.py", "django-admin", "__main__.py")
+    return " ".join([program, *arguments[1:2]]) if is_django else program
+
+
+def redact(arguments: Sequence[str]) -> str:
+    """The whole command line, with what looks like a secret masked, inside a quoted shell script too:
+    ``--password x``, ``TOKEN=x``, ``user:pw@host``."""
+    shown = []
+    hide_next = False
+    for argument in arguments[:COMMAND_LENGTH]:
+        # The patterns' time grows with the square of the length.
+        shown.append(_MASK if hide_next else _masked(argument[:COMMAND_LENGTH]))
+        hide_next = _SECRET_OPTION.fullmatch(argument) is not None
+    return " ".join(shown)
+
+
+def _masked(argument: str) -> str:
+    if assigned := _SECRET_ASSIGNED.fullmatch(argument):
+        return f"{assigned[1]}{_MASK}"
+    return _URL_PASSWORD.sub(f"{_MASK}@", _SECRET_VALUE.sub(rf"\1{_MASK}", argument))
+
+
+def _ask(hook: str, arguments: Sequence[str]) -> str:
+    try:
+        return cast("str", import_string(hook)(list(arguments)))
+    except Exception as error:  # a project's own function must not cost it the job
+        return f"(RECORD_COMMAND failed: {type(error).__name__})"
