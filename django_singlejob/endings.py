@@ -1,0 +1,64 @@
+"""How a run ended: from the exception that its body raised, or none, to what the history is told."""
+
+import asyncio
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django_singlejob.exceptions import JobTimeout
+from django_singlejob.holder import printable
+
+ERROR_LENGTH = 1000
+TRACEBACK_LENGTH = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What the gate and the history are told. ``is_failure``: it counts as one of consecutive failures."""
+
+    status: str
+    duration: timedelta
+    acquire_duration: timedelta | None = None
+    is_failure: bool = False
+    error: str = ""
+    traceback: str = ""
+
+
+def ending(failure: BaseException | None, *, duration: timedelta, acquire_duration: timedelta) -> Ending:
+    """The ending of a body that raised ``failure`` (``None``: it returned)."""
+    status = _status(failure)
+    is_successful = status == "successful"
+    return Ending(
+        status=status,
+        duration=duration,
+        acquire_duration=acquire_duration,
+        is_failure=status == "failed" or isinstance(failure, JobTimeout),
+        error="" if is_successful else summary(failure),
+        traceback="" if is_successful else _traceback(failure),
+    )
+
+
+def _status(failure: BaseException | None) -> str:
+    if failure is None or (isinstance(failure, SystemExit) and not failure.code):
+        return "successful"
+    # GeneratorExit and CancelledError are not the job's doing either.
+    if isinstance(failure, JobTimeout | KeyboardInterrupt | GeneratorExit | asyncio.CancelledError):
+        return "interrupted"
+    return "failed"
+
+
+def summary(failure: BaseException | None) -> str:
+    """The exception in one line: ``ValueError: no such customer``."""
+    try:
+        words = str(failure)
+    except Exception:  # a broken __str__ of somebody's exception must not cost the run its end
+        words = "(it cannot be printed)"
+    return printable(f"{type(failure).__name__}: {words}", ERROR_LENGTH)
+
+
+def _traceback(failure: BaseException | None) -> str:
+    try:
+        lines = "".join(traceback.format_exception(failure))
+    except Exception as error:  # too deep, too large: the run must end all the same
+        lines = f"(it cannot be printed: {type(error).__name__})"
+    return printable(lines[-TRACEBACK_LENGTH:], TRACEBACK_LENGTH, keep="\n")
