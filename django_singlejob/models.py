@@ -1,0 +1,159 @@
+"""The rows: the lease (``JobLock``), the gate (``JobStatus``), the history (``JobRun``)."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_singlejob.holder import COMMAND_LENGTH, HOSTNAME_LENGTH
+from django_singlejob.querysets import JobLockQuerySet, JobRunQuerySet, JobStatusQuerySet
+from django_singlejob.registry import NAME_LENGTH
+
+
+class JobRun(models.Model):
+    """One attempt to run a job."""
+
+    class Status(models.TextChoices):
+        RUNNING = "running", _("running")
+        SUCCESSFUL = "successful", _("successful")
+        FAILED = "failed", _("failed")
+        ABANDONED = "abandoned", _("abandoned")
+        INTERRUPTED = "interrupted", _("interrupted")
+
+    class Trigger(models.TextChoices):
+        CALL = "call", _("call")
+        COMMAND = "command", _("command")
+        SCHEDULE = "schedule", _("schedule")
+        ONE_OFF = "one_off", _("one-off")
+        MANUAL = "manual", _("by hand")
+
+    job_name = models.CharField(_("job"), max_length=NAME_LENGTH)
+    fence = models.BigIntegerField(_("fence"), help_text=_("The fencing token of the grant; it only grows."))
+    token = models.UUIDField(_("token"))
+    status = models.CharField(_("status"), max_length=20, choices=Status)
+    trigger = models.CharField(_("trigger"), max_length=20, choices=Trigger)
+    slot = models.DateTimeField(_("slot"), null=True, blank=True)
+    attempt = models.PositiveIntegerField(_("attempt"), default=1)
+    hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
+    pid = models.PositiveBigIntegerField(_("process id"))
+    started_at = models.DateTimeField(_("started at"))
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    duration = models.DurationField(_("duration"), null=True, blank=True)
+    acquire_duration = models.DurationField(
+        _("lock cost"), null=True, blank=True, help_text=_("How long it took to acquire the lock.")
+    )
+    error = models.TextField(_("error"), blank=True, default="")
+    traceback = models.TextField(_("traceback"), blank=True, default="")
+
+    objects = JobRunQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("run")
+        verbose_name_plural = _("runs")
+        indexes = [
+            models.Index(fields=["job_name", "started_at"], name="singlejob_run_job_started"),
+            models.Index(fields=["started_at"], name="singlejob_run_started"),
+            models.Index(fields=["status", "started_at"], name="singlejob_run_status_started"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_name} #{self.pk} ({self.status})"
+
+
+class JobStatus(models.Model):
+    """The gate: one row for each name of a job and of a lock, which is never pruned.
+
+    Whoever wants the lock must first change this row. It remembers the fence, and how the job has been doing.
+    """
+
+    name = models.CharField(_("name"), max_length=NAME_LENGTH, primary_key=True)
+    fence = models.BigIntegerField(_("fence"), default=0, help_text=_("Grows by at least one with each grant."))
+    token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("The token of the last grant."))
+    schedule = models.CharField(_("schedule"), max_length=200, blank=True, default="")
+    time_zone = models.CharField(_("time zone"), max_length=64, blank=True, default="")
+    next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
+    last_slot = models.DateTimeField(
+        _("last slot"), null=True, blank=True, help_text=_("Of the last start; empty: no schedule started it.")
+    )
+    last_attempt = models.PositiveIntegerField(_("last attempt"), default=1, help_text=_("Of the last start."))
+    paused = models.BooleanField(_("paused"), default=False)
+    last_started_at = models.DateTimeField(_("last started at"), null=True, blank=True)
+    last_finished_at = models.DateTimeField(_("last finished at"), null=True, blank=True)
+    last_status = models.CharField(
+        _("last status"),
+        max_length=20,
+        choices=JobRun.Status,
+        blank=True,
+        default="",
+        help_text=_("Of the last end."),
+    )
+    consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)
+    run_count = models.PositiveBigIntegerField(_("runs"), default=0, help_text=_("That have ended, however."))
+    mean_duration = models.DurationField(
+        _("mean duration"), null=True, blank=True, help_text=_("Over about the last 20 successful runs.")
+    )
+    misfire_count = models.PositiveBigIntegerField(_("misfires"), default=0)
+
+    objects = JobStatusQuerySet.as_manager()
+
+    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.seen
+        now: datetime
+        started_recently: bool | None
+
+    class Meta:
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        indexes = [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class JobLock(models.Model):
+    """The lease: the row exists exactly while somebody holds the lock of its name."""
+
+    name = models.CharField(_("name"), max_length=NAME_LENGTH, primary_key=True)
+    token = models.UUIDField(_("token"), help_text=_("New for each acquisition: the holder's only identity."))
+    hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
+    pid = models.PositiveBigIntegerField(_("process id"))
+    command = models.CharField(_("command"), max_length=COMMAND_LENGTH, blank=True, default="")
+    acquired_at = models.DateTimeField(_("acquired at"))
+    heartbeat_at = models.DateTimeField(_("last heartbeat at"))
+    heartbeats = models.PositiveBigIntegerField(_("heartbeats"), default=0)
+    heartbeat_interval = models.DurationField(
+        _("heartbeat interval"), null=True, blank=True, help_text=_("Empty: the holder sends none.")
+    )
+    expires_at = models.DateTimeField(_("expires at"))
+    job_name = models.CharField(_("job"), max_length=NAME_LENGTH, blank=True, default="")
+    slot = models.DateTimeField(_("slot"), null=True, blank=True)
+    attempt = models.PositiveIntegerField(_("attempt"), default=1)
+    # No constraint: pruning the history must not touch a lock.
+    run = models.ForeignKey(
+        JobRun,
+        verbose_name=_("run"),
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="+",
+        null=True,
+        blank=True,
+    )
+
+    objects = JobLockQuerySet.as_manager()
+
+    if TYPE_CHECKING:  # annotated by JobLockQuerySet.judged
+        is_stale: bool
+        now: datetime
+
+    class Meta:
+        verbose_name = _("lock")
+        verbose_name_plural = _("locks")
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def holder(self) -> str:
+        """For people: ``web-1, pid 4711``."""
+        return f"{self.hostname}, pid {self.pid}"

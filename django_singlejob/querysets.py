@@ -1,0 +1,285 @@
+"""Every write that decides something, and every adjective.
+
+Each write is one conditional statement, judged by the number of rows it changed and by the database's clock. Reading
+again would not do: a REPEATABLE READ snapshot is stale. ``save()`` and ``delete()`` of an instance would not do:
+they resurrect a row, or end the lease of a successor.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, cast
+
+from django.apps import apps
+from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
+
+from django_singlejob.clock import DBNow
+from django_singlejob.conf import ZERO, options
+from django_singlejob.database import alias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from django_singlejob.holder import Holder
+    from django_singlejob.models import JobLock, JobRun, JobStatus
+
+
+def locks() -> JobLockQuerySet:
+    """The leases, on the database that decides."""
+    return cast("JobLockQuerySet", _rows("JobLock"))
+
+
+def gates() -> JobStatusQuerySet:
+    """The gates, on the database that decides."""
+    return cast("JobStatusQuerySet", _rows("JobStatus"))
+
+
+def runs() -> JobRunQuerySet:
+    """The history, on the database that decides."""
+    return cast("JobRunQuerySet", _rows("JobRun"))
+
+
+def _rows(model: str) -> QuerySet[Any]:
+    # Looked up at use: this module may be imported before the apps are ready, the models may not.
+    rows: QuerySet[Any] = apps.get_model("django_singlejob", model)._default_manager.using(alias())
+    return rows
+
+
+class JobLockQuerySet(QuerySet["JobLock"]):
+    """The leases: a row exists exactly while somebody holds the lock of its name."""
+
+    def stale(self) -> JobLockQuerySet:
+        """Those whose lease has expired: their holders are presumed dead."""
+        return self.filter(expires_at__lte=DBNow())
+
+    def live(self) -> JobLockQuerySet:
+        """Those whose lease goes on."""
+        return self.filter(expires_at__gt=DBNow())
+
+    def overrunning(self, means: Mapping[str, timedelta]) -> JobLockQuerySet:
+        """The live ones held longer than ``OVERRUN_FACTOR`` times their job's mean (see ``means`` below)."""
+        late = Q(pk__in=[])
+        for job_name, mean in means.items():
+            late |= Q(job_name=job_name, acquired_at__lte=DBNow() - mean * options().overrun_factor)
+        return self.live().filter(late)
+
+    def judged(self) -> JobLockQuerySet:
+        """With ``is_stale`` and ``now``, as the database's clock sees it."""
+        verdict = {"is_stale": _whether(Q(expires_at__lte=DBNow())), "now": DBNow()}
+        return self.annotate(**verdict)
+
+    def seen(self, name: str) -> JobLock | None:
+        """The lock's row with ``is_stale``; ``None``: the lock is free."""
+        return self.judged().filter(name=name).first()
+
+    def grant(self, name: str, terms: Mapping[str, Any]) -> bool:
+        """Insert the row. ``False``: there is one."""
+        _, is_created = self.get_or_create(name=name, defaults=terms)
+        return is_created
+
+    def take_over(self, seen: JobLock, terms: Mapping[str, Any]) -> bool:
+        """Replace a stale holder. ``False``: the row is no longer the one that was seen, or its holder lives."""
+        return self._unchanged(seen).stale().update(**terms) == 1
+
+    def renew(self, name: str, token: UUID, lease: timedelta) -> bool:
+        """A heartbeat. ``False``: the row is no longer that holder's."""
+        beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + lease}
+        return self.filter(name=name, token=token).update(**beat) == 1
+
+    def release(self, name: str, token: UUID) -> bool:
+        """Delete the holder's own row. ``False``: it is no longer that holder's."""
+        return _delete(self.filter(name=name, token=token)) == 1
+
+    def clear(self, seen: JobLock, *, force: bool) -> bool:
+        """Delete the row that was seen; ``False``: it is another one by now, or, unless ``force``, its holder lives."""
+        if force:
+            return _delete(self.filter(name=seen.name, token=seen.token)) == 1
+        return _delete(self._unchanged(seen).stale()) == 1
+
+    def _unchanged(self, seen: JobLock) -> JobLockQuerySet:
+        return self.filter(name=seen.name, token=seen.token, heartbeats=seen.heartbeats)
+
+
+class JobStatusQuerySet(QuerySet["JobStatus"]):
+    """The gates: who wants a lock must first change its gate; the fence on it only grows."""
+
+    def remember(self, *names: str) -> None:
+        """Make sure that these gates exist."""
+        # Each in a statement of its own: two that insert the same rows in another order would deadlock.
+        for name in names:
+            self.bulk_create([self.model(name=name)], ignore_conflicts=True)
+
+    def seen(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
+        """The gates by name, with ``now`` and ``started_recently``: sooner than ``min_interval`` ago."""
+        recently = _whether(_recently(min_interval))
+        facts = {"now": DBNow(), "started_recently": recently}
+        return {name: _in_utc(status) for name, status in self.annotate(**facts).in_bulk(names).items()}
+
+    def scheduled(self) -> dict[str, JobStatus]:
+        """The gates of jobs that have a schedule by name, with ``now``."""
+        return self.exclude(schedule="").surveyed()
+
+    def surveyed(self) -> dict[str, JobStatus]:
+        """The gates by name, with ``now``."""
+        facts = {"now": DBNow()}
+        return {status.name: _in_utc(status) for status in self.annotate(**facts)}
+
+    def pass_through(self, seen: JobStatus, token: UUID) -> bool:
+        """Pass the gate. ``False``: somebody was faster, look again."""
+        return self._unchanged(seen).update(fence=seen.fence + 1, token=token) == 1
+
+    def pass_and_start(self, seen: JobStatus, token: UUID, min_interval: timedelta, start: Mapping[str, Any]) -> bool:
+        """Pass the gate of a job that has no other lock. ``False``: see ``pass_through`` and ``start``."""
+        ready = self._unchanged(seen).on_schedule(seen).ready(min_interval)
+        return ready.update(fence=seen.fence + 1, token=token, last_started_at=DBNow(), **start) == 1
+
+    def start(self, seen: JobStatus, min_interval: timedelta, start: Mapping[str, Any]) -> bool:
+        """Record the start of a job whose lock's gate was passed. ``False``: its slot was claimed, its schedule
+        changed, it is paused, or it started sooner than ``min_interval`` ago by now."""
+        ready = self.filter(name=seen.name).on_schedule(seen).ready(min_interval)
+        return ready.update(last_started_at=DBNow(), **start) == 1
+
+    def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
+        """Change where the schedule stands, without a run. ``False``: somebody was faster, look again."""
+        return self.filter(name=seen.name).on_schedule(seen).update(**changes) == 1
+
+    def on_schedule(self, seen: JobStatus) -> JobStatusQuerySet:
+        """Those whose schedule stands where it was seen, and of whose job no run has ended since: a slot that is run
+        again, after its holder died, does not move ``next_slot``. Nobody but us writes that, so it can be compared."""
+        at = {"schedule": seen.schedule, "time_zone": seen.time_zone, "next_slot": seen.next_slot}
+        return self.filter(run_count=seen.run_count, **at)
+
+    def due(self) -> JobStatusQuerySet:
+        """Those with a slot that is due, the oldest first."""
+        return self.filter(next_slot__lte=DBNow(), paused=False).order_by("next_slot")
+
+    def ready(self, min_interval: timedelta) -> JobStatusQuerySet:
+        """Those that may start: not paused, and last started longer than ``min_interval`` ago."""
+        ready = self.filter(paused=False)
+        return ready.exclude(_recently(min_interval)) if min_interval > ZERO else ready
+
+    def hold(self, name: str, token: UUID) -> bool:
+        """Keep everybody else from passing until this transaction ends. ``False``: somebody has passed already."""
+        # An UPDATE, since SQLite ignores SELECT FOR UPDATE.
+        return self.filter(name=name, token=token).update(token=token) == 1
+
+    def knock(self, name: str) -> None:
+        """Wait until the gate can be changed: until then, somebody alive is inside a transaction on it."""
+        self.filter(name=name).update(fence=F("fence"))
+
+    def finish(self, name: str, token: UUID, result: Mapping[str, Any]) -> bool:
+        """Record how a run ended. ``False``: somebody has passed the gate since."""
+        return self.filter(token=token).finish_own(name, result)
+
+    def finish_own(self, name: str, result: Mapping[str, Any]) -> bool:
+        """The same for a job whose lock has another gate, which is held. ``False``: the row was deleted by hand."""
+        counted = {"run_count": F("run_count") + 1, "last_finished_at": DBNow(), **result}
+        return self.filter(name=name).update(**counted) == 1
+
+    def abandon(self, name: str) -> None:
+        """Record that a run's holder died."""
+        self.filter(name=name).update(
+            run_count=F("run_count") + 1,
+            last_status="abandoned",
+            consecutive_failures=F("consecutive_failures") + 1,
+        )
+
+    def give_back(self, name: str, slot: datetime) -> None:
+        """Have the slot of a run whose holder died be due again."""
+        self.filter(name=name, next_slot__gt=slot).update(next_slot=slot)
+
+    def shut(self, name: str) -> None:
+        """Take the gate from whoever has it: no write of the former holder finds its token any more."""
+        self.filter(name=name).update(fence=F("fence") + 1, token=None)
+
+    def means(self) -> dict[str, timedelta]:
+        """The mean duration of each job that has run often enough for it to say something."""
+        known = self.filter(run_count__gte=options().overrun_min_runs, mean_duration__isnull=False)
+        return {name: mean for name, mean in known.values_list("name", "mean_duration") if mean}
+
+    def _unchanged(self, seen: JobStatus) -> JobStatusQuerySet:
+        return self.filter(name=seen.name, fence=seen.fence)
+
+
+class JobRunQuerySet(QuerySet["JobRun"]):
+    """The history: one row an attempt."""
+
+    def running(self) -> JobRunQuerySet:
+        """Those that have not ended yet."""
+        return self.filter(status="running")
+
+    def start(self, job_name: str, holder: Holder, facts: Mapping[str, Any]) -> JobRun:
+        """Record that an attempt begins."""
+        return self.create(
+            job_name=job_name,
+            hostname=holder.hostname,
+            pid=holder.pid,
+            started_at=DBNow(),
+            status="running",
+            **facts,
+        )
+
+    def finish(self, pk: int, token: UUID, result: Mapping[str, Any]) -> bool:
+        """Record how an attempt ended. ``False``: it was ended by somebody else, as abandoned."""
+        return self.running().filter(pk=pk, token=token).update(finished_at=DBNow(), **result) == 1
+
+    def abandon(self, lock: JobLock, error: str) -> bool:
+        """End the attempt of a dead holder. ``False``: it had none, or it has ended."""
+        return lock.run_id is not None and self.finish(lock.run_id, lock.token, {"status": "abandoned", "error": error})
+
+    def abandon_orphans(self, error: str) -> int:
+        """End every attempt whose lock is gone, as after a DELETE by hand. Returns how many."""
+        # Two reads, in this order: a run that begins between them is not among the first, one that ends is not changed.
+        tokens = dict(self.running().values_list("pk", "token"))
+        held = set(locks().values_list("token", flat=True))
+        orphans = [pk for pk, token in tokens.items() if token not in held]
+        ended = {"status": "abandoned", "finished_at": DBNow(), "error": error}
+        return self.running().filter(pk__in=orphans).update(**ended)
+
+    def newest(self, job_name: str) -> JobRun | None:
+        """The job's last attempt; ``None``: there was none, or it was pruned."""
+        return self.filter(job_name=job_name).order_by("-pk").first()
+
+    def surplus(self, age: timedelta, keep: int) -> JobRunQuerySet:
+        """Those that ended and began longer ago than ``age``, and of each job those beyond its newest ``keep``."""
+        too_many = Q(pk__in=[])
+        for name in gates().values_list("name", flat=True):
+            if (newest_surplus := self._newest_beyond(name, keep)) is not None:
+                too_many |= Q(job_name=name, pk__lte=newest_surplus)
+        return self.exclude(status="running").filter(Q(started_at__lt=DBNow() - age) | too_many)
+
+    def _newest_beyond(self, job_name: str, keep: int) -> int | None:
+        return self.filter(job_name=job_name).order_by("-pk").values_list("pk", flat=True)[keep : keep + 1].first()
+
+    def prune(self, batch: int = 1000) -> int:
+        """Delete all of these, a batch at a time: one huge DELETE would hold up everybody. Returns how many it were."""
+        pruned = 0
+        # MySQL has no LIMIT in a subquery.
+        while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
+            pruned += _delete(runs().filter(pk__in=keys))
+        return pruned
+
+
+def _in_utc(status: JobStatus) -> JobStatus:
+    # A connection's own time zone comes back with every instant, and two of one zone are compared by their wall clocks.
+    for name in ("now", "next_slot", "last_slot"):
+        if instant := getattr(status, name):
+            setattr(status, name, instant.astimezone(UTC))
+    return status
+
+
+def _recently(min_interval: timedelta) -> Q:
+    # A start in the future means that the clock was set back since; it must not hold up the job until then.
+    return Q(last_started_at__gt=DBNow() - min_interval, last_started_at__lte=DBNow() + min_interval)
+
+
+def _delete(rows: QuerySet[Any]) -> int:
+    # delete() would first read the rows and then delete by primary key alone, as soon as any app listens to
+    # post_delete: it would forget the token in between.
+    return rows._raw_delete(rows.db)
+
+
+def _whether(condition: Q) -> ExpressionWrapper[Q]:
+    return ExpressionWrapper(condition, output_field=BooleanField())
