@@ -1,0 +1,392 @@
+"""How a lease is granted: peek, watch, pass the gate, insert the row.
+
+All servers race. The gate's conditional UPDATE lets one of them through, and the unique key of the lease is the proof
+(Lu 2025, "A Simple Way to Run One Copy of a Job on Many Servers"). The losers usually read one row and write nothing.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
+
+from django.db import Error, models
+from django.utils.translation import gettext_lazy as _
+
+from django_singlejob import database
+from django_singlejob.clock import DBNow, backoff, local_now
+from django_singlejob.conf import ZERO, options
+from django_singlejob.exceptions import DatabaseUnreachable, SingleJobError
+from django_singlejob.holder import Holder
+from django_singlejob.interrupt import is_told_to_end
+from django_singlejob.lease import Grant, Lease
+from django_singlejob.leftovers import announce, forget, give_back
+from django_singlejob.memory import follow, is_followed, moved, pass_by, tell
+from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.signals import lock_taken_over
+from django_singlejob.slots import Misfires, Policy, claim, tolerance
+from django_singlejob.timetable import latest_slot, next_slot
+from django_singlejob.watch import Watch, bury
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock, JobStatus
+
+logger = logging.getLogger("django_singlejob")
+
+# For how long it is tried again while others are in the way, or the database does not answer. Seconds.
+PERSEVERANCE = 5.0
+
+
+class Reason(models.TextChoices):
+    """Why a call did not run. None of these is an error."""
+
+    HELD = "held", _("held by somebody else")
+    PAUSED = "paused", _("paused")
+    NOT_DUE = "not_due", _("not due")
+    ALREADY_RAN = "already_ran", _("already ran")
+    INTERRUPTED = "interrupted", _("told to end before it began")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What is asked for: which lock, for which job (``""``: none), for how long, on which conditions.
+
+    ``policy``: the job's schedule. ``is_scheduled``: it is asked for a slot that is due, or, a cron daemon being at it,
+    ``early``.
+    """
+
+    name: str
+    holder: Holder
+    lease: timedelta
+    heartbeat_interval: timedelta | None
+    job_name: str = ""
+    wait: timedelta = ZERO
+    min_interval: timedelta = ZERO
+    rerun_abandoned: bool = True
+    max_attempts: int = 1
+    policy: Policy | None = None
+    is_scheduled: bool = False
+    early: timedelta = ZERO
+    trigger: str | None = None
+
+    @classmethod
+    def of(cls, name: str, *, lease: timedelta | None, heartbeat: bool, wait: timedelta | None, **others: Any) -> Self:
+        """With what the settings say where nothing else is asked for."""
+        duration = lease or options().lease
+        interval = duration / options().heartbeats_per_lease if heartbeat else None
+        return cls(name=name, lease=duration, heartbeat_interval=interval, wait=wait or ZERO, **others)
+
+    @property
+    def own_name(self) -> str:
+        """The gate that remembers the job; for most it is the lock's gate too."""
+        return self.job_name or self.name
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The lock was not granted. ``lock``: the row that was in the way, if one was. ``next_slot``: when it is due."""
+
+    reason: Reason
+    lock: "JobLock | None" = None
+    next_slot: datetime | None = None
+
+
+def acquire(terms: Terms) -> Lease | Refusal:
+    """Ask for the lock; waits up to ``terms.wait``, and as long as it takes to see that a stale holder is dead.
+
+    Raises ``UnsafeTransaction`` inside a transaction, ``DatabaseUnreachable`` when the database does not answer.
+    """
+    attempt = Attempt(terms)
+    while isinstance(answer := attempt.ask(), float):
+        time.sleep(answer)
+    return answer
+
+
+class _Again(Enum):
+    """It is not decided yet."""
+
+    WATCHING = auto()
+    RACED = auto()
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """The rows of a name, as they were seen at one instant."""
+
+    lock: "JobLock | None"
+    gate: "JobStatus"
+    own: "JobStatus"
+    at: float
+
+
+class _Start(NamedTuple):
+    """What the run would be that is asked for.
+
+    Attributes:
+        slot: its slot; ``None``: no schedule starts it.
+        attempt: 1, or more in the place of a run whose holder died.
+        changes: to where the schedule stands.
+        misfires: the slots that nobody ran in time.
+    """
+
+    slot: datetime | None = None
+    attempt: int = 1
+    changes: Mapping[str, Any] = MappingProxyType({})
+    misfires: Sequence[Misfires] = ()
+
+
+class Attempt:
+    """One acquisition: one token, however often it has to ask."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.token = uuid.uuid4()
+        self._watch = Watch()
+        self._give_up_at = local_now() + terms.wait.total_seconds()
+        self._trouble_since: float | None = None
+        self._pauses = backoff()
+
+    def ask(self) -> Lease | Refusal | float:
+        """Ask once. A number: it is not decided yet, ask again after so many seconds."""
+        database.refuse_open_transaction(database.alias())
+        announce(self.token, self.terms.name)
+        try:
+            answer = self._ask_or_excuse()
+        except SingleJobError:
+            forget(self.token)
+            raise
+        except Exception:
+            # It may have come behind a COMMIT, as a Ctrl-C inside one does.
+            give_back(self.token)
+            raise
+        if isinstance(answer, Lease):
+            return answer
+        if is_told_to_end() and not self._is_final(answer):
+            answer = Refusal(Reason.INTERRUPTED)
+        if not self._is_final(answer):
+            return next(self._pauses)
+        forget(self.token)
+        return answer
+
+    def _is_final(self, answer: "Refusal | _Again") -> TypeGuard[Refusal]:
+        return isinstance(answer, Refusal) and (answer.reason != Reason.HELD or self._is_patience_over)
+
+    @property
+    def _is_patience_over(self) -> bool:
+        return local_now() >= self._give_up_at
+
+    def _ask_or_excuse(self) -> Lease | Refusal | _Again:
+        error: Error | None = None
+        try:
+            answer = self._ask()
+        except Error as problem:
+            error, answer = problem, _Again.RACED
+            self._excuse(error)
+        if answer is not _Again.RACED:
+            self._trouble_since = None
+            return answer
+        self._trouble_since = self._trouble_since or local_now()
+        return self._give_up(error) if local_now() - self._trouble_since > PERSEVERANCE else answer
+
+    def _excuse(self, error: Error) -> None:
+        """Return if the same again may work; raise otherwise."""
+        alias = database.alias()
+        if database.is_connection_lost(error) and not database.is_private(alias):
+            # Whether we were granted the lock is open; the next look at its row tells, for it knows our token.
+            database.drop(alias)
+            # Nor could a holder send heartbeats meanwhile.
+            self._watch = Watch()
+        elif not database.is_transient(error) and not database.is_duplicate(error):
+            raise error
+
+    def _give_up(self, error: Error | None) -> Refusal:
+        """It goes on for too long. An attempt that cannot be decided is never "acquired"."""
+        if error and database.is_duplicate(error):
+            raise error
+        if error and database.is_connection_lost(error) and self._is_patience_over:
+            raise DatabaseUnreachable(
+                f"The database does not answer, so {self.terms.own_name!r} was not run: {error}"
+            ) from error
+        return Refusal(Reason.HELD)
+
+    def _ask(self) -> Lease | Refusal | _Again:
+        lock = locks().seen(self.terms.name)
+        if lock and not lock.is_stale and lock.token != self.token:
+            return Refusal(Reason.HELD, lock)
+        sight = self._look(lock)
+        if lock and lock.token == self.token:
+            return self._adopt(lock, sight)
+        start = self._start(sight)
+        if not isinstance(start, _Start):
+            return start
+        if lock and not self._watch.is_over(lock):
+            return _Again.WATCHING
+        return self._grant(sight, start) or _Again.RACED
+
+    def _look(self, lock: "JobLock | None") -> _Sight:
+        names = {self.terms.name, self.terms.own_name}
+        seen = gates().seen(names, self.terms.min_interval)
+        if missing := names - seen.keys():
+            gates().remember(*missing)
+            seen = gates().seen(names, self.terms.min_interval)
+        return _Sight(lock, seen[self.terms.name], seen[self.terms.own_name], local_now())
+
+    def _start(self, sight: _Sight) -> _Start | Refusal | _Again:
+        if not self.terms.job_name:
+            return _Start()
+        policy = self.terms.policy if self.terms.is_scheduled else None
+        if policy and not is_followed(sight.own, policy.schedule):
+            follow(sight.own, policy.schedule, sight.own.now, self.terms.early)
+            return _Again.RACED
+        if sight.own.paused:
+            return Refusal(Reason.PAUSED, sight.lock)
+        start = self._scheduled(sight, policy) if policy else self._called(sight)
+        if isinstance(start, _Start) and sight.own.started_recently and self._min_interval(start) > ZERO:
+            return Refusal(Reason.ALREADY_RAN, sight.lock)
+        return start
+
+    def _called(self, sight: _Sight) -> _Start:
+        """A run that no schedule starts. It consumes no slot, also not that of a run whose holder died."""
+        own = sight.own
+        if not self._is_abandoned(sight):
+            return _Start()
+        if own.last_slot is None:
+            return _Start(attempt=own.last_attempt + 1 if self._is_to_be_rerun(own) else 1)
+        if own.next_slot and own.next_slot > own.last_slot and self._is_to_be_rerun(own):
+            return _Start(changes={"next_slot": own.last_slot})
+        if own.next_slot == own.last_slot and self.terms.policy and not self._is_to_be_rerun(own):
+            return _Start(changes={"next_slot": next_slot(self.terms.policy.schedule, own.last_slot)})
+        return _Start()
+
+    def _scheduled(self, sight: _Sight, policy: Policy) -> _Start | Refusal | _Again:
+        """The run of the slot that is due, or, once more, of the one whose holder died."""
+        own = sight.own
+        assert own.next_slot  # noqa: S101  (it follows the schedule)
+        self._compare_clocks(own.now)
+        due, again = own.next_slot, None
+        if self._is_abandoned(sight) and own.last_slot:
+            again = own.last_slot if self._is_to_be_rerun(own) else None
+            due = max(due, next_slot(policy.schedule, own.last_slot))
+        claimed = claim(policy, due, own.now, self.terms.early, again)
+        if claimed is None:
+            return self._not_due(own, policy, due)
+        if claimed.slot is None:
+            return Refusal(Reason.NOT_DUE, next_slot=claimed.next_slot) if pass_by(own, claimed) else _Again.RACED
+        attempt = own.last_attempt + 1 if claimed.slot == again else 1
+        return _Start(claimed.slot, attempt, moved(claimed), claimed.misfires)
+
+    def _not_due(self, own: "JobStatus", policy: Policy, due: datetime) -> Refusal:
+        """A cron daemon fired for a slot that somebody has run, or for none."""
+        meant = latest_slot(policy.schedule, own.now + tolerance(policy.schedule, own.now, self.terms.early))
+        has_run = own.last_slot is not None and own.last_slot >= meant > own.now - options().slot_tolerance
+        return Refusal(Reason.ALREADY_RAN if has_run else Reason.NOT_DUE, next_slot=due)
+
+    def _compare_clocks(self, database_now: datetime) -> None:
+        """A lone server whose clock is off by just the tolerance would fire for no slot at all."""
+        error = datetime.now(UTC) - database_now
+        if self.terms.early and abs(error) > options().slot_tolerance / 2:
+            logger.warning(
+                "This server's clock is %.0f seconds off the database's, and cron fires by it: set both by NTP.",
+                error.total_seconds(),
+            )
+
+    def _is_abandoned(self, sight: _Sight) -> bool:
+        """Whether the holder of the job's last run died: its lock is there still, or was cleared, or taken over."""
+        is_dead = sight.lock is not None and sight.lock.job_name == self.terms.job_name
+        return is_dead or sight.own.last_status == "abandoned"
+
+    def _is_to_be_rerun(self, own: "JobStatus") -> bool:
+        return self.terms.rerun_abandoned and own.last_attempt < self.terms.max_attempts
+
+    def _min_interval(self, start: _Start) -> timedelta:
+        # It is not too soon for a run that is in the place of a dead one.
+        return ZERO if start.attempt > 1 else self.terms.min_interval
+
+    def _grant(self, sight: _Sight, start: _Start) -> Lease | None:
+        """``None``: somebody was faster, look again; nothing was written."""
+        alias = database.alias()
+        asked_at = local_now()
+        facts = {"slot": start.slot, "attempt": start.attempt}
+        with database.durable(alias):
+            if not self._pass_gates(sight, start):
+                database.roll_back(alias)
+                return None
+            facts["run_id"] = self._record_run(sight, **facts)
+            if not self._insert_or_take_over(sight.lock, self._row(**facts)):
+                database.roll_back(alias)
+                return None
+        lease = Lease(self._granted(sight, asked_at=asked_at, **facts))
+        tell(self.terms.own_name, start.misfires)
+        if sight.lock:
+            logger.warning("The lock %r was taken over: its holder (%s) is dead.", self.terms.name, sight.lock.holder)
+            lock_taken_over.send_robust(sender=self.terms.name, lease=lease, lock=sight.lock)
+        return lease
+
+    def _insert_or_take_over(self, stale: "JobLock | None", row: dict[str, Any]) -> bool:
+        if stale is None:
+            return locks().grant(self.terms.name, row)
+        # Never an INSERT here: if the row is gone, its holder was alive and has finished, and nothing is to be rerun.
+        is_ours = locks().take_over(stale, row)
+        if is_ours:
+            error = f"The holder died; {self.terms.holder.hostname} took the lock over."
+            # What becomes of our own job's slot was decided at its gate; other jobs find theirs due again.
+            bury(stale, error, slot_is_due=stale.job_name != self.terms.job_name)
+        return is_ours
+
+    def _pass_gates(self, sight: _Sight, start: _Start) -> bool:
+        if not self.terms.job_name:
+            return gates().pass_through(sight.gate, self.token)
+        min_interval = self._min_interval(start)
+        changes = {"last_slot": start.slot, "last_attempt": start.attempt, **start.changes}
+        if sight.own is sight.gate:
+            return gates().pass_and_start(sight.gate, self.token, min_interval, changes)
+        return gates().pass_through(sight.gate, self.token) and gates().start(sight.own, min_interval, changes)
+
+    def _record_run(self, sight: _Sight, **facts: Any) -> int | None:
+        if self.terms.trigger is None:
+            return None
+        grant = {"fence": sight.gate.fence + 1, "token": self.token, "trigger": self.terms.trigger}
+        return runs().start(self.terms.job_name, self.terms.holder, grant | facts).pk
+
+    def _row(self, **facts: Any) -> dict[str, Any]:
+        holder = self.terms.holder
+        return {
+            "token": self.token,
+            "hostname": holder.hostname,
+            "pid": holder.pid,
+            "command": holder.command,
+            "acquired_at": DBNow(),
+            "heartbeat_at": DBNow(),
+            "heartbeats": 0,
+            "heartbeat_interval": self.terms.heartbeat_interval,
+            "expires_at": DBNow() + self.terms.lease,
+            "job_name": self.terms.job_name,
+            **facts,
+        }
+
+    def _granted(self, sight: _Sight, *, asked_at: float, **facts: Any) -> Grant:
+        return Grant(
+            name=self.terms.name,
+            own_name=self.terms.own_name,
+            token=self.token,
+            fence=sight.gate.fence + 1,
+            duration=self.terms.lease,
+            heartbeat_interval=self.terms.heartbeat_interval,
+            asked_at=asked_at,
+            acquired_at=sight.gate.now + timedelta(seconds=asked_at - sight.at),
+            run_count=sight.own.run_count,
+            mean_duration=sight.own.mean_duration,
+            **facts,
+        )
+
+    def _adopt(self, lock: "JobLock", sight: _Sight) -> Lease | _Again:
+        """Our COMMIT was carried out, though its answer was lost."""
+        asked_at = local_now()
+        if sight.gate.token != self.token or not locks().renew(lock.name, self.token, self.terms.lease):
+            return _Again.RACED
+        grant = self._granted(sight, asked_at=asked_at, run_id=lock.run_id, attempt=lock.attempt, slot=lock.slot)
+        return Lease(replace(grant, fence=sight.gate.fence))

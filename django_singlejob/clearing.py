@@ -1,0 +1,69 @@
+"""How a dead holder's lock is cleared by hand."""
+
+import logging
+import time
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from django.db import Error
+
+from django_singlejob import database
+from django_singlejob.clock import backoff
+from django_singlejob.querysets import gates, locks
+from django_singlejob.watch import Watch, bury
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock
+
+logger = logging.getLogger("django_singlejob")
+
+TRIES = 10
+
+
+def dead_locks() -> list["JobLock"]:
+    """The stale locks whose holders are dead, after watching them all for two heartbeat intervals of theirs."""
+    watches = {lock.name: Watch() for lock in locks().stale()}
+    for pause in backoff():
+        stale = locks().stale().in_bulk(watches)
+        verdicts = [_is_dead(lock, watches[name]) for name, lock in stale.items()]
+        if all(verdicts):
+            return list(stale.values())
+        time.sleep(pause)
+    raise AssertionError("backoff() never ends")
+
+
+def _is_dead(lock: "JobLock", watch: Watch) -> bool:
+    try:
+        return watch.is_over(lock)
+    except Error as error:
+        if not database.is_transient(error):
+            raise
+        return False  # somebody is at its gate, so somebody is alive
+
+
+def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cleared.") -> bool:
+    """End the lease of the row that was seen, and its run. ``False``: it is another one's by now, or its holder lives
+    (``force``: that does not matter). A holder that is alive finds out at its next heartbeat, check or fenced
+    transaction."""
+    alias = database.alias()
+    database.refuse_open_transaction(alias)
+    for pause in islice(backoff(), TRIES):
+        time.sleep(pause)
+        try:
+            gates().remember(lock.name)
+            return _clear_once(alias, lock, force=force, error=error)
+        except Error as problem:
+            if not database.is_transient(problem):
+                raise
+    return False
+
+
+def _clear_once(alias: str, lock: "JobLock", *, force: bool, error: str) -> bool:
+    with database.durable(alias):
+        gates().shut(lock.name)
+        is_cleared = locks().clear(lock, force=force)
+        if is_cleared:
+            bury(lock, error)
+        else:
+            database.roll_back(alias)
+        return is_cleared

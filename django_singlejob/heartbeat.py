@@ -1,0 +1,134 @@
+"""Keeping a lease alive while its job runs, and telling the job when it is lost.
+
+Two kinds of thread, so that a driver that hangs cannot hide the loss: the keeper only looks at the clock; each
+heartbeat is sent by a short-lived thread of its own, on a connection of its own.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from django.db import connections
+
+from django_singlejob.clock import local_now
+from django_singlejob.database import alias
+from django_singlejob.exceptions import JobTimeout, LeaseLost
+from django_singlejob.interrupt import Window, blocked_signals
+from django_singlejob.lease import Lease
+from django_singlejob.signals import lease_lost
+
+logger = logging.getLogger("django_singlejob")
+
+# After a failed heartbeat the next one follows so much sooner.
+HURRY = 4
+# While the driver hangs, so many heartbeats hang with it, each with a thread and a connection.
+MOST_BEATS = 6
+
+
+@contextmanager
+def kept_alive(lease: Lease, window: Window, max_runtime: timedelta | None = None) -> Iterator[None]:
+    """Heartbeats go on inside. If the lease is lost, or ``max_runtime`` is over, the window's body is interrupted."""
+    keeper = _Keeper(lease, window, max_runtime)
+    try:
+        keeper.start()
+        yield
+    finally:
+        keeper.leave()
+
+
+class _Keeper:
+    def __init__(self, lease: Lease, window: Window, max_runtime: timedelta | None) -> None:
+        self._lease = lease
+        self._window = window
+        self._wake = threading.Event()
+        self._is_left = False
+        self._is_told = False
+        self._beats_under_way = 0
+        interval = None if lease.is_private else lease.grant.heartbeat_interval
+        self._interval = interval.total_seconds() if interval else float("inf")
+        self._beat_at = local_now() + self._interval
+        self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
+        self._longest_wait = lease.grant.duration.total_seconds() / 4
+
+    def start(self) -> None:
+        # Nobody could take over a private lease, so there is nothing to keep.
+        if not self._lease.is_private or self._timeout_at < float("inf"):
+            _start_thread(self._watch, f"keeper of {self._lease.name}")
+
+    def leave(self) -> None:
+        if self._lease.is_inherited:
+            return  # the thread is the parent's, and so may be who holds the event's lock
+        self._is_left = True
+        self._wake.set()
+
+    def _watch(self) -> None:
+        while not self._is_done:
+            self._wake.wait(self._seconds_to_wait())
+            self._wake.clear()
+            if not self._is_done:
+                self._look_at_the_clock()
+
+    @property
+    def _is_done(self) -> bool:
+        # A lease that its own holder released early is not lost.
+        return self._is_left or (self._lease.is_over and self._timeout_at == float("inf"))
+
+    def _seconds_to_wait(self) -> float:
+        deadline = float("inf") if self._is_told else self._lease.deadline
+        return max(0.0, min(min(self._beat_at, self._timeout_at, deadline) - local_now(), self._longest_wait))
+
+    def _look_at_the_clock(self) -> None:
+        if self._lease.is_over or not self._lease.lost:
+            self._is_told = False
+        elif not self._is_told:
+            self._tell()
+        if local_now() >= self._timeout_at:
+            self._timeout_at = float("inf")
+            self._window.fire(JobTimeout)
+        if local_now() >= self._beat_at and not self._lease.is_over:
+            self._beat_at = local_now() + self._interval
+            if self._beats_under_way < MOST_BEATS:
+                self._start_beat()
+
+    def _tell(self) -> None:
+        self._is_told = True
+        try:
+            self._lease.check()
+        except LeaseLost as loss:
+            logger.error("%s", loss)
+            self._window.fire(LeaseLost)
+            lease_lost.send_robust(sender=self._lease.name, lease=self._lease)
+
+    def _start_beat(self) -> None:
+        self._beats_under_way += 1
+        try:
+            _start_thread(self._beat, f"heartbeat of {self._lease.name}")
+        except RuntimeError as error:  # no more threads to be had
+            self._beats_under_way -= 1
+            self._try_again_soon(error)
+
+    def _beat(self) -> None:
+        try:
+            self._lease.renew()
+        except LeaseLost:
+            self._beat_at = float("inf")
+            self._wake.set()
+        except Exception as error:  # no loss yet: the lease lasts, and the next heartbeat may get through
+            self._try_again_soon(error)
+        finally:
+            self._beats_under_way -= 1
+            connections[alias()].close()
+
+    def _try_again_soon(self, error: Exception) -> None:
+        # On SQLite none gets through during a fenced transaction, and none need.
+        if not (self._is_left or self._lease.is_fenced):
+            logger.warning("A heartbeat of %r failed and is tried again soon: %s", self._lease.name, error)
+        self._beat_at = min(self._beat_at, local_now() + min(self._interval / HURRY, 1.0))
+        self._wake.set()
+
+
+def _start_thread(target: Callable[[], None], name: str) -> None:
+    with blocked_signals():
+        threading.Thread(target=target, name=name, daemon=True).start()

@@ -1,0 +1,327 @@
+"""What a holder has in hand: the right to run, for a time. Renewing it, distrusting it, giving it back.
+
+The protocol is two rows a name. The gate (``JobStatus``) lasts for ever, and carries the token of the last grant; the
+lease (``JobLock``) exists while somebody holds the lock. Everything changes them in one order, gate, lease, run, so
+nothing deadlocks. How a lease is granted stands in ``acquisition``.
+
+A lease expires by the database's clock; its holder counts by its own, from before it asked, so it distrusts itself
+first (Gray and Cheriton 1989, "Leases"). The fence is the fencing token of Kleppmann 2016.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import Error, transaction
+from django.db.models import F
+
+from django_singlejob import database
+from django_singlejob.clock import backoff, local_now
+from django_singlejob.endings import Ending
+from django_singlejob.exceptions import LeaseLost
+from django_singlejob.leftovers import forget
+from django_singlejob.querysets import gates, locks, runs
+
+logger = logging.getLogger("django_singlejob")
+
+# A fenced transaction that is silent for so many leases is ended by the server: its holder is presumed stopped.
+FENCE_LEASES = 10
+MEAN_RUNS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """What the database granted, and the rows as they were seen."""
+
+    name: str
+    own_name: str
+    token: UUID
+    fence: int
+    duration: timedelta
+    heartbeat_interval: timedelta | None
+    asked_at: float
+    acquired_at: datetime
+    run_id: int | None = None
+    slot: datetime | None = None
+    attempt: int = 1
+    run_count: int = 0
+    mean_duration: timedelta | None = None
+
+
+class Lease:
+    """The time-limited right to run, as its holder sees it.
+
+    Attributes:
+        name: the lock's name.
+        token: identifies this acquisition.
+        fence: an integer that grew with this grant. Hand it to systems outside this database, and let them refuse
+            a smaller one than they have seen.
+        acquired_at: when it was granted, by the database's clock (aware, UTC).
+    """
+
+    def __init__(self, grant: Grant) -> None:
+        self.name = grant.name
+        self.token = grant.token
+        self.fence = grant.fence
+        self.acquired_at = grant.acquired_at.astimezone(UTC)
+        self.grant = grant
+        self.is_private = database.is_private(database.alias())
+        self._proven_at = grant.asked_at
+        self._is_lost = False
+        self._is_over = False
+        self._fences = 0
+        self._fence_ended_at = float("-inf")
+        self._mutex = threading.Lock()
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.name!r} fence={self.fence}>"
+
+    @property
+    def expires_at(self) -> datetime:
+        """When it ends unless it is renewed, by the database's clock, as far as the holder knows."""
+        return self.acquired_at + timedelta(seconds=self._proven_at - self.grant.asked_at) + self.grant.duration
+
+    @property
+    def deadline(self) -> float:
+        """When the holder stops trusting itself, as ``local_now()``: a lease after it last asked with success."""
+        # Nobody can pass the gate during a fenced transaction, and nobody else can see a private row.
+        if self.is_fenced or self.is_private:
+            return float("inf")
+        # Nobody takes over within two heartbeat intervals of a fenced transaction's end, see ``Watch``.
+        interval = self.grant.heartbeat_interval
+        grace = self._fence_ended_at + interval.total_seconds() if interval else float("-inf")
+        return max(self._proven_at + self.grant.duration.total_seconds(), grace)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a fenced transaction is open."""
+        return self._fences > 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the right is gone, or cannot be proven at the moment."""
+        return self._is_lost or self._is_over or self.is_inherited or local_now() >= self.deadline
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was released, or ended otherwise."""
+        return self._is_over
+
+    @property
+    def is_inherited(self) -> bool:
+        # A forked child has a copy of everything, and owns nothing.
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Raise ``LeaseLost`` unless the right can be trusted at this moment. Asks no database."""
+        if self.lost:
+            raise LeaseLost(self.why_lost())
+
+    def why_lost(self) -> str:
+        if self.is_inherited:
+            return (
+                f"The lease on {self.name!r} belongs to the parent process {self._pid}: a forked child holds nothing."
+            )
+        if self._is_lost:
+            return f"The lease on {self.name!r} was lost: it was taken over, cleared, or its row was deleted."
+        if self._is_over:
+            return f"The lease on {self.name!r} was released."
+        return (
+            f"The lease on {self.name!r} could not be renewed for {self.grant.duration}: "
+            "the database does not answer, and somebody else may run this job by now."
+        )
+
+    def renew(self) -> None:
+        """Send a heartbeat now. Raises ``LeaseLost`` if the lock is no longer ours, and database errors as they are:
+        they are no loss yet. Not inside a transaction: it would count only from the commit."""
+        if self.is_inherited or self._is_over:
+            raise LeaseLost(self.why_lost())
+        database.refuse_open_transaction(database.alias())
+        if not self._beat():
+            raise LeaseLost(self.why_lost())
+
+    def _beat(self) -> bool:
+        sent_at = local_now()
+        is_kept = locks().renew(self.name, self.token, self.grant.duration)
+        if is_kept:
+            self._proven_at = max(self._proven_at, sent_at)
+        else:
+            self._is_lost = not self._is_over
+        return is_kept
+
+    def release(self) -> bool:
+        """Give the lock back; not inside a transaction. ``False``: it was no longer ours, and nothing was changed."""
+        database.refuse_open_transaction(database.alias())
+        return not self._is_over and self.finish()
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        """A transaction on the lock's own database during which nobody can take the lock over.
+
+        Raises ``LeaseLost`` before anything is written if the lease is no longer ours: a holder that was stopped and
+        woke too late cannot commit. Keep it short on SQLite, where it blocks every other writer. A transaction that is
+        silent for ten leases is ended by PostgreSQL and MySQL, for its holder is presumed stopped.
+        """
+        if self.is_inherited or self._is_over or self._is_lost:
+            raise LeaseLost(self.why_lost())
+        alias = database.alias()
+        database.refuse_open_transaction(alias)
+        idle_timeout = self.grant.duration * FENCE_LEASES
+        try:
+            with (
+                database.closed_if_abandoned(alias, idle_timeout),
+                database.durable(alias, lock_timeout=None, idle_timeout=idle_timeout),
+            ):
+                self._hold_the_gate()
+                with self._fenced():
+                    yield
+                # Once more: what the block did may have ended the transaction, as DDL does on MySQL.
+                if not transaction.get_rollback(using=alias):
+                    self._hold_the_gate()
+        finally:
+            self._catch_up_on_heartbeats()
+
+    def _hold_the_gate(self) -> None:
+        if not gates().hold(self.name, self.token):
+            self._is_lost = True
+            raise LeaseLost(self.why_lost())
+
+    @contextmanager
+    def _fenced(self) -> Iterator[None]:
+        self._count_fence(+1)
+        try:
+            yield
+        finally:
+            self._fence_ended_at = local_now()
+            self._count_fence(-1)
+
+    def _count_fence(self, change: int) -> None:
+        with self._mutex:
+            self._fences += change
+
+    def _catch_up_on_heartbeats(self) -> None:
+        """On SQLite no heartbeat got through meanwhile."""
+        interval = self.grant.heartbeat_interval
+        if interval is None or self._is_lost or local_now() - self._proven_at < interval.total_seconds():
+            return
+        # Not renew(), whose LeaseLost could not be told from an interrupt that arrives meanwhile, and must go through.
+        try:
+            self._beat()
+        except Error as error:
+            logger.warning("The heartbeat after a fenced transaction of %r failed: %s", self.name, error)
+
+    def finish(self, ending: Ending | None = None) -> bool:
+        """Give the lock back and record how the run ended (``None``: there was no run).
+
+        ``False``: the lock was not ours any more; then only our own run is still closed. Raises ``LeaseLost`` if the
+        database could not be asked while the lease lasted.
+        """
+        if self.is_inherited:
+            return False
+        if self._is_over:
+            self._close_run(ending)
+            return not self._is_lost
+        is_kept = self._while_the_lease_lasts(lambda is_uncertain: self._give_back(ending, is_uncertain))
+        self._is_lost = not is_kept
+        self._is_over = True
+        forget(self.token)
+        if not is_kept:
+            self._close_run(ending)
+        return is_kept
+
+    def _while_the_lease_lasts(self, attempt: Callable[[bool], bool]) -> bool:
+        """Try until the database answers. The attempt is told whether an earlier one may have been carried out."""
+        alias = database.alias()
+        give_up_at = max(min(self.deadline, local_now() + self.grant.duration.total_seconds()), local_now() + 2)
+        is_uncertain = False
+        for pause in backoff():
+            try:
+                database.leave_no_transaction(alias)
+                return attempt(is_uncertain)
+            except Error as error:
+                is_transient = database.is_transient(error)
+                is_hopeless = pause > 0 and not (is_transient or database.is_connection_lost(error))
+                if is_hopeless or self.is_private or local_now() + pause > give_up_at:
+                    self._is_lost = True
+                    raise LeaseLost(
+                        f"The lock {self.name!r} could not be released, and is left to expire: {error}"
+                    ) from error
+                logger.info("Releasing the lock %r failed and is tried again: %s", self.name, error)
+                # What is transient was rolled back. All else may have come behind a COMMIT, as a Ctrl-C in it does.
+                is_uncertain = is_uncertain or not is_transient
+                database.drop(alias)
+                time.sleep(pause)
+        raise AssertionError("backoff() never ends")
+
+    def _give_back(self, ending: Ending | None, is_uncertain: bool) -> bool:
+        alias = database.alias()
+        with database.durable(alias):
+            if not self._tell_gates(ending):
+                database.roll_back(alias)
+                return is_uncertain and self._is_recorded(ending)
+            if not locks().release(self.name, self.token):
+                # The gate is still ours, so nobody was let in: if an answer was lost, our own COMMIT did this.
+                database.roll_back(alias)
+                return is_uncertain
+            if ending and self.grant.run_id:
+                runs().finish(self.grant.run_id, self.token, _run_result(ending))
+            return True
+
+    def _is_recorded(self, ending: Ending | None) -> bool:
+        """Whether a COMMIT whose answer was lost was carried out, before somebody else passed the gate."""
+        if ending is None or self.grant.run_id is None:
+            return False
+        return runs().filter(pk=self.grant.run_id, token=self.token, status=ending.status).exists()
+
+    def _tell_gates(self, ending: Ending | None) -> bool:
+        if ending is None:
+            return gates().hold(self.name, self.token)
+        result = self._status_result(ending)
+        if self.grant.own_name == self.name:
+            return gates().finish(self.name, self.token, result)
+        # The job's own gate may be another lock's, so its token is none of ours: the lock's gate is held meanwhile.
+        return gates().hold(self.name, self.token) and gates().finish_own(self.grant.own_name, result)
+
+    def _status_result(self, ending: Ending) -> dict[str, Any]:
+        result: dict[str, Any] = {"last_status": ending.status}
+        if ending.status == "successful":
+            mean = moving_mean(self.grant.mean_duration, ending.duration, self.grant.run_count + 1)
+            result |= {"consecutive_failures": 0, "mean_duration": mean}
+        elif ending.is_failure:
+            result |= {"consecutive_failures": F("consecutive_failures") + 1}
+        return result
+
+    def _close_run(self, ending: Ending | None) -> None:
+        """Without the lock, our own run's row is all that we may still write."""
+        if ending is None or self.grant.run_id is None:
+            return
+        result = _run_result(ending)
+        if ending.status == "successful" and self._is_lost:
+            result |= {"status": "failed", "error": f"LeaseLost: {self.why_lost()}"}
+        try:
+            runs().finish(self.grant.run_id, self.token, result)
+        except Error as error:
+            logger.warning("The run of %r could not be closed in the history: %s", self.name, error)
+
+
+def _run_result(ending: Ending) -> dict[str, Any]:
+    return {
+        "status": ending.status,
+        "duration": ending.duration,
+        "acquire_duration": ending.acquire_duration,
+        "error": ending.error,
+        "traceback": ending.traceback,
+    }
+
+
+def moving_mean(mean: timedelta | None, duration: timedelta, count: int) -> timedelta:
+    """The mean over about the last ``MEAN_RUNS`` of ``count`` values (an exponential moving average)."""
+    return duration if mean is None else mean + (duration - mean) / min(count, MEAN_RUNS)
