@@ -1,0 +1,312 @@
+"""Run a job under its lock. ``run`` is the story of the package."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from asgiref.sync import async_to_sync, sync_to_async
+
+from django_singlejob.acquisition import Attempt, Reason, Refusal, Terms, acquire
+from django_singlejob.clock import in_words, local_now, since
+from django_singlejob.conf import ZERO
+from django_singlejob.endings import Ending, ending
+from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
+from django_singlejob.heartbeat import kept_alive
+from django_singlejob.holder import this_process
+from django_singlejob.interrupt import Window
+from django_singlejob.lease import Lease
+from django_singlejob.querysets import runs
+from django_singlejob.registry import Job
+from django_singlejob.signals import job_finished, job_skipped, job_started
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobRun
+
+logger = logging.getLogger("django_singlejob")
+
+T = TypeVar("T")
+
+
+class Skipped(Enum):
+    """The type of ``SKIPPED``."""
+
+    SKIPPED = "skipped"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "SKIPPED"
+
+    __str__ = __repr__
+
+
+#: What a call returns that did not run, because somebody else has the lock, or the job is paused, or ran already.
+SKIPPED: Final[Literal[Skipped.SKIPPED]] = Skipped.SKIPPED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a call.
+
+    Attributes:
+        status: ``"successful"`` or ``"skipped"``.
+        value: what the job returned, or ``SKIPPED``.
+        reason: why it was skipped; ``None``: it ran.
+        run_id: the key of its row in the history, see ``run``; ``None``: it did not run.
+        duration: how long the job itself took; ``None``: it did not run.
+        holder: who was in the way, for people; empty: nobody.
+        slot: the slot of its schedule that it ran (aware, UTC); ``None``: no schedule started it.
+        next_slot: when its schedule is due, if it was not now (aware, UTC).
+    """
+
+    status: str
+    value: Any
+    reason: Reason | None = None
+    run_id: int | None = None
+    duration: timedelta | None = None
+    holder: str = ""
+    slot: datetime | None = None
+    next_slot: datetime | None = None
+
+    @cached_property
+    def run(self) -> "JobRun | None":
+        """Its row in the history, read when it is first asked for; ``None``: it did not run, or was pruned since."""
+        return _row(self.run_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurrentRun:
+    """The run that surrounds the caller.
+
+    Attributes:
+        job: the job.
+        lease: the right to run it: ``check()`` it in long loops, write inside ``lease.atomic()``.
+        slot: the instant at which its schedule was due (aware, UTC); ``None``: it was not started by a schedule.
+        attempt: 1, or more when it runs in the place of a run whose holder died.
+    """
+
+    job: Job
+    lease: Lease
+    slot: datetime | None
+    attempt: int
+
+    @cached_property
+    def run(self) -> "JobRun | None":
+        """Its row in the history, read when it is first asked for; ``None``: it was pruned."""
+        return _row(self.lease.grant.run_id)
+
+
+def _row(run_id: int | None) -> "JobRun | None":
+    return None if run_id is None else runs().filter(pk=run_id).first()
+
+
+_current: ContextVar[CurrentRun | None] = ContextVar("django_singlejob_current_run", default=None)
+
+
+def current_run() -> CurrentRun | None:
+    """The run that the caller is part of; ``None`` outside a job."""
+    return _current.get()
+
+
+def run(
+    job: Job,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    trigger: str = "call",
+    command: Sequence[str] | None = None,
+    early: timedelta = ZERO,
+) -> Outcome:
+    """Run the job if its lock can be had; with ``trigger="schedule"``, if a slot of its schedule is due as well, or
+    will be within ``early``.
+
+    Raises what the job raises, unchanged; ``LeaseLost`` if it ended without an error but not under its lock;
+    ``LockHeld`` if it wants that; ``UnsafeTransaction``; ``DatabaseUnreachable``.
+    """
+    with Window() as window:
+        if job.is_async:
+            return async_to_sync(run_async)(
+                job, args, kwargs, trigger=trigger, command=command, early=early, window=window
+            )
+        asked_at = local_now()
+        answer = acquire(_terms(job, trigger, command, early))
+        if isinstance(answer, Refusal):
+            return _skip(job, answer)
+        execution = _Execution(job, answer, window, acquire_duration=since(asked_at))
+        try:
+            with execution.surroundings():
+                execution.value = window.run(lambda: _call(job, args, kwargs or {}))
+        except BaseException as error:
+            execution.failure = error
+        return execution.finish()
+
+
+def _call(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    value = job.func(*args, **kwargs)
+    if inspect.iscoroutine(value) or inspect.isgenerator(value):
+        value.close()
+        raise SingleJobError(
+            f"The job {job.name!r} returned {value!r}, whose body would run later and without the lock. "
+            "Decorate the function that does the work itself."
+        )
+    return value
+
+
+async def run_async(
+    job: Job,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    trigger: str = "call",
+    command: Sequence[str] | None = None,
+    early: timedelta = ZERO,
+    window: Window | None = None,
+) -> Outcome:
+    """The same for an ``async def``. The job runs in the caller's event loop; a thread only asks the database."""
+    asked_at = local_now()
+    answer = await _acquire(_terms(job, trigger, command, early))
+    if isinstance(answer, Refusal):
+        return _skip(job, answer)
+    execution = _Execution(job, answer, window or Window(), acquire_duration=since(asked_at))
+    try:
+        with execution.surroundings():
+            execution.value = await execution.window.run_async(lambda: job.func(*args, **kwargs or {}))
+    except BaseException as error:
+        execution.failure = error
+    outcome, cancelled = await _to_the_end(execution.finish)
+    if cancelled:
+        raise cancelled
+    return outcome
+
+
+async def _acquire(terms: Terms) -> Lease | Refusal:
+    """``acquire`` for an event loop: it waits in the loop, so that Django's one thread is free meanwhile."""
+    attempt = Attempt(terms)
+    while True:
+        answer, cancelled = await _to_the_end(attempt.ask)
+        if cancelled and isinstance(answer, Lease):
+            end = ending(cancelled, duration=ZERO, acquire_duration=ZERO)
+            await _to_the_end(partial(answer.finish, end))
+        if cancelled:
+            raise cancelled
+        if not isinstance(answer, float):
+            return answer
+        await asyncio.sleep(answer)
+
+
+async def _to_the_end(function: Callable[[], T]) -> tuple[T, asyncio.CancelledError | None]:
+    """Call it in Django's thread. A cancellation waits until it has returned, for it must not leave a lock behind."""
+    cancelled = None
+    call = asyncio.ensure_future(sync_to_async(function)())
+    while not call.done():
+        try:
+            await asyncio.shield(call)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:  # raised again below
+            break
+    return call.result(), cancelled
+
+
+def _terms(job: Job, trigger: str, command: Sequence[str] | None, early: timedelta) -> Terms:
+    return Terms.of(
+        job.lock,
+        lease=job.lease,
+        heartbeat=job.heartbeat,
+        wait=job.wait,
+        holder=this_process(command),
+        job_name=job.name,
+        min_interval=job.min_interval or ZERO,
+        rerun_abandoned=job.rerun_abandoned,
+        max_attempts=job.max_attempts,
+        policy=job.policy,
+        is_scheduled=trigger == "schedule",
+        early=early,
+        trigger=trigger,
+    )
+
+
+def _skip(job: Job, refusal: Refusal) -> Outcome:
+    holder = refusal.lock.holder if refusal.lock else ""
+    logger.info("The job %r was skipped: %s.", job.name, refusal.reason.label)
+    job_skipped.send_robust(sender=job.name, reason=refusal.reason)
+    if job.on_held == "raise" and refusal.reason == Reason.HELD:
+        raise LockHeld(held_message(job.lock, refusal))
+    return Outcome(status="skipped", value=SKIPPED, reason=refusal.reason, holder=holder, next_slot=refusal.next_slot)
+
+
+def held_message(name: str, refusal: Refusal) -> str:
+    """Why a lock was not granted, as a sentence."""
+    if refusal.reason == Reason.HELD and refusal.lock:
+        return f"The lock {name!r} is held by {refusal.lock.holder} since {in_words(refusal.lock.acquired_at)}."
+    return f"The lock {name!r} was not granted: {refusal.reason.label}."
+
+
+class _Execution:
+    """What stands around a body, and what becomes of it."""
+
+    def __init__(self, job: Job, lease: Lease, window: Window, *, acquire_duration: timedelta) -> None:
+        self.window = window
+        self.value: Any = None
+        self._job = job
+        self._lease = lease
+        self._run = CurrentRun(job=job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
+        self._acquire_duration = acquire_duration
+        self._started_at = local_now()
+        #: What the body raised; it waits until the lock is given back.
+        self.failure: BaseException | None = None
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """To be around the body: the lease is kept alive, and ``current_run()`` knows it."""
+        with _as_current(self._run), kept_alive(self._lease, self.window, self._job.max_runtime):
+            job_started.send_robust(sender=self._job.name, run=self._run)
+            yield
+
+    def finish(self) -> Outcome:
+        """Give the lock back, tell everybody, and raise what there is to raise: the job's own exception first."""
+        self.window.close()
+        end = ending(self.failure, duration=since(self._started_at), acquire_duration=self._acquire_duration)
+        loss = self._give_back(end)
+        error = self.failure or loss
+        if not self._lease.is_inherited:
+            status = "failed" if loss and not self.failure else end.status
+            job_finished.send_robust(
+                sender=self._job.name, run=self._run, status=status, duration=end.duration, error=error
+            )
+        if error:
+            try:
+                raise error
+            finally:
+                # Its traceback refers to this frame: the circle would keep alive what the body had in hand.
+                del error, loss
+                self.failure = None
+        grant = self._lease.grant
+        return Outcome(
+            status="successful", value=self.value, run_id=grant.run_id, duration=end.duration, slot=grant.slot
+        )
+
+    def _give_back(self, end: Ending) -> LeaseLost | None:
+        """``None``: it was ours to the end."""
+        try:
+            return None if self._lease.finish(end) else LeaseLost(self._lease.why_lost())
+        except LeaseLost as unreleased:
+            return unreleased
+
+
+@contextmanager
+def _as_current(run: CurrentRun) -> Iterator[None]:
+    before = _current.set(run)
+    try:
+        yield
+    finally:
+        _current.reset(before)
