@@ -1,0 +1,126 @@
+"""How the jobs are doing, as far as the database knows. It only reads."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_singlejob import registry
+from django_singlejob.conf import options
+from django_singlejob.exceptions import InvalidSchedule
+from django_singlejob.querysets import gates, locks
+from django_singlejob.slots import MISFIRE_GRACE
+from django_singlejob.timetable import in_words, parse
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock, JobStatus
+
+# A slot that nobody ran for so long is overdue: whoever should ask for it does not.
+OVERDUE = MISFIRE_GRACE
+
+
+class Level(IntEnum):
+    """How bad it is: the exit status of a Nagios plugin."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+
+
+class State(models.TextChoices):
+    """What a job is up to; of several that apply, the first."""
+
+    PAUSED = "paused", _("paused")
+    STALE = "stale", _("stale")
+    OVERDUE = "overdue", _("overdue")
+    FAILING = "failing", _("failing")
+    OVERRUNNING = "overrunning", _("overrunning")
+    UNSEEN = "unseen", _("never asked for")
+    RUNNING = "running", _("running")
+    IDLE = "idle", _("idle")
+
+    @property
+    def level(self) -> Level:
+        """How bad that is."""
+        if self in (State.STALE, State.OVERDUE, State.FAILING):
+            return Level.CRITICAL
+        return Level.WARNING if self in (State.OVERRUNNING, State.UNSEEN) else Level.OK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """How one job, or one lock that belongs to no job, is doing.
+
+    Attributes:
+        name: the job's or the lock's.
+        state: what it is up to.
+        status: its gate; ``None``: nobody has asked for it yet.
+        lock: the lock that it holds; ``None``: none.
+        schedule: in words; empty: it has none.
+    """
+
+    name: str
+    state: State
+    status: "JobStatus | None"
+    lock: "JobLock | None"
+    schedule: str
+
+
+def survey() -> list[Health]:
+    """All jobs that are registered or have run, and all locks that are held, by name. Takes two queries."""
+    statuses = gates().surveyed()
+    # Of two locks that one job holds, as while it moves to another one: the stale one is to be seen.
+    held = {lock.job_name or lock.name: lock for lock in sorted(locks().judged(), key=lambda lock: lock.is_stale)}
+    known = {job.name for job in registry.all_jobs()}
+    have_run = {name for name, status in statuses.items() if status.last_started_at or status.schedule}
+    return [_health(name, statuses.get(name), held.get(name)) for name in sorted(known | have_run | held.keys())]
+
+
+def worst(healths: Iterable[Health]) -> Level:
+    """How bad it is, all in all."""
+    return max((health.state.level for health in healths), default=Level.OK)
+
+
+def _health(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Health:
+    return Health(
+        name=name, state=next(_states(name, status, lock)), status=status, lock=lock, schedule=_schedule(name, status)
+    )
+
+
+def _states(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Iterator[State]:
+    is_running = lock is not None and not lock.is_stale
+    if status and status.paused:
+        yield State.PAUSED
+    if lock and lock.is_stale:
+        yield State.STALE
+    if status and not is_running and status.next_slot and status.next_slot < status.now - OVERDUE:
+        yield State.OVERDUE
+    if status and status.consecutive_failures:
+        yield State.FAILING
+    if status and lock and _is_overrunning(status, lock):
+        yield State.OVERRUNNING
+    if registry.is_known(name) and registry.get(name).schedule is not None and (not status or not status.next_slot):
+        yield State.UNSEEN
+    if is_running:
+        yield State.RUNNING
+    yield State.IDLE
+
+
+def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
+    if not status.mean_duration or status.run_count < options().overrun_min_runs:
+        return False
+    return lock.acquired_at <= status.now - status.mean_duration * options().overrun_factor
+
+
+def _schedule(name: str, status: "JobStatus | None") -> str:
+    """As the database has it: that is what is run by."""
+    if status and status.schedule:
+        try:
+            return in_words(parse(status.schedule, status.time_zone))
+        except InvalidSchedule:  # of a newer release
+            return status.schedule
+    policy = registry.get(name).policy if registry.is_known(name) else None
+    return in_words(policy.schedule) if policy else ""
