@@ -1,0 +1,137 @@
+"""System checks: mistakes that cannot work, or that would show only at night."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning as CheckWarning
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_singlejob import conf, database, registry
+
+# Shorter leases are for tests.
+SHORT_LEASE = timedelta(seconds=6)
+
+
+def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """E001 unknown keys, E002 impossible values."""
+    return [
+        Error(
+            problem,
+            hint="Correct settings.SINGLEJOB.",
+            id="singlejob.E002" if key is None or key in conf.KEYS else "singlejob.E001",
+        )
+        for key, problem in conf.problems(getattr(settings, "SINGLEJOB", {}))
+    ]
+
+
+def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """E003: every instant is UTC."""
+    if settings.USE_TZ:
+        return []
+    return [
+        Error(
+            "USE_TZ is False, but leases are judged in UTC, by the database's clock.",
+            hint="Set USE_TZ = True.",
+            id="singlejob.E003",
+        )
+    ]
+
+
+def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """E004: the jobs can be registered. E005, W003, W004: their leases are worth having."""
+    try:
+        registry.autodiscover()
+    except Exception as error:
+        return [
+            Error(
+                f"The jobs cannot be registered: {type(error).__name__}: {error}",
+                hint="Mend the jobs.py that this comes from; until then no command finds its jobs.",
+                id="singlejob.E004",
+            )
+        ]
+    try:
+        return [message for job in registry.all_jobs() for message in _lease_problems(job)]
+    except ImproperlyConfigured:
+        return []  # check_settings says so
+
+
+def _lease_problems(job: registry.Job) -> Iterator[CheckMessage]:
+    lease = job.lease or conf.options().lease
+    if not job.heartbeat and job.max_runtime and job.max_runtime > lease:
+        yield Error(
+            f"The job {job.name!r} sends no heartbeats and may run for {job.max_runtime}, but its lease ends after "
+            f"{lease}: another server would run it beside this one.",
+            hint="Make its lease longer than its max_runtime.",
+            obj=job.path,
+            id="singlejob.E005",
+        )
+    elif not job.heartbeat and job.lease is None:
+        yield CheckWarning(
+            f"The job {job.name!r} sends no heartbeats and has no lease of its own, so its lock is free for others "
+            f"{lease} after it began.",
+            hint="Give it a lease that is longer than it can ever run.",
+            obj=job.path,
+            id="singlejob.W004",
+        )
+    if job.heartbeat and lease < SHORT_LEASE:
+        yield CheckWarning(
+            f"The job {job.name!r} has a lease of {lease}: one slow heartbeat may cost a healthy holder its lock.",
+            hint=f"Make it {SHORT_LEASE} or longer; the default is {conf.Options.lease}.",
+            obj=job.path,
+            id="singlejob.W003",
+        )
+
+
+def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """E006: the database is there. E007, W001, W002: see ``_database_problems``."""
+    try:
+        alias = database.alias()
+    except ImproperlyConfigured:
+        return []  # check_settings says so
+    if alias not in connections:
+        return [
+            Error(
+                f"SINGLEJOB['DATABASE'] is {alias!r}, but DATABASES has no such alias.",
+                hint=f"Name one of: {', '.join(connections)}.",
+                id="singlejob.E006",
+            )
+        ]
+    return list(_database_problems(alias, connections[alias]))
+
+
+def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
+    given = connection.settings_dict
+    options = given.get("OPTIONS", {})
+    if connection.vendor != "postgresql" and given.get("TIME_ZONE") not in (None, "UTC"):
+        yield Error(
+            f"DATABASES[{alias!r}]['TIME_ZONE'] is {given['TIME_ZONE']!r}, but leases are judged in UTC.",
+            hint="Remove TIME_ZONE, or name a database without it in SINGLEJOB['DATABASE'].",
+            id="singlejob.E007",
+        )
+    if connection.vendor == "sqlite" and str(options.get("transaction_mode")).upper() != "IMMEDIATE":
+        yield CheckWarning(
+            f"The SQLite database {alias!r} begins its transactions in the deferred mode, in which one that reads "
+            "before it writes fails with 'database is locked' at once, whatever its timeout.",
+            hint=f"Set DATABASES[{alias!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'.",
+            id="singlejob.W001",
+        )
+    if _pool_size(options.get("pool")) < 2:
+        yield CheckWarning(
+            f"The connection pool of the database {alias!r} has room for one connection, but a running job needs a "
+            "second one for its heartbeats.",
+            hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': ...}} to twice your threads.",
+            id="singlejob.W002",
+        )
+
+
+def _pool_size(pool: Any) -> float:
+    """How many connections there can be; psycopg_pool's own default is 4."""
+    if not isinstance(pool, dict):
+        return 4 if pool else float("inf")
+    size = pool.get("max_size") or pool.get("min_size", 4)
+    return float(size)

@@ -1,0 +1,81 @@
+"""``manage.py clear_stale_locks``: end the leases of dead holders."""
+
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_singlejob.clearing import clear, dead_locks
+from django_singlejob.clock import in_words
+from django_singlejob.querysets import gates, locks, runs
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock
+
+
+class Command(BaseCommand):
+    help = (
+        "Clears the locks whose holders died. A lock is stale when its lease has expired; it is watched for two "
+        "heartbeat intervals first, for after an outage of the database every lease is stale and every holder alive. "
+        "Nobody has to run this: whoever wants a stale lock takes it over."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--overrunning",
+            action="store_true",
+            help="Lists the locks held much longer than usual too. They are not cleared.",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="Only says what would be cleared.")
+        parser.add_argument(
+            "--force",
+            metavar="NAME",
+            help="Clears this one lock, though its holder may be alive: it is told so, and somebody else may run the "
+            "job beside it until then.",
+        )
+
+    def handle(self, **given: Any) -> None:
+        if given["force"]:
+            self._force(given["force"], is_dry=given["dry_run"])
+        else:
+            self._clear_dead(is_dry=given["dry_run"])
+        if given["overrunning"]:
+            self._list_overrunning()
+
+    def _force(self, name: str, *, is_dry: bool) -> None:
+        lock = locks().seen(name)
+        if lock is None:
+            raise CommandError(f"Nobody holds a lock called {name!r}. Held are: {_names() or 'none'}.")
+        self._clear([lock], is_dry=is_dry, force=True)
+
+    def _clear_dead(self, *, is_dry: bool) -> None:
+        self._clear(dead_locks(), is_dry=is_dry, force=False)
+        orphans = 0 if is_dry else runs().abandon_orphans("Its lock was deleted by hand.")
+        if orphans:
+            self.stdout.write(f"Runs that had no lock any more, now abandoned: {orphans}.")
+
+    def _clear(self, found: "list[JobLock]", *, is_dry: bool, force: bool) -> None:
+        for lock in found:
+            if is_dry:
+                self.stdout.write(f"Would clear {_described(lock)}.")
+            elif clear(lock, force=force, error="The lock was cleared by clear_stale_locks."):
+                self.stdout.write(f"Cleared {_described(lock)}.")
+            else:
+                self.stdout.write(
+                    f"Left {lock.name}: it changed hands, its holder gave a sign of life, or its gate is busy."
+                )
+        if not found:
+            self.stdout.write("No stale locks.")
+
+    def _list_overrunning(self) -> None:
+        means = gates().means()
+        for lock in locks().overrunning(means):
+            self.stdout.write(f"Overrunning: {_described(lock)}; its mean is {means[lock.job_name]}.")
+
+
+def _names() -> str:
+    return ", ".join(locks().values_list("name", flat=True))
+
+
+def _described(lock: "JobLock") -> str:
+    times = f"since {in_words(lock.acquired_at)}, last heartbeat {in_words(lock.heartbeat_at)}"
+    return f"{lock.name} (held by {lock.holder} {times})"

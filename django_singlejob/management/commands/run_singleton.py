@@ -1,0 +1,213 @@
+"""``manage.py run_singleton``: the crontab line."""
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_singlejob import registry, runner, timetable
+from django_singlejob.clock import in_words
+from django_singlejob.conf import ZERO, options
+from django_singlejob.exceptions import SingleJobError
+from django_singlejob.interrupt import Signals, deferred_signals
+from django_singlejob.management.child import Child
+from django_singlejob.management.results import EX_USAGE, Result, of_error, of_outcome
+from django_singlejob.scheduler import Report, run_due
+from django_singlejob.timetable import next_slot
+
+
+class Command(BaseCommand):
+    help = (
+        "Runs a job, or a shell command, unless another server is running it. A job with a schedule runs the slot that "
+        "is due now, each of them once on all servers together."
+    )
+    requires_system_checks = ()
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        usual = super().create_parser(prog_name, subcommand, **kwargs)
+        return _ParserWithChild(
+            parents=[usual],
+            add_help=False,
+            prog=usual.prog,
+            usage="%(prog)s JOB [options]\n       %(prog)s LOCK [options] -- COMMAND [ARG ...]\n       %(prog)s --list",
+            description=usual.description,
+            formatter_class=usual.formatter_class,
+            called_from_command_line=usual.called_from_command_line,
+            epilog="Exit status: 0 ran, or skipped (see -E); 1 the job failed; 2 usage or unknown job; 69 the "
+            "database is unreachable; 75 the lease was lost; 128+n ended by signal n. A shell command's own is passed "
+            "on.",
+        )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", nargs="?", metavar="JOB", help="A registered job; before --, the name of a lock.")
+        parser.add_argument("--list", action="store_true", help="Lists the registered jobs.")
+        parser.add_argument(
+            "--args",
+            dest="arguments",
+            type=_arguments,
+            metavar="JSON",
+            help="The job's arguments: a JSON list, or an object of keyword arguments.",
+        )
+        parser.add_argument("--wait", type=_seconds, metavar="S", help="Keeps trying for so many seconds.")
+        parser.add_argument("--lease", type=_seconds, metavar="S", help="How long the right lasts without a heartbeat.")
+        parser.add_argument(
+            "--min-interval",
+            type=_seconds,
+            metavar="S",
+            help="Not again sooner than so many seconds after the last start (default: the job's own; for one that "
+            'has no schedule, SINGLEJOB["MIN_INTERVAL"]): servers whose cron clocks differ then run it once.',
+        )
+        parser.add_argument(
+            "--now",
+            action="store_true",
+            help="Runs it by hand, whatever its schedule says and however recently it ran.",
+        )
+        parser.add_argument(
+            "-E",
+            "--conflict-exit-code",
+            dest="skipped_status",
+            type=_status,
+            default=0,
+            metavar="CODE",
+            help="The exit status when it was skipped (default: 0).",
+        )
+
+    def handle(self, **given: Any) -> None:
+        # A forked child that leaves the job comes by here too; it has nothing to report.
+        self._pid = os.getpid()
+        try:
+            registry.autodiscover()
+            if given["list"]:
+                self._list()
+                return
+            with deferred_signals() as signals:
+                child = Child(given["child"], signals) if given["child"] else None
+                job = _with_options(_job(given, child), given)
+                status = self._run(job, child, given, signals)
+        except (SingleJobError, ImproperlyConfigured) as error:
+            raise CommandError(str(error), returncode=EX_USAGE) from error
+        if status:
+            sys.exit(status)
+
+    def _list(self) -> None:
+        for job in registry.all_jobs():
+            lock = "" if job.lock == job.name else f" (lock {job.lock})"
+            self.stdout.write(f"{job.name}{lock}: {job.description or job.path}")
+            if job.policy:
+                schedule = job.policy.schedule
+                due = next_slot(schedule, datetime.now(UTC))
+                self.stdout.write(f"    {timetable.in_words(schedule)}; next: {in_words(due)}")
+
+    def _run(self, job: registry.Job, child: Child | None, given: dict[str, Any], signals: Signals) -> int:
+        """Run it, and say what became of it, of each slot in a line; returns the exit status, the first that is
+        none."""
+        status = 0
+        for report in self._reports(job, given):
+            result = self._result(report, child, given, signals)
+            if given["verbosity"] > 0:
+                (self.stderr if result.is_error else self.stdout).write(result.message)
+            status = status or result.status
+        return status
+
+    def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:
+        args, kwargs = given["arguments"] or ([], {})
+        if job.schedule is not None and not given["now"]:
+            yield from run_due(job, args, kwargs, early=options().slot_tolerance)
+            return
+        trigger = "manual" if given["now"] else "command"
+        try:
+            yield Report(job, runner.run(job, args, kwargs, trigger=trigger, command=given["child"] or None))
+        except BaseException as error:
+            if os.getpid() != self._pid:
+                raise
+            yield Report(job, error=error)
+
+    def _result(self, report: Report, child: Child | None, given: dict[str, Any], signals: Signals) -> Result:
+        if report.outcome:
+            skipped_status = given["skipped_status"]
+            return of_outcome(report.job.name, report.outcome, skipped_status=skipped_status, signum=signals.received)
+        error = report.error
+        assert error  # noqa: S101  (either the one or the other)
+        if given["traceback"]:
+            self.stderr.write("".join(traceback.format_exception(error)))
+        return of_error(report.job.name, error, child_status=child.status if child else None)
+
+
+class _ParserWithChild(CommandParser):
+    """Everything behind ``--`` is the shell command; argparse alone would take options out of it."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = sys.argv[2:] if args is None else list(args)
+        own, dashes, child = _split(words)
+        parsed = super().parse_args(own, namespace)
+        if dashes and not child:
+            self.error("There is no command behind --: LOCK -- COMMAND [ARG ...]")
+        if not parsed.name and not parsed.list:
+            self.error("Name a job, or a lock and a command: JOB, or LOCK -- COMMAND [ARG ...], or --list.")
+        if child and parsed.arguments:
+            self.error("--args is for jobs; a shell command has its arguments behind --.")
+        parsed.child = child
+        return parsed
+
+
+def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in words:
+        return words, False, []
+    where = words.index("--")
+    return words[:where], True, words[where + 1 :]
+
+
+def _seconds(text: str) -> timedelta:
+    try:
+        duration = timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        duration = None
+    if duration is None or duration < ZERO:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds.")
+    return duration
+
+
+def _status(text: str) -> int:
+    if not text.isdecimal() or int(text) > 255:
+        raise argparse.ArgumentTypeError(f"{text!r} is no exit status: 0 to 255.")
+    return int(text)
+
+
+def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {error}.") from None
+    if isinstance(value, list):
+        return value, {}
+    if isinstance(value, dict):
+        return [], value
+    raise argparse.ArgumentTypeError(f"{text!r} is neither a JSON list nor an object.")
+
+
+def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
+    return registry.Job(name=given["name"], func=child) if child else registry.get(given["name"])
+
+
+def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:
+    if given["lease"] == ZERO:
+        raise CommandError("--lease must be longer than 0 seconds.", returncode=EX_USAGE)
+    # Cron clocks that differ cannot run a slot twice; without a schedule it takes an interval to see that.
+    default = options().min_interval if job.schedule is None else ZERO
+    usual = default if job.min_interval is None else job.min_interval
+    min_interval = usual if given["min_interval"] is None else given["min_interval"]
+    return replace(
+        job,
+        on_held="skip",
+        wait=job.wait if given["wait"] is None else given["wait"],
+        lease=given["lease"] or job.lease,
+        min_interval=ZERO if given["now"] else min_interval,
+    )

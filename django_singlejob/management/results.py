@@ -1,0 +1,56 @@
+"""What a command says of a job that it ran, and its exit status."""
+
+from typing import NamedTuple
+
+from django_singlejob.acquisition import Reason
+from django_singlejob.clock import in_words
+from django_singlejob.endings import summary
+from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, LeaseLost, UnsafeTransaction
+from django_singlejob.management.child import ChildFailed
+from django_singlejob.runner import Outcome
+
+# From sysexits.h, as cron and systemd know them.
+EX_FAILED, EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL = 1, 2, 69, 75
+
+
+class Result(NamedTuple):
+    """What the shell and people are told."""
+
+    status: int
+    message: str
+    is_error: bool = True
+
+
+def of_outcome(name: str, outcome: Outcome, *, skipped_status: int = 0, signum: int | None = None) -> Result:
+    """Of a job that ran, or was skipped; ``signum``: the signal that was received, if one was."""
+    if outcome.duration is not None:
+        return Result(0, f"{name}: ran{_slot(outcome)} in {outcome.duration.total_seconds():.1f} s.", is_error=False)
+    label = outcome.reason.label if outcome.reason else ""
+    if outcome.reason == Reason.INTERRUPTED:
+        return Result(128 + (signum or 0), f"{name}: {label}.")
+    by = f" ({outcome.holder})" if outcome.holder else ""
+    due = f" (next: {in_words(outcome.next_slot)})" if outcome.next_slot else ""
+    return Result(skipped_status, f"{name}: skipped, {label}{by}{due}.", is_error=False)
+
+
+def _slot(outcome: Outcome) -> str:
+    return f" its slot {in_words(outcome.slot)}" if outcome.slot else ""
+
+
+def of_error(name: str, error: BaseException, *, child_status: int | None = None) -> Result:
+    """Of a job that raised; ``child_status``: its shell command's exit status."""
+    match error:
+        case JobInterrupted():
+            return Result(child_status or 128 + error.signum, f"{name}: interrupted by signal {error.signum}.")
+        case ChildFailed():
+            return Result(error.status, f"{name}: {error}")
+        case LeaseLost():
+            return Result(EX_TEMPFAIL, f"{name}: {error}")
+        case DatabaseUnreachable():
+            return Result(EX_UNAVAILABLE, f"{name}: {error}")
+        case UnsafeTransaction():
+            return Result(EX_USAGE, f"{name}: {error}")
+        case SystemExit() if not error.code:
+            return Result(0, f"{name}: ran.", is_error=False)
+        case _:
+            return Result(EX_FAILED, f"{name}: failed, {summary(error)} (--traceback and the history tell more)")
