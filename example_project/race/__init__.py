@@ -1,0 +1,1 @@
+"""The paper's experiment on our own lock: ``manage.py race``."""

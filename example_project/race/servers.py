@@ -1,0 +1,132 @@
+"""The servers that race, as processes or as threads. Each has a line to the starter: it is told when to ask for the
+job, and answers with what became of it. The race is over for it when the line is closed.
+"""
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from threading import Thread
+from typing import Any
+
+import django
+from django.db import connections
+
+from django_singlejob import Outcome
+
+from .jobs import contested
+from .results import Answer, Win
+
+# How long the starter waits for an answer. Seconds.
+PATIENCE = 60.0
+
+
+class ServerLost(Exception):
+    """A server takes part no more."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server, as the starter sees it."""
+
+    name: str
+    line: Connection
+    worker: SpawnProcess | Thread
+
+    def call(self, start_at: float) -> None:
+        """Have it ask for the job at that instant of the monotonic clock."""
+        with self._reachable():
+            self.line.send(start_at)
+
+    def hear(self) -> Any:
+        """Its next word."""
+        with self._reachable():
+            if self.line.poll(PATIENCE):
+                return self.line.recv()
+        raise ServerLost(f"{self.name} gave no answer for {PATIENCE:.0f} seconds.")
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            raise ServerLost(f"{self.name} has died.") from error
+
+
+@contextmanager
+def running(count: int, *, as_threads: bool) -> Iterator[list[Server]]:
+    """So many servers, ready to race."""
+    start = _start_thread if as_threads else _start_process
+    servers = [start(f"Server_{number}") for number in range(count)]
+    try:
+        for server in servers:
+            server.hear()  # it is ready
+        yield servers
+    finally:
+        for server in servers:
+            server.line.close()
+        for server in servers:
+            server.worker.join(PATIENCE)
+
+
+def _start_process(name: str) -> Server:
+    # Spawned, not forked: like another machine, it shares nothing with us, no connection and no memory.
+    line, far_end = Pipe()
+    process = get_context("spawn").Process(target=_serve_as_process, args=(name, far_end), daemon=True)
+    process.start()
+    far_end.close()  # its own copy is the only one now, so we notice when it dies
+    return Server(name, line, process)
+
+
+def _start_thread(name: str) -> Server:
+    line, far_end = Pipe()
+    thread = Thread(target=_serve, args=(name, far_end), name=name, daemon=True)
+    thread.start()
+    return Server(name, line, thread)
+
+
+# --- in the server
+
+
+def _serve_as_process(name: str, line: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, who closes the line
+    django.setup()
+    _serve(name, line)
+
+
+def _serve(name: str, line: Connection) -> None:
+    try:
+        line.send("ready")
+        while True:
+            _sleep_until(line.recv())
+            line.send(_ask(name))
+    except (EOFError, OSError):
+        pass  # the race is over
+    finally:
+        line.close()
+        connections.close_all()
+
+
+def _sleep_until(instant: float) -> None:
+    time.sleep(max(0.0, instant - time.monotonic()))
+
+
+def _ask(name: str) -> Answer:
+    try:
+        outcome = contested.run()
+        return Answer(server=name, win=_win(outcome), refusal=str(outcome.reason or ""))
+    except Exception as error:
+        return Answer(server=name, error=f"{type(error).__name__}: {error}")
+
+
+def _win(outcome: Outcome) -> Win | None:
+    if outcome.run is None:
+        return None
+    waited = outcome.run.acquire_duration
+    lock_cost = waited.total_seconds() if waited else math.nan
+    return Win(run=outcome.run.pk, lock_cost=lock_cost, visit=outcome.value)

@@ -1,0 +1,1 @@
+"""A small shop with three jobs: see ``jobs.py``."""

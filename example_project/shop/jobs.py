@@ -1,0 +1,68 @@
+"""The shop's jobs. The same crontab, of one line, stands on every server; of all servers one runs each job.
+
+::
+
+    * * * * *  manage.py singleton_worker --once
+"""
+
+import logging
+from datetime import timedelta
+
+from django.utils import timezone
+
+from django_singlejob import current_run, singleton_job
+
+from . import supplier
+from .models import Cart, Order, Product, SalesReport
+
+logger = logging.getLogger(__name__)
+
+HOUR = timedelta(hours=1)
+
+
+# Each hour wants its report: after a night without servers there is one run for each hour that was missed.
+@singleton_job(schedule="5 * * * *", catch_up="all")
+def sales_report() -> SalesReport:
+    """What was sold in the last full hour."""
+    run = current_run()
+    # The slot says which hour is meant, however late it is by now. A run by hand has none.
+    now = run.slot if run and run.slot else timezone.now()
+    end = now.replace(minute=0, second=0, microsecond=0)
+    sales = Order.objects.placed_between(end - HOUR, end).sales()
+    # A job may be run again after a crash, so it is written to be harmless twice: update_or_create, not create.
+    report, _ = SalesReport.objects.update_or_create(hour=end - HOUR, defaults={**sales})
+    logger.info("%s: %d orders, %.2f in all.", report, report.orders, report.revenue)
+    return report
+
+
+@singleton_job(schedule="30 3 * * *", time_zone="Europe/Rome")
+def clean_up_carts() -> int:
+    """Deletes the carts that nobody has touched for a fortnight."""
+    count, _ = Cart.objects.abandoned().delete()
+    logger.info("Deleted %d abandoned carts.", count)
+    return count
+
+
+# It runs for much longer than its lease: heartbeats renew that meanwhile. So the lease need not be as long as the job;
+# it only says how soon another server may go on when this one has died.
+@singleton_job(schedule="0 4 * * 1-6", time_zone="Europe/Rome", lease=timedelta(seconds=12))
+def import_catalogue(seconds_per_page: float = 1.0) -> int:
+    """Brings products and prices up to date with the supplier's catalogue, page by page."""
+    run = current_run()
+    if run is None:
+        raise RuntimeError("Call import_catalogue(), not import_catalogue.__wrapped__(): the import needs its lease.")
+    count = 0
+    for page in supplier.pages(seconds_per_page):
+        # The request took its time. If this server was frozen for longer than the lease, somebody else may be
+        # importing by now: then this block raises LeaseLost, and none of the page is written. Short blocks, and no
+        # request inside them: nobody else can take the lock meanwhile, and on SQLite nobody else can write at all.
+        with run.lease.atomic():
+            for article in page:
+                prices = {"name": article.name, "price": article.price}
+                Product.objects.update_or_create(sku=article.sku, defaults=prices)
+        count += len(page)
+        logger.info("Attempt %d: %d products.", run.attempt, count)
+    # Outside the database there is no transaction to refuse what is late: look first.
+    run.lease.check()
+    logger.info("The supplier is told that %d products are on sale.", count)
+    return count
