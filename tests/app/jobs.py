@@ -1,0 +1,269 @@
+"""Jobs for the processes that tests start. They say what they do, and are told to go on by the file `$GO`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from django.db import Error, connection, transaction
+
+from django_singlejob import Lease, LeaseLost, current_run, singleton_job
+from django_singlejob.runner import CurrentRun
+from django_singlejob.signals import lease_lost
+from tests.app.models import Counter
+
+LEASE = timedelta(seconds=2)
+SHORT_LEASE = timedelta(seconds=0.6)
+LONG_LEASE = timedelta(seconds=5)
+OUTLIVED_LEASE = timedelta(seconds=3)
+PATIENCE = timedelta(seconds=6)
+A_MINUTE = 60.0
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def write(name: str) -> None:
+    Counter.objects.create(name=name)
+
+
+def stop() -> None:
+    """As a machine does that is suspended, until SIGCONT."""
+    say("stopping")
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def work(seconds: float = A_MINUTE) -> None:
+    """Step by step: an interrupt comes in between two of them."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def wait_until_told() -> None:
+    while not Path(os.environ["GO"]).exists():
+        time.sleep(0.01)
+
+
+def this_run() -> CurrentRun:
+    run = current_run()
+    assert run is not None
+    return run
+
+
+# --- how long they take
+
+
+@singleton_job(lease=LEASE)
+def quick() -> str:
+    say("quick ran")
+    return "done"
+
+
+@singleton_job(lease=LEASE)
+def nap(seconds: float = A_MINUTE) -> None:
+    try:
+        say("attempt", this_run().attempt)
+        time.sleep(seconds)
+    finally:
+        say("cleaned up")
+
+
+@singleton_job(lease=LEASE, wait=PATIENCE)
+def patient_nap() -> None:
+    say("attempt", this_run().attempt)
+    time.sleep(A_MINUTE)
+
+
+@singleton_job(lease=LONG_LEASE)
+def until_told() -> None:
+    say("started")
+    wait_until_told()
+
+
+@singleton_job(lease=LEASE, max_runtime=timedelta(seconds=3))
+def too_long_a_query() -> None:
+    say("started")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)")
+
+
+@singleton_job(lease=LEASE)
+def slow_to_clean_up(seconds: float) -> None:
+    try:
+        say("started")
+        time.sleep(A_MINUTE)
+    finally:
+        say("cleaning up")
+        time.sleep(seconds)
+        say("cleaned up")
+
+
+@singleton_job(lease=LEASE)
+def tick() -> None:
+    """No sooner begun than ended."""
+
+
+@singleton_job(lease=LEASE, max_runtime=timedelta(milliseconds=10))
+def close_call(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+@singleton_job(lease=LEASE, max_runtime=timedelta(seconds=3))
+async def async_nap() -> None:
+    try:
+        say("started")
+        await asyncio.sleep(A_MINUTE)
+    finally:
+        say("cleaned up")
+
+
+@singleton_job(lease=LEASE, max_runtime=timedelta(seconds=0.5))
+def too_long() -> None:
+    try:
+        time.sleep(A_MINUTE)
+    finally:
+        say("cleaned up")
+
+
+# --- who is stopped, and wakes when somebody else has the lock
+
+
+@singleton_job(lease=SHORT_LEASE)
+def stops_then_writes() -> None:
+    stop()
+    with this_run().lease.atomic():
+        write("by a zombie")
+    say("committed")
+
+
+@singleton_job(lease=SHORT_LEASE)
+def stops_while_writing() -> None:
+    with this_run().lease.atomic():
+        write("by a zombie")
+        stop()
+    say("committed")
+
+
+@singleton_job(lease=SHORT_LEASE)
+def stops_then_works() -> None:
+    stop()
+    try:
+        work()
+    except LeaseLost:
+        say("told")
+        raise
+
+
+# --- who works on while the database is away
+
+
+@singleton_job(lease=OUTLIVED_LEASE)
+def believes_what_it_is_told() -> None:
+    say("started")
+    wait_until_told()
+
+
+@singleton_job(lease=OUTLIVED_LEASE)
+def waits_for_better_times() -> None:
+    say("started")
+    try:
+        wait_until_told()
+    except LeaseLost:
+        say("told")
+    while this_run().lease.lost:
+        time.sleep(0.01)
+    say("recovered")
+    wait_until_told()
+
+
+@singleton_job(lease=LEASE)
+def looks_at_its_lease() -> None:
+    lease_lost.connect(lambda **_: say("signal sent"), weak=False)
+    threading.Thread(target=_say_when_check_raises, args=[this_run().lease], daemon=True).start()
+    say("started")
+    try:
+        work()
+    except LeaseLost:
+        say("told")
+        raise
+
+
+def _say_when_check_raises(lease: Lease) -> None:
+    with suppress(LeaseLost):
+        while True:
+            lease.check()
+            time.sleep(0.01)
+    say("check raised")
+
+
+# --- who does what a body should not do
+
+
+@singleton_job(lease=LEASE)
+def exits(status: int) -> None:
+    sys.exit(status)
+
+
+@singleton_job(lease=LEASE)
+def exits_at_once() -> None:
+    os._exit(7)
+
+
+@singleton_job(lease=LEASE)
+def forks(how_the_child_ends: str) -> str:
+    """The child comes back from this function too, unless it exits in it."""
+    pid = os.fork()
+    if pid == 0:
+        if how_the_child_ends == "exits":
+            sys.exit(0)
+        return "child"
+    os.waitpid(pid, 0)
+    return "parent"
+
+
+@singleton_job(lease=LEASE)
+def closes_its_connection() -> None:
+    connection.close()
+
+
+@singleton_job(lease=LEASE)
+def breaks_its_connection() -> None:
+    connection.connection.close()
+
+
+@singleton_job(lease=LEASE)
+def begins_a_transaction() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+    write("never committed")
+
+
+@singleton_job(lease=LEASE)
+def turns_autocommit_off() -> None:
+    transaction.set_autocommit(False)
+    write("never committed")
+
+
+@singleton_job(lease=LEASE)
+def never_leaves_atomic() -> None:
+    transaction.atomic().__enter__()
+    write("never committed")
+
+
+@singleton_job(lease=LEASE)
+def aborts_its_transaction() -> None:
+    transaction.atomic().__enter__()
+    write("never committed")
+    with suppress(Error), connection.cursor() as cursor:
+        cursor.execute("SELECT nonsense")

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from django.db import models
+
+
+class Counter(models.Model):
+    """A number that only a lock protects: read it, wait, write it back."""
+
+    name = models.CharField(max_length=100, primary_key=True)
+    value = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.value}"
+
+
+class FencedWrite(models.Model):
+    """Something that a holder wrote inside `lease.atomic()`: the fences must never go down again."""
+
+    id = models.BigAutoField(primary_key=True)
+    fence = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.fence}"
+
+
+class SlotRun(models.Model):
+    """That a slot of a schedule was run to its end, and when by the database's clock."""
+
+    id = models.BigAutoField(primary_key=True)
+    slot = models.DateTimeField()
+    attempt = models.IntegerField()
+    ended_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.slot}, attempt {self.attempt}"

@@ -1,0 +1,86 @@
+"""Real processes for tests: started by `spawn`, none of them outlives its test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from textwrap import dedent
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 30.0
+
+
+class Child(subprocess.Popen[bytes]):
+    """A Python process whose output, stdout and stderr in one, can be read while it runs."""
+
+    def __init__(self, arguments: tuple[str, ...], env: dict[str, str], output: Path) -> None:
+        self.output_path = output
+        with output.open("wb") as stream:
+            super().__init__(
+                [sys.executable, *arguments],
+                env=env,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that its own children can be ended with it
+            )
+
+    @property
+    def output(self) -> str:
+        return self.output_path.read_text(errors="replace")
+
+    def wait_for(self, text: str, timeout: float = PATIENCE) -> None:
+        """Return as soon as it has printed the text; fail if it ends, or `timeout` passes, without."""
+        deadline = time.monotonic() + timeout
+        while True:
+            ended = self.poll() is not None  # asked before the output is read, lest its last words are missed
+            if text in self.output:
+                return
+            if ended or time.monotonic() > deadline:
+                raise AssertionError(f"The child never printed {text!r}. It printed:\n{self.output}")
+            time.sleep(0.01)
+
+    def finish(self, timeout: float = PATIENCE) -> int:
+        """Wait for its end; return its exit status, -n when signal n ended it."""
+        return self.wait(timeout)
+
+    def kill_all(self) -> None:
+        """End it with all that it started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
+
+class Spawn:
+    """Starts children that use the test database; keyword arguments are more environment for the child."""
+
+    def __init__(self, env: dict[str, str], folder: Path) -> None:
+        self.env = env
+        self.folder = folder
+        self.children: list[Child] = []
+
+    def __call__(self, *arguments: str, **env: str) -> Child:
+        """`python` with these arguments."""
+        child = Child(arguments, self.env | env, self.folder / f"child-{len(self.children)}.txt")
+        self.children.append(child)
+        return child
+
+    def code(self, code: str, *arguments: str, **env: str) -> Child:
+        """This Python code, after `django.setup()`; the arguments are in `sys.argv[1:]`."""
+        return self("-c", "import django; django.setup()\n" + dedent(code), *arguments, **env)
+
+    def command(self, *arguments: str, **env: str) -> Child:
+        """A management command."""
+        return self("-m", "django", *arguments, **env)
+
+    def end(self) -> None:
+        """Kill the survivors and print what each child printed: pytest shows it where the test failed."""
+        for child in self.children:
+            child.kill_all()
+            print(f"--- child {child.pid} ended with {child.returncode}:", child.output, sep="\n")

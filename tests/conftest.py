@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from django.db import connection
+
+from tests.children import ROOT, Spawn
+from tests.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def database_url(django_db_setup: None) -> str:
+    """The URL of this worker's test database."""
+    name = connection.settings_dict["NAME"]
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{name}"
+    return urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
+
+
+@pytest.fixture
+def child_env(database_url: str) -> dict[str, str]:
+    """The environment of a process that shall use the test database. It measures its coverage if we do."""
+    return os.environ | {
+        "DATABASE_URL": database_url,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@pytest.fixture
+def spawn(child_env: dict[str, str], tmp_path: Path) -> Iterator[Spawn]:
+    """Starts real processes; ends them after the test."""
+    children = Spawn(child_env, tmp_path)
+    yield children
+    children.end()
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[Proxy]:
+    """In front of the database server: hand `proxy.url(database_url)` to a child as its DATABASE_URL."""
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has no server")
+    url = urlsplit(database_url)
+    with Proxy(url.hostname or "127.0.0.1", url.port or {"mysql": 3306}.get(url.scheme, 5432)) as proxy:
+        yield proxy

@@ -1,0 +1,217 @@
+"""What the tests and the processes that they start do with locks, in a word each."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from threading import Barrier, Event
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from django.db import connections
+from django.db.models import F
+
+from django_singlejob import current_run, database, runner, singleton_job
+from django_singlejob.acquisition import Refusal, Terms, acquire
+from django_singlejob.clock import DBNow
+from django_singlejob.holder import this_process
+from django_singlejob.lease import Lease
+from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.scheduler import tick
+from django_singlejob.timetable import EPOCH, latest_slot, next_slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from django_singlejob.models import JobLock, JobRun, JobStatus
+    from django_singlejob.registry import Job
+    from django_singlejob.scheduler import Report
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+BEAT = timedelta(milliseconds=100)
+
+
+def ask(name: str = "nightly", **terms: Any) -> Lease | Refusal:
+    """Ask for a lock. Nobody sends heartbeats for the lease: whoever has it can play dead."""
+    wanted = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()} | terms
+    return acquire(Terms(name=name, **wanted))
+
+
+def take(name: str = "nightly", **terms: Any) -> Lease:
+    answer = ask(name, **terms)
+    assert isinstance(answer, Lease), answer
+    return answer
+
+
+def start_run(job_name: str = "nightly", **terms: Any) -> Lease:
+    """As a call of the job would, which then goes on in some other process."""
+    return take(terms.pop("name", job_name), job_name=job_name, trigger="call", **terms)
+
+
+def expire(name: str = "nightly") -> None:
+    """The lease has run out, or the database's clock was set forward."""
+    assert locks().filter(name=name).update(expires_at=DBNow() - timedelta(seconds=1)) == 1
+
+
+def lose(name: str = "nightly", **terms: Any) -> tuple[Lease, Lease]:
+    """A lease that was taken over, and its successor."""
+    zombie = take(name, **terms)
+    expire(name)
+    return zombie, take(name, **terms)
+
+
+def lock(name: str = "nightly") -> JobLock:
+    seen = locks().seen(name)
+    assert seen is not None, f"Nobody holds {name!r}."
+    return seen
+
+
+def gate(name: str = "nightly") -> JobStatus:
+    return gates().get(name=name)
+
+
+def is_free(name: str = "nightly") -> bool:
+    return locks().seen(name) is None
+
+
+def last_run(job_name: str = "nightly") -> JobRun:
+    return runs().filter(job_name=job_name).latest("pk")
+
+
+def everything() -> list[object]:
+    """Every column of every row, to compare."""
+    return [*gates().order_by("pk").values(), *locks().order_by("pk").values(), *runs().order_by("pk").values()]
+
+
+def closing(act: Callable[..., Any], *arguments: Any, **terms: Any) -> Any:
+    """What `act` returns. A thread has connections of its own, which nobody else closes."""
+    try:
+        return act(*arguments, **terms)
+    finally:
+        connections.close_all()
+
+
+def in_thread(act: Callable[[], Any]) -> Any:
+    """What `act` returns, on a connection that nobody else uses."""
+    with ThreadPoolExecutor() as pool:
+        return pool.submit(closing, act).result()
+
+
+def pass_gate(name: str = "nightly") -> None:
+    """What a grant does to the gate."""
+    gates().filter(name=name).update(fence=F("fence") + 1, token=uuid4(), last_started_at=DBNow())
+
+
+def win(name: str = "nightly") -> None:
+    """What a grant does, inside a transaction of the caller."""
+    pass_gate(name)
+    now = {"acquired_at": DBNow(), "heartbeat_at": DBNow(), "expires_at": DBNow() + MINUTE}
+    assert locks().grant(name, {"token": uuid4(), "hostname": "elsewhere", "pid": 1, **now})
+
+
+def committing(writes: Callable[[], object], begun: Event, *, duration: float = 0.3) -> None:
+    """A transaction that makes whoever wants the same rows wait for its commit."""
+    with database.durable(database.alias()):
+        writes()
+        begun.set()
+        time.sleep(duration)
+
+
+# --- jobs with a schedule. Time moves by editing the rows.
+
+
+def hourly(*, ago: timedelta) -> str:
+    """A schedule with a slot in each hour, the newest of which was so long ago, or up to a minute longer."""
+    return f"{(datetime.now(UTC) - ago).minute} * * * *"
+
+
+def about_hourly(*, due_in: timedelta) -> timedelta:
+    """A schedule with a slot in each hour, give or take a second, the next of which is so far away, or a bit less."""
+    instant = datetime.now(UTC) + due_in
+    return (instant - EPOCH) // round((instant - EPOCH) / HOUR)
+
+
+def scheduled(name: str = "nightly", **settings: Any) -> Any:
+    """A job whose newest slot was half an hour ago, unless another schedule is given. It returns its run."""
+    return singleton_job(name, **{"schedule": hourly(ago=30 * MINUTE)} | settings)(current_run)
+
+
+def newest_slot(job: Job, *, back: int = 0) -> datetime:
+    """The slot of a regular schedule that came last; or one before it, so many slots back."""
+    assert job.policy
+    now = datetime.now(UTC)
+    newest = latest_slot(job.policy.schedule, now)
+    return newest - back * (next_slot(job.policy.schedule, now) - newest)
+
+
+def coming_slot(job: Job) -> datetime:
+    assert job.policy
+    return next_slot(job.policy.schedule, datetime.now(UTC))
+
+
+def fall_behind(job: Job, slots: int = 1) -> None:
+    """Nobody has run the job's newest so many slots."""
+    assert job.policy
+    schedule = job.policy.schedule
+    oldest = newest_slot(job, back=slots - 1)
+    gates().remember(job.name)
+    gates().filter(name=job.name).update(schedule=schedule.text, time_zone=schedule.time_zone, next_slot=oldest)
+
+
+def let_pass(job: Job, slots: int) -> None:
+    """So many slots of an hourly schedule have come since: all that is known of the job is that much older."""
+    time = slots * HOUR
+    status = gate(job.name)
+    older = {name: getattr(status, name) - time for name in ("next_slot", "last_slot") if getattr(status, name)}
+    gates().filter(name=job.name).update(**older)
+    for lock in locks().filter(job_name=job.name, slot__isnull=False):
+        assert lock.slot
+        locks().filter(pk=lock.pk).update(slot=lock.slot - time)
+    for run in runs().filter(job_name=job.name, slot__isnull=False):
+        assert run.slot
+        runs().filter(pk=run.pk).update(slot=run.slot - time)
+
+
+def run_slot(job: Job, **terms: Any) -> runner.Outcome:
+    """As one step of a tick does, or, with ``early``, a cron daemon."""
+    return runner.run(job, trigger="schedule", **terms)
+
+
+def ask_for_slot(job: Job) -> Lease | Refusal:
+    """The same, but the run goes on in some other process, which sends no heartbeats."""
+    terms = runner._terms(job, "schedule", None, timedelta())
+    return acquire(replace(terms, lease=MINUTE, heartbeat_interval=None))
+
+
+def die_running(job: Job) -> datetime:
+    """Somebody claimed the slot that was due, began to run it, and died. Returns the slot."""
+    answer = ask_for_slot(job)
+    assert isinstance(answer, Lease), answer
+    assert answer.grant.slot
+    expire(job.lock)
+    return answer.grant.slot
+
+
+def slots_run(job_name: str = "nightly") -> list[tuple[datetime | None, int, str]]:
+    """Of each run in the history: its slot, its attempt, its status."""
+    return list(runs().filter(job_name=job_name).order_by("pk").values_list("slot", "attempt", "status"))
+
+
+def ticked() -> list[Report]:
+    return list(tick())
+
+
+def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each returns, in a thread and on a connection of its own; all begin together."""
+    together = Barrier(len(acts))
+
+    def begin(act: Callable[[], Any]) -> Any:
+        locks().exists()  # connects
+        together.wait(30)
+        return act()
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(closing, [begin] * len(acts), acts))

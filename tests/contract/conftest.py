@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from django_singlejob import leftovers, registry
+from tests.contract.acts import closing, committing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.children import Spawn
+
+    Elsewhere = Callable[..., Future[Any]]
+    Ahead = Callable[[Callable[[], object]], Future[Any]]
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test's jobs may be called what they like, and what a test still holds is not released at our exit."""
+    monkeypatch.setattr(registry, "_jobs", {})
+    monkeypatch.setattr(leftovers, "_granted", {})
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    """Calls a function at the same time as the test goes on: in a thread, on a connection of its own."""
+    with ThreadPoolExecutor() as pool:
+        yield lambda act, *arguments, **terms: pool.submit(closing, act, *arguments, **terms)
+
+
+@pytest.fixture
+def ahead(elsewhere: Elsewhere) -> Ahead:
+    """Somebody else's transaction with these writes is open, and is committed a moment later."""
+
+    def begin(writes: Callable[[], object]) -> Future[Any]:
+        begun = Event()
+        transaction = elsewhere(committing, writes, begun)
+        assert begun.wait(10)
+        return transaction
+
+    return begin
+
+
+@pytest.fixture
+def plain_sqlite(spawn: Spawn, tmp_path: Path) -> dict[str, str]:
+    """The environment of processes on a database as Django makes it when no option is given."""
+    plain = {
+        "DATABASE_URL": f"sqlite:///{tmp_path / 'plain.sqlite3'}",
+        "SINGLEJOB_TEST_SQLITE_DEFAULTS": "1",
+    }
+    migration = spawn.command("migrate", "--verbosity", "0", **plain)
+    assert migration.finish() == 0
+    return plain

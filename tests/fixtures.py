@@ -1,0 +1,82 @@
+"""What the unit tests have in common: a plugin that they name in `pytest_plugins`."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import connection, connections
+
+from django_singlejob import leftovers, registry
+from tests.contract.acts import closing
+from tests.databases import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from contextlib import AbstractContextManager
+    from typing import Protocol
+
+    Away = Callable[[], AbstractContextManager[None]]
+    Elsewhere = Callable[..., Future[Any]]
+
+    class AddDatabase(Protocol):
+        def __call__(self, alias: str, **differences: Any) -> None: ...
+
+
+@pytest.fixture
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No jobs are registered, and what the test still holds in the end is not released when the process exits."""
+    registry.autodiscover()  # a module registers its jobs only once: let it be before this test
+    monkeypatch.setattr(registry, "_jobs", {})
+    monkeypatch.setattr(leftovers, "_granted", {})
+
+
+@pytest.fixture
+def breakable_connection() -> Iterator[None]:
+    """Whatever the test does to its connection, the next one finds one that works."""
+    yield
+    with suppress(Exception):
+        connection.connection.close()
+    connection.connection = None
+    del connections["default"]
+
+
+@pytest.fixture
+def database_away() -> Away:
+    """`with database_away():` inside, no server answers and no file opens."""
+    return go_away
+
+
+@contextmanager
+def go_away() -> Iterator[None]:
+    nowhere = {"HOST": "127.0.0.1", "PORT": free_port(), "NAME": "/no/such/folder/no.sqlite3"}
+    connection.close()
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in nowhere.items():
+            patch.setitem(connection.settings_dict, key, value)
+        yield
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    """Calls a function at the same time as the test goes on, on a connection of its own."""
+    with ThreadPoolExecutor() as pool:
+        yield lambda act, *arguments: pool.submit(closing, act, *arguments)
+
+
+@pytest.fixture
+def add_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[AddDatabase]:
+    """Makes one more alias, like the default database but for what is given."""
+    added = []
+
+    def add(alias: str, **differences: Any) -> None:
+        monkeypatch.setitem(connections.settings, alias, connections["default"].settings_dict | differences)
+        added.append(alias)
+
+    yield add
+    for alias in added:
+        connections[alias].close()
+        del connections[alias]

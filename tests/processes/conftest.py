@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+from django.db import Error, connection
+
+if TYPE_CHECKING:
+    from tests.children import Child, Spawn
+    from tests.proxy import Proxy
+
+
+Act = Callable[[], None]
+
+
+class Call(Protocol):
+    def __call__(self, call: str, **env: str) -> Child: ...
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Path:
+    """Touch it, and the job `until_told` goes on."""
+    return tmp_path / "go"
+
+
+@pytest.fixture
+def child_env(child_env: dict[str, str], go: Path) -> dict[str, str]:
+    return child_env | {"GO": str(go)}
+
+
+@pytest.fixture
+def through_proxy(proxy: Proxy, database_url: str) -> dict[str, str]:
+    """The environment of a process that reaches the database through the proxy."""
+    return {"DATABASE_URL": proxy.url(database_url)}
+
+
+@pytest.fixture
+def call(spawn: Spawn) -> Call:
+    """Starts a process that calls a job of `tests/app/jobs.py`, and says what came of it: `call("nap(5)")`."""
+
+    def call(call: str, **env: str) -> Child:
+        return spawn.code(
+            f"""
+            from tests.app.jobs import *
+            try:
+                say("returned", repr(({call})))
+            except Exception as error:
+                say("raised", type(error).__name__, error)
+            """,
+            **env,
+        )
+
+    return call
+
+
+@pytest.fixture
+def kill_connections() -> Act:
+    """Ends each connection to this test's database but our own, in the server."""
+    return _kill_connections
+
+
+def _kill_connections() -> None:
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            return
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
+        for (connection_id,) in cursor.fetchall():
+            with suppress(Error):  # a heartbeat's, which has just ended by itself
+                cursor.execute("KILL %s", [connection_id])

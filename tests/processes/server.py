@@ -1,0 +1,113 @@
+"""One server: its cron daemon fires for every slot, by a clock of its own, until it is told to stop.
+
+The job stands here, and not in `tests/app/jobs.py`, where every tick of every other test would find it due.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import time
+from argparse import ArgumentParser
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import django
+
+django.setup()
+
+from django.conf import settings  # noqa: E402
+
+from django_singlejob import current_run, singleton_job  # noqa: E402
+from django_singlejob.clock import DBNow  # noqa: E402
+from django_singlejob.conf import ZERO, options  # noqa: E402
+from django_singlejob.models import JobStatus  # noqa: E402
+from django_singlejob.querysets import gates  # noqa: E402
+from django_singlejob.scheduler import run_due, tick  # noqa: E402
+from django_singlejob.timetable import next_slot, parse  # noqa: E402
+from tests.app.jobs import A_MINUTE, say, wait_until_told  # noqa: E402
+from tests.app.models import SlotRun  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def sleep(seconds: float, /) -> None:
+    """The `time.sleep` of Python 3.11 sleeps until an instant, which is an error under libfaketime 0.9.10."""
+    select.select([], [], [], seconds)
+
+
+time.sleep = sleep
+
+
+def timely() -> None:
+    """Takes a millisecond; only the run that finds the hang file takes for ever. The last run that is wanted pauses
+    the job."""
+    run = current_run()
+    assert run is not None
+    with suppress(FileNotFoundError):
+        given.hang_file.unlink()
+        say("hanging in the slot", run.slot)
+        time.sleep(A_MINUTE)
+    time.sleep(0.001)
+    SlotRun.objects.create(slot=run.slot, attempt=run.attempt, ended_at=DBNow())
+    if SlotRun.objects.count() == given.runs:
+        JobStatus.objects.filter(name="timely").update(paused=True)
+
+
+def serve() -> None:
+    """Whenever cron fires, do what one of the two crontab lines does: run_singleton's, or singleton_worker's."""
+    reports: Counter[str] = Counter()
+    for _ in cron():
+        is_own_line = random.choice([True, False])
+        for report in run_due(job, early=options().slot_tolerance) if is_own_line else tick():
+            if report.outcome is None:
+                say("raised", repr(report.error))
+            else:
+                reports[report.outcome.reason or "ran"] += 1
+    say(json.dumps({"clock_error": clock_error(), **reports}))
+
+
+def cron() -> Iterator[None]:
+    """Yields when a daemon fires: never early, by its own clock, and at times late."""
+    schedule = parse(given.interval)
+    while not given.stop_file.exists():
+        fires_at = next_slot(schedule, now()) + given.interval * random.uniform(0, 0.5)
+        while (pause := fires_at - now()) > ZERO:
+            time.sleep(pause.total_seconds())
+        yield
+
+
+def now() -> datetime:
+    """This server's clock. On SQLite it is the database's too: there only the one that cron looks at can be wrong."""
+    return datetime.now(UTC) + given.skew
+
+
+def clock_error() -> float:
+    return (now() - gates().seen({"timely"}, ZERO)["timely"].now).total_seconds()
+
+
+def seconds(text: str) -> timedelta:
+    return timedelta(seconds=float(text))
+
+
+parser = ArgumentParser()
+parser.add_argument("--skew", type=seconds, default=ZERO)
+parser.add_argument("--interval", type=seconds, required=True)
+parser.add_argument("--catch-up", required=True)
+parser.add_argument("--lease", type=seconds)
+parser.add_argument("--runs", type=int, required=True)
+parser.add_argument("--stop-file", type=Path, required=True)
+parser.add_argument("--hang-file", type=Path, required=True)
+given = parser.parse_args()
+
+# However long the machine stands still, no slot is given up.
+settings.SINGLEJOB = {"MAX_CATCH_UP": 10_000}
+job = singleton_job("timely", schedule=given.interval, catch_up=given.catch_up, lease=given.lease)(timely)
+say("ready")
+wait_until_told()
+serve()

@@ -1,0 +1,130 @@
+"""A database that is away for a while, that is cut off in the midst of a sentence, or that falls silent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_singlejob import LockHeld, job_lock
+from django_singlejob.models import JobLock, JobStatus
+from tests.app.jobs import LEASE
+from tests.processes.witness import ends, eventually, is_over
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.processes.conftest import Act, Call
+    from tests.proxy import Proxy
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_database("postgresql", "mysql")]
+
+OUTAGE = 2.5
+SLACK = 1.0
+
+Env = dict[str, str]
+
+
+@pytest.mark.parametrize("ends_meanwhile", [True, False])
+def test_a_restart_of_the_database_costs_a_job_nothing(
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env, ends_meanwhile: bool
+) -> None:
+    child = call("until_told()", **through_proxy)
+    child.wait_for("started")
+    proxy.go_down()
+    if ends_meanwhile:
+        go.touch()
+    time.sleep(OUTAGE)
+    proxy.come_back()
+    go.touch()
+    child.wait_for("returned None")
+    assert is_over("until_told", "successful")
+
+
+def test_killed_connections_cost_a_job_nothing(call: Call, go: Path, kill_connections: Act) -> None:
+    child = call("until_told()")
+    child.wait_for("started")
+    kill_connections()
+    beats = JobLock.objects.get().heartbeats
+    eventually(lambda: JobLock.objects.get().heartbeats > beats)
+    kill_connections()
+    go.touch()
+    child.wait_for("returned None")
+    assert is_over("until_told", "successful")
+
+
+@pytest.mark.parametrize("has_gate", [False, True], ids=["cut at the gate", "cut at the grant"])
+def test_a_grant_whose_answer_is_cut_off_is_ours(
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env, has_gate: bool
+) -> None:
+    if has_gate:  # then the grant is the first COMMIT
+        JobStatus.objects.create(name="until_told")
+    proxy.cut_answer_to(b"COMMIT")
+    child = call("until_told()", **through_proxy)
+    child.wait_for("started")
+    assert proxy.answer_cut.is_set()
+    assert JobLock.objects.get().run_id
+    assert ends("until_told") == ["running"]
+    go.touch()
+    child.wait_for("returned None")
+    assert is_over("until_told", "successful")
+
+
+def test_a_release_whose_answer_is_cut_off_is_a_release_and_counts_once(
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env
+) -> None:
+    child = call("until_told()", **through_proxy)
+    child.wait_for("started")
+    proxy.cut_answer_to(b"COMMIT")
+    go.touch()
+    child.wait_for("returned None")
+    assert proxy.answer_cut.is_set()
+    assert is_over("until_told", "successful")
+
+
+def test_a_holder_distrusts_itself_within_a_lease_though_its_heartbeat_is_stuck(
+    call: Call, proxy: Proxy, through_proxy: Env
+) -> None:
+    child = call("looks_at_its_lease()", **through_proxy)
+    child.wait_for("started")
+    proxy.black_hole()
+    fell_silent_at = time.monotonic()
+    for words in "check raised", "told", "signal sent":
+        child.wait_for(words)
+    assert time.monotonic() - fell_silent_at < LEASE.total_seconds() + SLACK
+    proxy.come_back()
+    child.wait_for("raised LeaseLost")
+    assert is_over("looks_at_its_lease", "failed")
+
+
+def test_after_an_outage_longer_than_the_lease_a_live_holder_still_has_its_lock(
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env
+) -> None:
+    holder = call("waits_for_better_times()", **through_proxy)
+    holder.wait_for("started")
+    proxy.go_down()
+    holder.wait_for("told")
+    eventually(JobLock.objects.stale().exists)
+    # For others the outage is over a moment sooner: what they find is stale.
+    threading.Timer(0.1, proxy.come_back).start()
+    with pytest.raises(LockHeld), job_lock("waits_for_better_times"):
+        pass
+    holder.wait_for("recovered")
+    go.touch()
+    holder.wait_for("returned None")
+    assert is_over("waits_for_better_times", "successful")
+
+
+def test_after_an_outage_longer_than_the_lease_a_holder_that_gave_up_still_releases(
+    call: Call, proxy: Proxy, through_proxy: Env
+) -> None:
+    holder = call("believes_what_it_is_told()", **through_proxy)
+    holder.wait_for("started")
+    proxy.go_down()
+    holder.wait_for("could not be renewed")
+    eventually(JobLock.objects.stale().exists)
+    proxy.come_back()
+    holder.wait_for("raised LeaseLost")
+    assert is_over("believes_what_it_is_told", "failed")

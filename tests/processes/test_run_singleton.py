@@ -1,0 +1,192 @@
+"""The crontab line, as cron would start it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from django.core.management import call_command
+
+from django_singlejob import job_lock
+from django_singlejob.models import JobLock, JobRun, JobStatus
+from tests.processes.witness import ends, is_over
+
+if TYPE_CHECKING:
+    from tests.children import Child, Spawn
+    from tests.proxy import Proxy
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PROMPTLY = 5.0
+
+
+def shell(spawn: Spawn, script: str, *options: str) -> Child:
+    return spawn.command("run_singleton", "nightly", *options, "--", "sh", "-c", script)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["tick"], 0, "tick: ran"),
+        (["nightly", "--", "true"], 0, "nightly: ran"),
+        (["exits", "--args", "[0]"], 0, "exits: ran"),
+        (["exits", "--args", "[3]"], 1, "exits: failed"),
+        (["exits", "--args", '{"status": 3}'], 1, "exits: failed"),
+        (["exits", "--args", "3"], 2, "neither a JSON list nor an object"),
+        (["nightly", "--", "sh", "-c", "exit 7"], 7, "status 7"),
+        (["nightly", "--", "sh", "-c", "kill -9 $$"], 137, "status 137"),
+        (["nightly", "--", "no-such-program"], 127, "not found"),
+        (["nightly", "--"], 2, "There is no command behind --"),
+        (["tik"], 2, "Did you mean 'tick'?"),
+        (["Nightly", "--", "true"], 2, "'Nightly' is no name"),
+    ],
+)
+def test_the_exit_status_tells_what_became_of_it(spawn: Spawn, arguments: list[str], status: int, words: str) -> None:
+    child = spawn.command("run_singleton", *arguments)
+    assert child.finish() == status
+    assert words in child.output
+    assert "Traceback" not in child.output
+    assert not JobLock.objects.exists()
+
+
+@pytest.mark.parametrize(("options", "status"), [([], 0), (["-E", "9"], 9)])
+def test_a_skipped_run_is_no_error_unless_asked(spawn: Spawn, options: list[str], status: int) -> None:
+    with job_lock("tick"):
+        child = spawn.command("run_singleton", "tick", *options)
+        assert child.finish() == status
+        assert child.output == f"tick: skipped, held by somebody else ({JobLock.objects.get().holder}).\n"
+    assert not JobRun.objects.exists()
+
+
+@pytest.mark.parametrize("arguments", [["tick"], ["exits", "--args", "[3]"], ["nightly", "--", "false"]])
+def test_verbosity_0_is_silent(spawn: Spawn, arguments: list[str]) -> None:
+    child = spawn.command("run_singleton", "-v", "0", *arguments)
+    child.finish()
+    assert child.output == ""
+    assert JobRun.objects.exists()
+
+
+def test_wait_keeps_trying(spawn: Spawn) -> None:
+    with job_lock("tick"):
+        child = spawn.command("run_singleton", "tick", "--wait", "20", "--now")
+        time.sleep(1.5)
+        assert child.poll() is None
+    assert child.finish() == 0
+    assert is_over("tick", "successful")
+
+
+def test_list_names_the_jobs(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "--list")
+    assert child.finish() == 0
+    assert "tick: No sooner begun than ended." in child.output
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_a_database_that_is_away_is_status_69(spawn: Spawn, proxy: Proxy, through_proxy: dict[str, str]) -> None:
+    proxy.go_down()
+    child = spawn.command("run_singleton", "tick", **through_proxy)
+    assert child.finish() == 69
+    assert "The database does not answer" in child.output
+    assert "Traceback" not in child.output
+
+
+def test_a_command_and_its_children_get_the_signals(spawn: Spawn) -> None:
+    child = shell(
+        spawn,
+        """
+        (trap 'echo grandchild told; exit' TERM; echo grandchild started; while :; do sleep 0.05; done) &
+        trap 'echo child told; wait; exit 9' TERM
+        echo child started; while :; do sleep 0.05; done
+        """,
+    )
+    child.wait_for("grandchild started")
+    child.wait_for("child started")
+    child.terminate()
+    assert child.finish(PROMPTLY) == 9
+    assert {"grandchild told", "child told"} <= set(child.output.splitlines())
+    assert is_over("nightly", "interrupted")
+
+
+def test_a_command_that_a_signal_ends_is_said_to_be_ended_by_it(spawn: Spawn) -> None:
+    child = shell(spawn, "echo started; exec sleep 60")
+    child.wait_for("started")
+    child.terminate()
+    assert child.finish(PROMPTLY) == 143
+    assert is_over("nightly", "interrupted")
+
+
+def test_the_row_shows_host_pid_and_command(spawn: Spawn) -> None:
+    child = shell(spawn, "echo started; exec sleep 60")
+    child.wait_for("started")
+    lock = JobLock.objects.get()
+    assert (lock.name, lock.hostname, lock.pid, lock.command) == ("nightly", socket.gethostname(), child.pid, "sh")
+
+
+@pytest.mark.parametrize("recorded", ["name", "full"])
+def test_secrets_in_arguments_are_not_stored(spawn: Spawn, recorded: str) -> None:
+    child = spawn.code(
+        """
+        import sys
+        from django.conf import settings
+        from django.core.management import call_command
+        settings.SINGLEJOB = {"RECORD_COMMAND": sys.argv[1]}
+        call_command("run_singleton", "nightly", "--", "sh", "-c", "echo started; exec sleep 60",
+            "--password", "hunter2", "--token=hunter2", "https://me:hunter2@example.org/", "HUNTER_KEY=hunter2")
+        """,
+        recorded,
+    )
+    child.wait_for("started")
+    command = JobLock.objects.get().command
+    assert command.startswith("sh")
+    assert "hunter2" not in command
+    assert ("example.org" in command) == (recorded == "full")
+
+
+def test_a_command_does_not_outlive_the_lease(spawn: Spawn) -> None:
+    child = shell(spawn, "trap 'echo told' TERM; echo pid $$ started; while :; do sleep 0.05; done", "--lease", "2")
+    child.wait_for("started")
+    JobLock.objects.all().delete()
+    assert child.finish(PROMPTLY) == 75
+    assert "told" in child.output
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(child.output.split()[1]), 0)
+    assert not JobLock.objects.exists()
+    assert ends("nightly") == ["failed"]
+
+
+def test_a_job_whose_lease_is_lost_is_status_75(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "nap")
+    child.wait_for("attempt 1")
+    JobLock.objects.all().delete()
+    assert child.finish(PROMPTLY) == 75
+    assert "cleaned up" in child.output
+    assert ends("nap") == ["failed"]
+
+
+def test_two_servers_whose_clocks_differ_by_up_to_20_seconds_run_a_short_job_once_a_minute() -> None:
+    # When each of the two fires, in seconds after the full minute.
+    minutes = [(0, 20), (20, 0), (0, 0), (10, -10), (-10, 10), (20, 19), (0, 20)]
+    clock = 0
+    for minute, seconds in enumerate(minutes):
+        for second in sorted(seconds):
+            passes(minute * 60 + second - clock)
+            clock = minute * 60 + second
+            call_command("run_singleton", "tick")
+    assert ends("tick") == ["successful"] * len(minutes)
+
+
+def test_min_interval_is_an_option_and_now_overrides_it() -> None:
+    for options in [], [], ["--min-interval", "60"], ["--min-interval", "0"], ["--now"]:
+        call_command("run_singleton", "tick", *options)
+    assert list(JobRun.objects.values_list("trigger", flat=True)) == ["command", "command", "manual"]
+
+
+def passes(seconds: float) -> None:
+    """Time, as the job sees it."""
+    for status in JobStatus.objects.filter(last_started_at__isnull=False):
+        started_at = (status.last_started_at or status.now) - timedelta(seconds=seconds)
+        JobStatus.objects.filter(pk=status.pk).update(last_started_at=started_at)

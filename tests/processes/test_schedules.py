@@ -1,0 +1,266 @@
+"""Each slot of a schedule is run once, by servers whose clocks are wrong, that are away, that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from django_singlejob.models import JobRun, JobStatus
+from django_singlejob.timetable import parse, slots_between
+from tests.app.models import SlotRun
+from tests.processes.witness import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.children import Child, Spawn
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+INTERVAL = timedelta(milliseconds=100)
+# By how much a server's clock is wrong at most; in seconds.
+MOST = 30
+PATIENCE = 100
+
+BEGUN_OR_ENDED = r"ready|\{.*\}"
+CLOCK = r"This server's clock is -?\d\d seconds off the database's, and cron fires by it: set both by NTP\."
+HANGING = r"hanging in the slot .*"
+TAKEN_OVER = r"The lock 'timely' was taken over: its holder \(.*\) is dead\."
+MISFIRED = r"The job 'timely' misfired: .*, a later slot was run in its place\."
+
+
+@dataclass
+class Server:
+    """A process that plays a server: see `tests/processes/server.py`."""
+
+    child: Child
+    skew: float
+    stop_file: Path
+
+    @property
+    def lines(self) -> list[str]:
+        return self.child.output.splitlines()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What it said in the end: how wrong its clock was, and how many reports there were of each kind."""
+        summary: dict[str, Any] = json.loads(self.lines[-1])
+        return summary
+
+    def stop(self) -> None:
+        self.stop_file.touch()
+        assert self.child.finish() == 0
+
+    def said(self, *patterns: str) -> list[str]:
+        """The lines that are like one of these."""
+        return [line for line in self.lines if any(re.fullmatch(pattern, line) for pattern in patterns)]
+
+    def said_nothing_but(self, *patterns: str) -> bool:
+        return self.said(BEGUN_OR_ENDED, CLOCK, *patterns) == self.lines
+
+
+class Servers(list[Server]):
+    """Servers whose cron daemons fire for the slots of one schedule, all from the same moment on."""
+
+    def __init__(self, spawn: Spawn, folder: Path, go: Path) -> None:
+        super().__init__()
+        self.hang_file = folder / "hang"
+        self._spawn = spawn
+        self._folder = folder
+        self._go = go
+        self._options: list[str] = []
+
+    def start(self, count: int, **options: object) -> None:
+        """So many, with clocks from half a minute slow to half a minute fast."""
+        self._options = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+        for number in range(count):
+            # Nowhere a whole number of intervals: each of them fires at another part of the interval.
+            self.add(MOST * 0.9987 * (2 * number / (count - 1) - 1))
+        for server in self:
+            server.child.wait_for("ready")
+        self._go.touch()
+
+    def add(self, skew: float) -> Server:
+        stop_file = self._folder / f"stop-{len(self)}"
+        options = [*self._options, f"--stop-file={stop_file}", f"--hang-file={self.hang_file}"]
+        if connection.vendor == "sqlite":
+            child = self._spawn("-m", "tests.processes.server", f"--skew={skew}", *options)
+        else:
+            child = self._spawn("-m", "tests.processes.server", *options, **wrong_clock(skew))
+        self.append(Server(child, skew, stop_file))
+        return self[-1]
+
+    def stop_when_they_are_done(self) -> None:
+        eventually(is_paused, PATIENCE)
+        for server in self:
+            server.stop_file.touch()
+        for server in self:
+            server.child.finish()
+
+    def signal(self, signum: signal.Signals) -> None:
+        for server in self:
+            server.child.send_signal(signum)
+
+
+@pytest.fixture
+def servers(spawn: Spawn, tmp_path: Path, go: Path) -> Servers:
+    return Servers(spawn, tmp_path, go)
+
+
+def wrong_clock(error: float) -> dict[str, str]:
+    """The environment of a process whose clock is so many seconds fast."""
+    return {"LD_PRELOAD": faketime_library(), "FAKETIME": f"{error:+.3f}", "DONT_FAKE_MONOTONIC": "1"}
+
+
+@cache
+def faketime_library() -> str:
+    if shutil.which("faketime") is None:
+        need = "There is no command `faketime`: install the package of that name."
+        pytest.fail(need) if os.environ.get("CI") else pytest.skip(need)
+    # Not used as a command: it would stand between us and the server, and a SIGKILL would hit it instead.
+    command = ["faketime", "-f", "+0", "printenv", "LD_PRELOAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+@pytest.mark.parametrize("count", [2, 10])
+def test_200_slots_are_run_once_each_however_wrong_the_servers_clocks_are(servers: Servers, count: int) -> None:
+    servers.start(count, interval=INTERVAL.total_seconds(), catch_up="all", runs=200)
+    servers.stop_when_they_are_done()
+
+    slots = slots_run_in_a_row()
+    assert len(slots) == 200
+    assert set(SlotRun.objects.values_list("attempt", flat=True)) == {1}
+    assert list(JobRun.objects.order_by("pk").values_list("slot", "status", "trigger")) == [
+        (slot, "successful", "schedule") for slot in slots
+    ]
+    gate = JobStatus.objects.get(name="timely")
+    assert (gate.run_count, gate.fence, gate.misfire_count, gate.last_slot) == (200, 200, 0, slots[-1])
+
+    assert sum(server.summary.get("ran", 0) for server in servers) == 200
+    for server in servers:
+        assert server.child.returncode == 0
+        assert server.summary["clock_error"] == pytest.approx(server.skew, abs=5)
+        assert server.said_nothing_but()
+
+
+def test_no_slot_is_lost_or_run_again_when_servers_are_away_or_die_and_the_history_is_deleted(servers: Servers) -> None:
+    servers.start(4, interval=INTERVAL.total_seconds(), catch_up="all", lease=2, runs=80)
+    delete_history_until(lambda: SlotRun.objects.count() >= 10)
+    servers[0].stop()
+    delete_history_until(lambda: SlotRun.objects.count() >= 20)
+    back = servers.add(servers[0].skew)
+    delete_history_until(lambda: "ready" in back.child.output)
+
+    servers.hang_file.touch()
+    dead = eventually(lambda: next((server for server in servers if server.said(HANGING)), None))
+    hung_in = JobStatus.objects.get(name="timely").last_slot
+    dead.child.kill()
+    # Of its run too, of which nobody knows yet that it is dead.
+    JobRun.objects.all().delete()
+    delete_history_until(is_paused)
+    servers.stop_when_they_are_done()
+
+    slots = slots_run_in_a_row()
+    assert len(slots) == 80
+    attempts = dict(SlotRun.objects.values_list("slot", "attempt"))
+    assert attempts == dict.fromkeys(slots, 1) | {hung_in: 2}
+    gate = JobStatus.objects.get(name="timely")
+    assert (gate.run_count, gate.fence, gate.misfire_count, gate.last_slot) == (81, 81, 0, slots[-1])
+
+    assert dead.child.returncode == -signal.SIGKILL
+    assert sum(len(server.said(TAKEN_OVER)) for server in servers) == 1
+    for server in servers:
+        assert server is dead or server.child.returncode == 0
+        assert server.said_nothing_but(HANGING, TAKEN_OVER)
+
+
+def test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each(servers: Servers) -> None:
+    interval = timedelta(milliseconds=20)
+    servers.start(4, interval=interval.total_seconds(), catch_up="latest", runs=100)
+    eventually(lambda: SlotRun.objects.count() >= 30)
+    servers.signal(signal.SIGSTOP)
+    time.sleep(1)
+    servers.signal(signal.SIGCONT)
+    servers.stop_when_they_are_done()
+
+    slots = list(SlotRun.objects.order_by("pk").values_list("slot", flat=True))
+    assert len(slots) == 100
+    assert slots == sorted(set(slots))
+    all_slots = [slots[0], *slots_between(parse(interval), slots[0], slots[-1])]
+    assert set(slots) <= set(all_slots)
+    gate = JobStatus.objects.get(name="timely")
+    assert (gate.run_count, gate.fence) == (100, 100)
+    assert gate.misfire_count == len(all_slots) - len(slots) >= 10
+    for server in servers:
+        assert server.said_nothing_but(MISFIRED)
+
+
+@pytest.mark.parametrize("seconds_ago", [3, -20])
+def test_of_six_servers_that_fire_for_a_slot_at_once_one_runs_it(spawn: Spawn, go: Path, seconds_ago: int) -> None:
+    # One slot in sight: the first after the epoch. The next is as far away as that.
+    slot = datetime.fromtimestamp(int(time.time()) - seconds_ago, UTC)
+    children = [spawn.code(RUN_SINGLETON, f"{slot.timestamp():.0f}") for _ in range(6)]
+    for child in children:
+        child.wait_for("ready")
+    go.touch()
+    assert [child.finish() for child in children] == [0] * 6
+    (ran,) = JobRun.objects.values_list("slot", "status", "attempt")
+    assert ran == (slot, "successful", 1)
+
+    words = sorted(child.output.removeprefix("ready\n") for child in children)
+    assert re.fullmatch(rf"it runs\ntimely: ran its slot {slot:%F %T} UTC in \d+\.\d s\.\n", words[0])
+    for line in words[1:]:
+        assert re.fullmatch(r"timely: skipped, (already ran|held by somebody else \(.+\))( \(next: .+\))?\.\n", line)
+
+
+RUN_SINGLETON = """
+    import sys
+    from datetime import timedelta
+    from django.core.management import execute_from_command_line
+    from django_singlejob import singleton_job
+    from tests.app.jobs import say, wait_until_told
+
+    @singleton_job(schedule=timedelta(seconds=int(sys.argv[1])))
+    def timely():
+        say("it runs")
+
+    say("ready")
+    wait_until_told()
+    execute_from_command_line(["manage.py", "run_singleton", "timely"])
+    """
+
+
+def is_paused() -> bool:
+    """Whether the last run that was wanted is done."""
+    return JobStatus.objects.filter(name="timely", paused=True).exists()
+
+
+def delete_history_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        call_command("prune_singletons", days=0, keep=0, verbosity=0)
+        time.sleep(0.02)
+
+
+def slots_run_in_a_row() -> list[datetime]:
+    """The slots in the order in which they were run: none is missing, none was run early by the database's clock."""
+    runs = list(SlotRun.objects.order_by("pk"))
+    slots = [run.slot for run in runs]
+    assert slots == [slots[0], *slots_between(parse(INTERVAL), slots[0], slots[-1])]
+    assert all(run.ended_at > run.slot - INTERVAL / 2 for run in runs)
+    return slots

@@ -1,0 +1,197 @@
+"""Told to end: whenever it comes, the body may clean up, and no lock is left behind."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_singlejob.models import JobLock, JobRun
+from tests.processes.witness import ends, is_over
+
+if TYPE_CHECKING:
+    from tests.children import Spawn
+    from tests.processes.conftest import Act
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+# More than half a lease, so that nothing here ends by itself in time.
+PROMPTLY = 5.0
+# Signals within a second are one burst.
+A_SECOND_THOUGHT = 1.2
+
+# Processes that acquire and release at top speed until a signal comes at a random moment. Forks save 40 start-ups.
+TIGHT_LOOPS = """
+    import os, random, signal, sys, time
+    from contextlib import nullcontext, suppress
+    from django.db import Error
+    from django_singlejob import job_lock
+    from django_singlejob.interrupt import deferred_signals
+    from tests.app.jobs import *
+
+    def loop():
+        while True:
+            tick()
+            with job_lock("tock", lease=LEASE):
+                pass
+
+    def end(pid, signum):
+        os.kill(pid, signum)
+        for _ in range(300):
+            if os.waitpid(pid, os.WNOHANG) != (0, 0):
+                return
+            time.sleep(0.01)
+        say("It did not heed the signal: again.")
+        end(pid, signum)
+
+    def repeatedly(signum, protection, leave, expected=KeyboardInterrupt):
+        with protection:
+            for _ in range(40):
+                pid = os.fork()
+                if pid == 0:
+                    with suppress(expected):
+                        loop()
+                    leave(0)
+                time.sleep(random.uniform(0.01, 0.1))
+                end(pid, signum)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_interrupts_the_job_and_releases_its_lock(spawn: Spawn, signum: signal.Signals) -> None:
+    child = spawn.command("run_singleton", "nap")
+    child.wait_for("attempt 1")
+    child.send_signal(signum)
+    assert child.finish(PROMPTLY) == 128 + signum
+    assert "cleaned up" in child.output
+    assert "Traceback" not in child.output
+    assert is_over("nap", "interrupted")
+
+
+def test_a_burst_of_signals_is_one(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "slow_to_clean_up", "--args", "[0.5]")
+    child.wait_for("started")
+    for _ in range(5):
+        child.send_signal(signal.SIGTERM)
+        time.sleep(0.01)
+    assert child.finish(PROMPTLY) == 143
+    assert "cleaned up" in child.output
+    assert is_over("slow_to_clean_up", "interrupted")
+
+
+def test_a_second_signal_hurries(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "slow_to_clean_up", "--args", "[60]")
+    child.wait_for("started")
+    child.send_signal(signal.SIGTERM)
+    child.wait_for("cleaning up")
+    time.sleep(A_SECOND_THOUGHT)
+    child.send_signal(signal.SIGTERM)
+    assert child.finish(PROMPTLY) == 143
+    assert "cleaned up" not in child.output
+    assert is_over("slow_to_clean_up", "interrupted")
+
+
+def test_who_waits_for_a_lock_is_told_too(spawn: Spawn) -> None:
+    spawn.command("run_singleton", "nap").wait_for("attempt 1")
+    waiting = spawn.code("""
+        from django.core.management import call_command
+        from django.db import connection
+        connection.ensure_connection()
+        print("about to wait")
+        call_command("run_singleton", "nap", "--wait", "60", "--now")
+    """)
+    waiting.wait_for("about to wait")
+    time.sleep(A_SECOND_THOUGHT)
+    waiting.send_signal(signal.SIGTERM)
+    assert waiting.finish(PROMPTLY) == 143
+    assert ends("nap") == ["running"]
+
+
+def test_max_runtime_ends_a_job_that_is_blocked_in_a_call(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "too_long")
+    assert child.finish(PROMPTLY) == 1
+    assert "cleaned up" in child.output
+    assert is_over("too_long", "interrupted")
+
+
+@pytest.mark.on_database("postgresql")  # MySQL's driver lets nothing in before a query has ended
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (None, 1)], ids=["signal", "max_runtime"])
+def test_a_job_can_be_interrupted_in_a_query(
+    spawn: Spawn, kill_connections: Act, signum: int | None, status: int
+) -> None:
+    child = spawn.command("run_singleton", "too_long_a_query")
+    child.wait_for("started")
+    if signum:
+        child.send_signal(signum)
+    assert child.finish(2 * PROMPTLY) == status
+    assert is_over("too_long_a_query", "interrupted")
+    kill_connections()  # the server would work on for a minute
+
+
+def test_a_coroutine_that_waits_can_be_interrupted(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "async_nap")
+    child.wait_for("started")
+    child.terminate()
+    assert child.finish(2 * PROMPTLY) == 143
+    assert "cleaned up" in child.output
+    assert is_over("async_nap", "interrupted")
+
+
+def test_max_runtime_ends_a_coroutine_that_waits(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "async_nap")
+    assert child.finish(2 * PROMPTLY) == 1
+    assert "cleaned up" in child.output
+    assert is_over("async_nap", "interrupted")
+
+
+@pytest.mark.parametrize("protection", ["deferred_signals()", "nullcontext()"])
+def test_an_interrupt_never_arrives_after_the_body(spawn: Spawn, protection: str) -> None:
+    child = spawn.code(f"""
+        from contextlib import nullcontext
+        from django_singlejob import JobTimeout
+        from django_singlejob.interrupt import deferred_signals
+        from tests.app.jobs import *
+        sys.setswitchinterval(1e-6)  # the threads take turns all the time
+        seconds, timeouts = 0.01, 0
+        with {protection}:
+            for _ in range(100):
+                try:
+                    close_call(seconds)
+                    seconds += 0.00003
+                except JobTimeout:
+                    timeouts += 1
+                    seconds -= 0.00003  # so that the next interrupt comes when the body ends
+                work(0.002)  # one that comes late would hit whatever is next
+        say(timeouts, "timeouts")
+    """)
+    assert child.finish() == 0, child.output
+    ended = ends("close_call")
+    assert f"{ended.count('interrupted')} timeouts" in child.output
+    assert 10 < ended.count("interrupted") < 90
+    assert not JobLock.objects.exists()
+
+
+@pytest.mark.parametrize("signum", ["SIGTERM", "SIGINT"])
+def test_no_signal_at_a_random_moment_leaves_a_lock(spawn: Spawn, signum: str) -> None:
+    # os._exit: it is clean before anything is done at exit.
+    child = spawn.code(f"{TIGHT_LOOPS}\n    repeatedly(signal.{signum}, deferred_signals(), os._exit)")
+    assert child.finish(100) == 0
+    assert child.output == ""
+    assert nothing_is_left_behind()
+
+
+def test_a_plain_script_that_is_interrupted_at_a_random_moment_releases_at_exit(spawn: Spawn) -> None:
+    # A driver may turn the interrupt into an error of its own.
+    expected = "(KeyboardInterrupt, Error)"
+    child = spawn.code(f"{TIGHT_LOOPS}\n    repeatedly(signal.SIGINT, nullcontext(), sys.exit, {expected})")
+    assert child.finish(100) == 0
+    assert "Traceback" not in child.output
+    assert "could not be released" not in child.output
+    assert nothing_is_left_behind()
+
+
+def nothing_is_left_behind() -> bool:
+    """Nor was in between: then somebody would have taken it over."""
+    return not JobLock.objects.exists() and not JobRun.objects.filter(status__in=["running", "abandoned"]).exists()

@@ -1,0 +1,34 @@
+"""What an onlooker sees."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from django_singlejob.models import JobLock, JobRun, JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def eventually(see: Callable[[], T], timeout: float = 30) -> T:
+    """What is seen, as soon as it is true."""
+    deadline = time.monotonic() + timeout
+    while not (seen := see()):
+        assert time.monotonic() < deadline, f"{see} was never true."
+        time.sleep(0.02)
+    return seen
+
+
+def ends(job: str) -> list[str]:
+    """How the runs of the job have ended, the oldest first."""
+    return list(JobRun.objects.filter(job_name=job).order_by("pk").values_list("status", flat=True))
+
+
+def is_over(job: str, *statuses: str) -> bool:
+    """Whether its runs ended so, it is recorded, and nobody holds its lock."""
+    status = JobStatus.objects.get(name=job)
+    recorded = (status.run_count, status.last_status) == (len(statuses), statuses[-1])
+    return recorded and ends(job) == list(statuses) and not JobLock.objects.filter(name=job).exists()

@@ -1,0 +1,71 @@
+"""Settings of the tests and of the processes that they start. `tests/databases.py` chooses DATABASE_URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import environ
+import psycopg
+
+env = environ.Env()
+
+SECRET_KEY = "only-for-tests"
+USE_TZ = True
+TIME_ZONE = "UTC"
+ROOT_URLCONF = "tests.urls"
+STATIC_URL = "static/"
+# Leases in tests are short, so that nobody waits for long.
+SILENCED_SYSTEM_CHECKS = ["singlejob.W003"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django_singlejob",
+    "tests.app.apps.TestAppConfig",
+]
+
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+database = env.db("DATABASE_URL", default=f"sqlite:///{Path(__file__).parent / 'tests.sqlite3'}")
+# A name of its own for each session, so that several can share one server.
+test_name = env("SINGLEJOB_TEST_NAME", default="test_singlejob")
+options = database.setdefault("OPTIONS", {})
+isolation = env("SINGLEJOB_TEST_ISOLATION", default="")
+
+if database["ENGINE"] == "django.db.backends.sqlite3":
+    # A file, never :memory:, since other processes open it too.
+    test_name = str(Path(database["NAME"]).with_name(f"{test_name}.sqlite3"))
+    if not env.bool("SINGLEJOB_TEST_SQLITE_DEFAULTS", default=False):
+        options |= {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+        }
+elif isolation and database["ENGINE"] == "django.db.backends.postgresql":
+    options["isolation_level"] = psycopg.IsolationLevel[isolation.upper().replace(" ", "_")]
+elif isolation:
+    options["isolation_level"] = isolation
+
+DATABASES = {"default": database | {"TEST": {"NAME": test_name}}}

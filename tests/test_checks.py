@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.checks import CheckMessage
+from django.core.checks.registry import registry as all_checks
+from django.db import connections
+
+from django_singlejob import registry, singleton_job
+from django_singlejob.checks import check_database, check_jobs, check_settings, check_time
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_django import Settings
+
+    from tests.fixtures import AddDatabase
+
+pytest_plugins = "tests.fixtures"
+# None is marked `django_db`: the checks ask no database.
+pytestmark = pytest.mark.usefixtures("fresh_process")
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+SQLITE: dict[str, Any] = {
+    "ENGINE": "django.db.backends.sqlite3",
+    "TIME_ZONE": None,
+    "OPTIONS": {"transaction_mode": "IMMEDIATE"},
+}
+POSTGRESQL: dict[str, Any] = {"ENGINE": "django.db.backends.postgresql", "TIME_ZONE": None, "OPTIONS": {}}
+
+
+def ids(messages: list[CheckMessage]) -> list[str | None]:
+    assert all(message.hint for message in messages), "Each says what to do."
+    return [message.id for message in messages]
+
+
+def test_they_are_registered_and_content_with_good_settings() -> None:
+    ours: list[Any] = [check_settings, check_time, check_jobs, check_database]
+    assert all(check in list(all_checks.get_checks()) for check in ours)
+    assert [message for check in ours for message in check(None)] == []
+
+
+# --- settings
+
+
+def test_e001_an_unknown_key(settings: Settings) -> None:
+    settings.SINGLEJOB = {"LEASES": MINUTE}
+    messages = check_settings(None)
+    assert ids(messages) == ["singlejob.E001"]
+    assert "SINGLEJOB has no key 'LEASES'" in messages[0].msg
+
+
+@pytest.mark.parametrize("given", [{"LEASE": 60}, {"HEARTBEATS_PER_LEASE": 3}, "LEASE"])
+def test_e002_an_impossible_value(settings: Settings, given: object) -> None:
+    settings.SINGLEJOB = given
+    messages = check_settings(None)
+    assert ids(messages) == ["singlejob.E002"]
+    assert "but must be" in messages[0].msg
+
+
+def test_every_mistake_is_told_at_once(settings: Settings) -> None:
+    settings.SINGLEJOB = {"LEASE": 60, "LEASES": 60, "HOSTNAME": ""}
+    assert sorted(map(str, ids(check_settings(None)))) == ["singlejob.E001", "singlejob.E002", "singlejob.E002"]
+
+
+def test_e003_local_time(settings: Settings) -> None:
+    settings.USE_TZ = False
+    assert ids(check_time(None)) == ["singlejob.E003"]
+
+
+# --- jobs
+
+
+@pytest.mark.parametrize("code", ["1 / 0", "@singleton_job('No Name')\ndef job(): ...", "@singleton_job('x')(5)"])
+def test_e004_jobs_that_cannot_be_registered(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    app = tmp_path / "shop_with_a_mistake"
+    app.mkdir()
+    (app / "__init__.py").touch()
+    (app / "jobs.py").write_text(f"from django_singlejob import singleton_job\n{code}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, app.name]
+    messages = check_jobs(None)
+    assert ids(messages) == ["singlejob.E004"]
+    assert messages[0].msg.startswith("The jobs cannot be registered: ")
+
+
+def test_e004_two_jobs_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def discover() -> None:
+        singleton_job("nightly")(print)
+        singleton_job("nightly")(input)
+
+    monkeypatch.setattr(registry, "autodiscover", discover)
+    [message] = check_jobs(None)
+    assert message.id == "singlejob.E004"
+    assert "DuplicateJob: Two jobs are called 'nightly'" in message.msg
+
+
+def test_e005_a_job_that_outlives_its_lease() -> None:
+    singleton_job("nightly", heartbeat=False, lease=MINUTE, max_runtime=MINUTE + SECOND)(print)
+    messages = check_jobs(None)
+    assert ids(messages) == ["singlejob.E005"]
+    assert messages[0].obj == "builtins.print"
+    assert "'nightly' sends no heartbeats and may run for 0:01:01, but its lease ends after 0:01:00" in messages[0].msg
+
+
+def test_w003_a_short_lease() -> None:
+    singleton_job("nightly", lease=5 * SECOND)(print)
+    messages = check_jobs(None)
+    assert ids(messages) == ["singlejob.W003"]
+    assert messages[0].obj == "builtins.print"
+    assert "'nightly' has a lease of 0:00:05: one slow heartbeat may cost" in messages[0].msg
+    assert messages[0].hint == "Make it 0:00:06 or longer; the default is 0:01:00."
+
+
+def test_w004_no_heartbeats_and_no_lease_of_its_own(settings: Settings) -> None:
+    settings.SINGLEJOB = {"LEASE": 2 * MINUTE}
+    singleton_job("nightly", heartbeat=False)(print)
+    messages = check_jobs(None)
+    assert ids(messages) == ["singlejob.W004"]
+    assert messages[0].obj == "builtins.print"
+    assert "'nightly' sends no heartbeats and has no lease of its own" in messages[0].msg
+    assert "0:02:00 after it began" in messages[0].msg
+
+
+def test_settings_that_cannot_be_read_do_not_keep_the_jobs_from_being_checked(settings: Settings) -> None:
+    settings.SINGLEJOB = {"LEASE": 60}
+    singleton_job("nightly", heartbeat=False)(print)
+    check_jobs(None)
+
+
+def test_w003_a_short_lease_for_the_whole_project(settings: Settings) -> None:
+    settings.SINGLEJOB = {"LEASE": SECOND}
+    singleton_job("nightly")(print)
+    assert ids([*check_settings(None), *check_jobs(None)]) == ["singlejob.W003"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"lease": 6 * SECOND},
+        {"heartbeat": False, "lease": SECOND},
+        {"heartbeat": False, "lease": MINUTE, "max_runtime": MINUTE},
+        {"lease": MINUTE, "max_runtime": 60 * MINUTE},
+    ],
+)
+def test_jobs_that_are_well(settings: dict[str, Any]) -> None:
+    singleton_job("nightly", **settings)(print)
+    assert check_jobs(None) == []
+
+
+# --- the database
+
+
+@pytest.fixture
+def check(add_database: AddDatabase, settings: Settings) -> Any:
+    """What is said of locks that are on a database with these settings."""
+
+    def check(**differences: Any) -> list[CheckMessage]:
+        add_database("locks", **differences)
+        settings.SINGLEJOB = {"DATABASE": "locks"}
+        return check_database(None)
+
+    return check
+
+
+def test_e006_a_database_that_is_not_there(settings: Settings) -> None:
+    settings.SINGLEJOB = {"DATABASE": "locks"}
+    messages = check_database(None)
+    assert ids(messages) == ["singlejob.E006"]
+    assert messages[0].hint == "Name one of: default."
+
+
+def test_settings_that_cannot_be_read_are_told_once(settings: Settings) -> None:
+    settings.SINGLEJOB = {"DATABASE": ""}
+    assert check_database(None) == []
+    assert ids(check_settings(None)) == ["singlejob.E002"]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Karachi"])
+def test_e007_a_database_with_a_time_zone_of_its_own(check: Any, zone: str) -> None:
+    messages = check(**SQLITE | {"TIME_ZONE": zone})
+    assert ids(messages) == ["singlejob.E007"]
+    assert f"DATABASES['locks']['TIME_ZONE'] is {zone!r}" in messages[0].msg
+
+
+def test_utc_is_no_time_zone_of_its_own_and_postgresql_may_have_one(check: Any) -> None:
+    assert check(**SQLITE | {"TIME_ZONE": "UTC"}) == []
+    del connections["locks"]
+    assert check(**POSTGRESQL | {"TIME_ZONE": "Europe/Berlin"}) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"transaction_mode": None}, {"transaction_mode": "DEFERRED"}])
+def test_w001_sqlite_without_immediate_transactions(check: Any, options: dict[str, Any]) -> None:
+    messages = check(**SQLITE | {"OPTIONS": options})
+    assert ids(messages) == ["singlejob.W001"]
+    assert messages[0].hint == "Set DATABASES['locks']['OPTIONS']['transaction_mode'] = 'IMMEDIATE'."
+
+
+@pytest.mark.parametrize("mode", ["IMMEDIATE", "immediate"])
+def test_sqlite_with_them(check: Any, mode: str) -> None:
+    assert check(**SQLITE | {"OPTIONS": {"transaction_mode": mode}}) == []
+
+
+@pytest.mark.parametrize("pool", [{"max_size": 1}, {"min_size": 1}, {"min_size": 1, "max_size": None}])
+def test_w002_a_pool_without_room_for_heartbeats(check: Any, pool: object) -> None:
+    assert ids(check(**POSTGRESQL | {"OPTIONS": {"pool": pool}})) == ["singlejob.W002"]
+
+
+@pytest.mark.parametrize("pool", [None, False, True, {}, {"max_size": 2}, {"min_size": 2}, {"timeout": 5}])
+def test_a_pool_with_room_and_no_pool(check: Any, pool: object) -> None:
+    assert check(**POSTGRESQL | {"OPTIONS": {"pool": pool}}) == []

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from django_singlejob import conf
+from django_singlejob.conf import Options, options, problems
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+SECOND = timedelta(seconds=1)
+NEGATIVE = timedelta(microseconds=-1)
+
+DEFAULTS = {
+    "DATABASE": None,
+    "LEASE": timedelta(seconds=60),
+    "HEARTBEATS_PER_LEASE": 6,
+    "MIN_INTERVAL": timedelta(seconds=30),
+    "SLOT_TOLERANCE": timedelta(seconds=30),
+    "OVERRUN_FACTOR": 3.0,
+    "OVERRUN_MIN_RUNS": 5,
+    "MAX_CATCH_UP": 100,
+    "HISTORY_DAYS": 30,
+    "HISTORY_KEEP": 1000,
+    "RECORD_COMMAND": "name",
+    "HOSTNAME": None,
+}
+OTHERS = {
+    "DATABASE": "other",
+    "LEASE": SECOND,
+    "HEARTBEATS_PER_LEASE": 4,
+    "MIN_INTERVAL": timedelta(),
+    "SLOT_TOLERANCE": timedelta(),
+    "OVERRUN_FACTOR": 2,
+    "OVERRUN_MIN_RUNS": 1,
+    "MAX_CATCH_UP": 1,
+    "HISTORY_DAYS": 0,
+    "HISTORY_KEEP": 0,
+    "RECORD_COMMAND": "shop.holders.command",
+    "HOSTNAME": "web-1",
+}
+IMPOSSIBLE: dict[str, list[object]] = {
+    "DATABASE": ["", 1],
+    "LEASE": [timedelta(), NEGATIVE, 60, None],
+    "HEARTBEATS_PER_LEASE": [3, -6, 6.0, True, None],
+    "MIN_INTERVAL": [NEGATIVE, 30, None],
+    "SLOT_TOLERANCE": [NEGATIVE, 30, None],
+    "OVERRUN_FACTOR": [1, 0.5, "3", float("nan"), None],
+    "OVERRUN_MIN_RUNS": [0, 5.0, True],
+    "MAX_CATCH_UP": [0, "100"],
+    "HISTORY_DAYS": [-1, timedelta(days=30)],
+    "HISTORY_KEEP": [-1, None],
+    "RECORD_COMMAND": ["everything", "", None, print],
+    "HOSTNAME": ["", 1],
+}
+
+
+def as_options(given: dict[str, Any]) -> Options:
+    return Options(**{key.lower(): value for key, value in given.items()})
+
+
+def test_without_the_setting_the_defaults_count(settings: Settings) -> None:
+    assert not hasattr(settings, "SINGLEJOB")
+    assert options() == as_options(DEFAULTS)
+    assert tuple(DEFAULTS) == tuple(conf.KEYS)
+
+
+@pytest.mark.parametrize("key", DEFAULTS)
+def test_one_key_is_given_and_the_others_keep_their_defaults(settings: Settings, key: str) -> None:
+    settings.SINGLEJOB = {key: OTHERS[key]}
+    assert options() == as_options(DEFAULTS | {key: OTHERS[key]})
+
+
+def test_the_setting_is_read_at_each_use(settings: Settings) -> None:
+    settings.SINGLEJOB = {"LEASE": SECOND}
+    before = options().lease
+    settings.SINGLEJOB["LEASE"] = 2 * SECOND
+    assert (before, options().lease) == (SECOND, 2 * SECOND)
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in IMPOSSIBLE.items() for value in values])
+def test_a_value_that_cannot_work_is_refused_with_what_it_must_be(settings: Settings, key: str, value: object) -> None:
+    settings.SINGLEJOB = OTHERS | {key: value}
+    with pytest.raises(ImproperlyConfigured) as refusal:
+        options()
+    assert str(refusal.value).startswith(f"SINGLEJOB[{key!r}] is {value!r}, but must be ")
+    assert str(refusal.value).endswith(".")
+
+
+@pytest.mark.parametrize("given", [None, [], "LEASE", 60])
+def test_what_is_no_dict_is_refused(settings: Settings, given: object) -> None:
+    settings.SINGLEJOB = given
+    with pytest.raises(ImproperlyConfigured, match="but must be a dict"):
+        options()
+
+
+def test_an_unknown_key_is_the_system_checks_business(settings: Settings) -> None:
+    settings.SINGLEJOB = {"LEASES": SECOND, "HOSTNAME": "web-1"}
+    assert options().hostname == "web-1"
+    [(key, problem)] = problems(settings.SINGLEJOB)
+    assert key == "LEASES"
+    assert problem.startswith("SINGLEJOB has no key 'LEASES'. The keys are: DATABASE, LEASE, ")

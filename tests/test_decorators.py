@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import functools
+import inspect
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_singlejob import (
+    SKIPPED,
+    DuplicateJob,
+    InvalidName,
+    LockHeld,
+    SingleJobError,
+    job_lock,
+    registry,
+    singleton_job,
+)
+from tests.contract.acts import gate, is_free, last_run, lock, take
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytest_plugins = "tests.fixtures"
+pytestmark = pytest.mark.usefixtures("fresh_process")
+
+MINUTE = timedelta(minutes=1)
+
+
+def never() -> None:
+    pytest.fail("it ran")
+
+
+def test_bare_it_takes_the_functions_name() -> None:
+    @singleton_job
+    def nightly() -> None: ...
+
+    assert (nightly.name, nightly.lock) == ("nightly", "nightly")
+    assert registry.get("nightly") is nightly
+
+
+def test_with_empty_brackets_too() -> None:
+    @singleton_job()
+    def nightly() -> None: ...
+
+    assert nightly.name == "nightly"
+
+
+def test_with_another_name() -> None:
+    @singleton_job("report.hourly")
+    def hourly() -> None: ...
+
+    assert (hourly.name, hourly.lock) == ("report.hourly", "report.hourly")
+
+
+def test_with_settings_and_what_they_are_without() -> None:
+    settings: dict[str, Any] = {
+        "min_interval": MINUTE,
+        "lock": "reports",
+        "lease": 2 * MINUTE,
+        "heartbeat": False,
+        "max_runtime": MINUTE,
+        "on_held": "raise",
+        "wait": timedelta(),
+        "rerun_abandoned": False,
+        "max_attempts": 1,
+        "description": "What it does.",
+    }
+    given = singleton_job("given", **settings)(print)
+    assert {name: getattr(given, name) for name in settings} == settings
+    usual = singleton_job("usual")(lambda: None)
+    assert {name: getattr(usual, name) for name in settings} == {
+        "min_interval": None,
+        "lock": "usual",
+        "lease": None,
+        "heartbeat": True,
+        "max_runtime": None,
+        "on_held": "skip",
+        "wait": None,
+        "rerun_abandoned": True,
+        "max_attempts": 3,
+        "description": "",
+    }
+
+
+def test_it_looks_like_the_function() -> None:
+    def nightly(amount: int) -> str:
+        """Counts the day's sales.
+
+        And more.
+        """
+        return str(amount)
+
+    job = singleton_job(nightly)
+    assert job.__wrapped__ is job.func is nightly
+    assert (job.__name__, job.__doc__, job.__module__) == (nightly.__name__, nightly.__doc__, __name__)  # type: ignore[attr-defined]
+    assert inspect.signature(job) == inspect.signature(nightly)
+    assert job.description == "Counts the day's sales."
+    assert job.__wrapped__(5) == "5"
+
+
+def test_it_cannot_be_changed_and_prints_no_address() -> None:
+    job = singleton_job("nightly")(print)
+    with pytest.raises(AttributeError):
+        job.lease = MINUTE  # type: ignore[misc]
+    assert repr(job).startswith("SingletonJob(name='nightly'")
+    assert " at 0x" not in repr(job)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"name": "Nightly"}, InvalidName, "'Nightly' is no name"),
+        ({"name": 5}, InvalidName, "5 is no name"),
+        ({"lock": "a b"}, InvalidName, "'a b' is no name"),
+        ({"lease": 60}, SingleJobError, "Job 'nightly': lease is 60, but must be a timedelta."),
+        ({"lease": timedelta()}, SingleJobError, "lease is .*, but must be longer"),
+        ({"lease": -MINUTE}, SingleJobError, "lease is .*, but must be longer"),
+        ({"max_runtime": timedelta()}, SingleJobError, "max_runtime is .*, but must be longer"),
+        ({"wait": -MINUTE}, SingleJobError, "wait is .*, but must be longer"),
+        ({"min_interval": "1h"}, SingleJobError, "min_interval is '1h', but must be a timedelta"),
+        ({"on_held": "wait"}, SingleJobError, "on_held is 'wait', but must be 'skip' or 'raise'"),
+        ({"max_attempts": 0}, SingleJobError, "max_attempts is 0, but must be 1 or more"),
+        ({"lesae": MINUTE}, TypeError, "lesae"),
+    ],
+    ids=str,
+)
+def test_what_can_never_work_is_refused_at_registration(
+    settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        singleton_job(**{"name": "nightly"} | settings)(print)
+    assert not list(registry.all_jobs())
+
+
+@pytest.mark.parametrize("thing", [5, "nightly", None])
+def test_what_is_no_function_is_refused(thing: Any) -> None:
+    with pytest.raises(SingleJobError, match=f"is for functions, not for {thing!r}"):
+        singleton_job("nightly")(thing)
+
+
+def test_one_name_for_two_is_refused() -> None:
+    singleton_job("nightly")(print)
+    with pytest.raises(DuplicateJob):
+        singleton_job("nightly")(input)
+
+
+def test_a_functions_own_attributes_do_not_change_the_job() -> None:
+    def function() -> None: ...
+
+    function.name = function.lock = "Something Else"  # type: ignore[attr-defined]
+    job = singleton_job("nightly")(function)
+    assert (job.name, job.lock) == ("nightly", "nightly")
+
+
+def test_what_has_no_name_of_its_own_needs_one() -> None:
+    call = functools.partial(int, "5")
+    with pytest.raises(SingleJobError, match=r"has no name of its own: use @singleton_job\('a_name'\)"):
+        singleton_job(call)
+    assert singleton_job("nightly")(call).path.startswith("functools.")
+
+
+def test_a_generator_is_refused() -> None:
+    with pytest.raises(SingleJobError):
+
+        @singleton_job
+        def nightly() -> Any:
+            yield
+
+
+@pytest.mark.django_db
+class TestCalls:
+    """In a transaction of the test: no heartbeats are sent, and nobody else sees it."""
+
+    def test_a_call_hands_over_arguments_and_returns_the_value(self) -> None:
+        @singleton_job
+        def nightly(*args: int, **kwargs: int) -> tuple[object, ...]:
+            return args, kwargs, lock().job_name
+
+        assert nightly(1, 2, three=3) == ((1, 2), {"three": 3}, "nightly")
+        assert is_free()
+
+    def test_a_coroutine_function_stays_one(self) -> None:
+        @singleton_job
+        async def nightly(amount: int) -> int:
+            return amount
+
+        assert inspect.iscoroutinefunction(nightly.__call__)
+        assert nightly.is_async
+        assert async_to_sync(nightly)(5) == 5
+        assert nightly.run(6).value == 6
+
+    def test_a_job_that_is_held_is_skipped(self) -> None:
+        job = singleton_job("nightly")(never)
+        take()
+        assert job() == SKIPPED
+        assert not SKIPPED
+        assert repr(SKIPPED) == "SKIPPED"
+        outcome = job.run()
+        assert (outcome.status, outcome.value, outcome.reason, outcome.run) == ("skipped", SKIPPED, "held", None)
+        assert outcome.holder == lock().holder
+
+    def test_or_it_is_an_error(self) -> None:
+        take()
+        with pytest.raises(LockHeld):
+            singleton_job("nightly", on_held="raise")(never)()
+
+    def test_the_settings_of_the_job_are_those_of_the_lock(self) -> None:
+        @singleton_job(lock="reports", lease=6 * MINUTE)
+        def nightly() -> timedelta | None:
+            assert lock("reports").expires_at - lock("reports").heartbeat_at == 6 * MINUTE
+            return lock("reports").heartbeat_interval
+
+        assert nightly() == MINUTE
+        assert last_run().status == "successful"
+
+    def test_without_heartbeats_there_is_no_interval(self) -> None:
+        assert singleton_job("nightly", heartbeat=False)(lambda: lock().heartbeat_interval)() is None
+        with job_lock("nightly", heartbeat=False):
+            assert lock().heartbeat_interval is None
+
+    def test_the_projects_settings_count_where_a_job_has_none(self, settings: Settings) -> None:
+        settings.SINGLEJOB = {"LEASE": 10 * MINUTE, "HEARTBEATS_PER_LEASE": 10}
+        assert singleton_job("nightly")(lambda: lock().heartbeat_interval)() == MINUTE
+        with job_lock("nightly") as lease:
+            assert lease.expires_at - lease.acquired_at == 10 * MINUTE
+            assert lock().heartbeat_interval == MINUTE
+
+    def test_a_block_has_a_lease_of_its_own_length_and_belongs_to_no_job(self) -> None:
+        with job_lock("nightly", lease=6 * MINUTE) as lease:
+            assert lease.expires_at - lease.acquired_at == 6 * MINUTE
+            assert (lock().job_name, lock().run_id, lock().heartbeat_interval) == ("", None, MINUTE)
+        assert gate().run_count == 0

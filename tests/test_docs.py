@@ -1,0 +1,256 @@
+"""The documentation and the code say the same: what exists is described, and what is described exists."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shlex
+import tomllib
+from dataclasses import fields
+from datetime import timedelta
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any, get_overloads
+
+import pytest
+from django.core.management import get_commands, load_command_class
+from django.core.management.base import BaseCommand
+from django.dispatch import Signal
+
+import django_singlejob
+from django_singlejob import (
+    Lease,
+    Outcome,
+    checks,
+    conf,
+    health,
+    job_lock,
+    models,
+    registry,
+    signals,
+    singleton_job,
+    slots,
+    timetable,
+)
+from django_singlejob.acquisition import Reason
+from django_singlejob.management import child, results
+from django_singlejob.management.commands import singleton_status
+from django_singlejob.runner import CurrentRun
+from tests.children import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+COMMANDS = ["clear_stale_locks", "prune_singletons", "run_singleton", "singleton_status", "singleton_worker"]
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def section(page: str, title: str = "") -> str:
+    """The text under a heading of a reference page, to the next heading; without a title: the whole page."""
+    text = (REFERENCE / page).read_text()
+    if not title:
+        return text
+    found = re.search(rf"^#+ `?{re.escape(title)}`?\n(.*?)(?=^#|\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, f"{page} has no section {title!r}."
+    return found[1]
+
+
+def table(text: str, title: str) -> list[list[str]]:
+    """The rows of the table whose first column has that title."""
+    found = re.search(rf"^\| {title} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert found, f"There is no table of {title!r}."
+    return [[cell.strip() for cell in row.strip("|").split(" |")] for row in found[1].splitlines()]
+
+
+def names(cells: str) -> list[str]:
+    """What stands in backquotes."""
+    return re.findall(r"`([^`]+)`", cells)
+
+
+def first_names(text: str, title: str) -> list[str]:
+    return [name for row in table(text, title) for name in names(row[0])]
+
+
+def value(cell: str) -> Any:
+    return eval(cell.strip("` "), {"timedelta": timedelta})
+
+
+def parser_of(name: str) -> Any:
+    return load_command_class("django_singlejob", name).create_parser("manage.py", name)
+
+
+# --- the reference
+
+
+def test_every_public_name_has_a_section() -> None:
+    assert set(re.findall(r"^##+ `(\w+)`$", section("python.md"), re.MULTILINE)) == set(django_singlejob.__all__)
+
+
+@pytest.mark.parametrize(
+    "function", [get_overloads(singleton_job)[-1], job_lock], ids=lambda function: function.__name__
+)
+def test_every_parameter_stands_there_with_its_default(function: Callable[..., Any]) -> None:
+    told = {names(row[0])[0]: row[1] for row in table(section("python.md", function.__name__), "Parameter")}
+    parameters = inspect.signature(function).parameters
+    assert list(told) == list(parameters)
+    for name, parameter in parameters.items():
+        default = value(told[name]) if told[name] else inspect.Parameter.empty
+        assert default == parameter.default, name
+
+
+def test_the_length_of_a_name_is_told() -> None:
+    told = next(row[2] for row in table(section("python.md", "singleton_job"), "Parameter") if "`name`" in row[0])
+    assert f"1 to {registry.NAME_LENGTH} " in told
+
+
+@pytest.mark.parametrize(("title", "kind"), [("current_run", CurrentRun), ("Outcome", Outcome)])
+def test_every_attribute_stands_there(title: str, kind: Any) -> None:
+    read_later = [name for name, member in vars(kind).items() if isinstance(member, cached_property)]
+    told = first_names(section("python.md", title), "Attribute")
+    assert told == [field.name for field in fields(kind)] + read_later
+
+
+def test_every_reason_stands_there() -> None:
+    told = [value(name) for name in first_names(section("python.md", "Reason"), "Reason")]
+    assert sorted(told) == sorted(Reason.values)
+
+
+def test_every_member_of_a_lease_that_is_told_exists() -> None:
+    told = {name.removesuffix("()") for name in first_names(section("python.md", "Lease"), "Member")}
+    assert told <= {*dir(Lease), *Lease.__init__.__code__.co_names}
+
+
+def test_every_setting_stands_there_with_its_default() -> None:
+    told = {names(row[0])[0]: value(row[1]) for row in table(section("settings.md"), "Key")}
+    assert told == {key: getattr(conf.Options(), field) for key, field in conf.KEYS.items()}
+
+
+def test_every_command_has_a_section() -> None:
+    ours = {name for name, app in get_commands().items() if app == "django_singlejob"}
+    assert set(re.findall(r"^## `(\w+)`$", section("commands.md"), re.MULTILINE)) == ours == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_stands_there(command: str) -> None:
+    told = {name.split()[0] for name in first_names(section("commands.md", command), "Option")}
+    djangos = BaseCommand().create_parser("manage.py", command)._option_string_actions
+    assert told == parser_of(command)._option_string_actions.keys() - djangos.keys()
+
+
+def test_every_exit_status_stands_there() -> None:
+    told = [row[0] for row in table(section("commands.md", "Exit status"), "Status")]
+    ours = [status for name, status in vars(results).items() if name.startswith("EX_")]
+    assert told == ["0", *map(str, sorted([*ours, child.NOT_EXECUTABLE, child.NOT_FOUND])), "128+n"]
+
+
+def test_every_exit_status_of_singleton_status_stands_there() -> None:
+    told = [row[0] for row in table(section("commands.md", "Exit status of `singleton_status`"), "Status")]
+    assert told == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN, results.EX_UNAVAILABLE])]
+
+
+def test_every_state_stands_there_with_its_level() -> None:
+    told = [(row[0], row[2].upper()) for row in table((DOCS / "how-to" / "operating.md").read_text(), "State")]
+    assert told == [(state.label, state.level.name) for state in health.State]
+
+
+def test_every_fate_of_a_slot_stands_there() -> None:
+    assert [value(name) for name in first_names(section("signals.md"), "Reason")] == slots.Fate.values
+
+
+def test_every_nickname_of_a_schedule_stands_there() -> None:
+    told = set(re.findall(r"@\w+", section("python.md", "singleton_job")))
+    for nickname in told - {"@singleton_job"}:
+        timetable.parse(nickname)
+    assert told >= {"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}
+
+
+def test_every_signal_stands_there() -> None:
+    ours = [name for name, thing in vars(signals).items() if isinstance(thing, Signal)]
+    assert sorted(first_names(section("signals.md"), "Signal")) == sorted(ours)
+
+
+@pytest.mark.parametrize("model", [models.JobLock, models.JobStatus, models.JobRun], ids=lambda model: model.__name__)
+def test_every_field_stands_there(model: Any) -> None:
+    told = first_names(section("models.md", model.__name__), "Field")
+    assert told == [field.name for field in model._meta.get_fields()]
+
+
+@pytest.mark.parametrize("kind", [models.JobRun.Status, models.JobRun.Trigger], ids=lambda kind: kind.__name__)
+def test_every_choice_stands_there(kind: Any) -> None:
+    rows = table(section("models.md", "JobRun"), "Field")
+    meaning = next(row[1] for row in rows if names(row[0]) == [kind.__name__.lower()])
+    assert set(kind.values) <= set(names(meaning))
+
+
+def test_every_check_stands_there() -> None:
+    ours = set(re.findall(r"singlejob\.[EW]\d+", inspect.getsource(checks)))
+    told = first_names(section("checks.md"), "Id")
+    assert told == sorted(ours)
+
+
+# --- every page
+
+
+def blocks(page: Path, language: str) -> Iterator[str]:
+    for _, found, text in re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        if found == language:
+            yield dedent(text)
+
+
+@every_page
+def test_python_compiles_and_imports_what_exists(page: Path) -> None:
+    for text in blocks(page, "python"):
+        compile(text, str(page), "exec")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "django_singlejob":
+                exec(ast.unparse(node), {})
+
+
+@every_page
+def test_command_lines_can_be_parsed(page: Path) -> None:
+    for text in [*blocks(page, "console"), *blocks(page, "text")]:
+        for command, arguments in re.findall(rf"manage\.py ({'|'.join(COMMANDS)})\b(.*)", text):
+            words = takewhile(lambda word: word not in ("&&", ">"), shlex.split(arguments))
+            parser_of(command).parse_args(list(words))
+
+
+@every_page
+def test_commands_exist(page: Path) -> None:
+    told = set(re.findall(r"manage\.py ([a-z_]+)", page.read_text()))
+    assert told <= get_commands().keys()
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.is_file(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@every_page
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split())  # type: ignore[index]
+    assert set(re.findall(r"(?:^\s*\$ |`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    nav = str(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"])
+    assert {str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS)} == set(
+        re.findall(r"[\w/-]+\.md", nav)
+    )

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from django_singlejob import JobInterrupted, JobTimeout, LeaseLost
+from django_singlejob.endings import Ending, ending
+
+SECOND = timedelta(seconds=1)
+
+
+def end(failure: BaseException | None) -> Ending:
+    return ending(failure, duration=SECOND, acquire_duration=2 * SECOND)
+
+
+@pytest.mark.parametrize("success", [None, SystemExit(), SystemExit(0)], ids=repr)
+def test_a_success_leaves_no_words(success: BaseException | None) -> None:
+    expected = Ending(status="successful", duration=SECOND, acquire_duration=2 * SECOND)
+    assert end(success) == expected
+    assert (expected.is_failure, expected.error, expected.traceback) == (False, "", "")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "is_failure"),
+    [
+        (ZeroDivisionError(), "failed", True),
+        (SystemExit(1), "failed", True),
+        (SystemExit("no"), "failed", True),
+        (LeaseLost(), "failed", True),
+        (JobTimeout(), "interrupted", True),
+        (JobInterrupted(15), "interrupted", False),
+        (KeyboardInterrupt(), "interrupted", False),
+        (GeneratorExit(), "interrupted", False),
+        (asyncio.CancelledError(), "interrupted", False),
+    ],
+    ids=repr,
+)
+def test_everything_else_is_a_failure_or_an_interruption(failure: BaseException, status: str, is_failure: bool) -> None:
+    ended = end(failure)
+    assert (ended.status, ended.is_failure) == (status, is_failure)
+    assert ended.error.startswith(f"{type(failure).__name__}: ")
+    assert type(failure).__name__ in ended.traceback
+
+
+def test_the_error_is_one_line_and_the_traceback_is_lines() -> None:
+    ended = end(ValueError("one\ntwo\0\ud800"))
+    assert ended.error == r"ValueError: one\ntwo\x00\ud800"
+    assert ended.traceback.splitlines()[-1] == r"two\x00\ud800"
+
+
+def test_long_ones_are_cut_where_they_say_least() -> None:
+    ended = end(ValueError("x" * 20_000 + "the end"))
+    assert len(ended.error) == 1000
+    assert len(ended.traceback) == 10_000
+    assert ended.traceback.endswith("the end\n")
+
+
+def test_an_exception_that_cannot_be_printed_ends_a_run_all_the_same() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    assert end(Unprintable()).error == "Unprintable: (it cannot be printed)"
+    assert "Unprintable" in end(Unprintable()).traceback
+
+
+def test_nor_does_one_without_a_traceback_cost_it_its_end() -> None:
+    class Endless(ValueError):
+        @property
+        def __notes__(self) -> list[str]:  # type: ignore[override]
+            raise RecursionError
+
+    # Newer Pythons print what they can of it.
+    assert "RecursionError" in end(Endless()).traceback

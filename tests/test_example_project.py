@@ -1,0 +1,176 @@
+"""The example: its jobs run from the crontab line, its race has one winner a round, and it would say so if not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from django_singlejob.models import JobRun, JobStatus
+from tests.children import PATIENCE, ROOT, Child, Spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Manage = Callable[..., Child]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EXAMPLE = ROOT / "example_project"
+
+
+@pytest.fixture
+def manage(spawn: Spawn) -> Manage:
+    """The example's manage.py, on the test database."""
+    return partial(spawn, str(EXAMPLE / "manage.py"), DJANGO_SETTINGS_MODULE="example_project.settings")
+
+
+def said(child: Child, status: int = 0) -> str:
+    assert child.finish() == status, child.output
+    return child.output
+
+
+def test_the_example_is_in_order(manage: Manage) -> None:
+    assert "no issues" in said(manage("check", "--fail-level", "WARNING"))
+    assert "No changes" in said(manage("makemigrations", "--check", "--dry-run"))
+
+
+# --- the shop
+
+
+@pytest.fixture
+def shop(manage: Manage) -> Iterator[Manage]:
+    """The example's manage.py, with the shop's tables beside those of the tests."""
+    said(manage("migrate", "shop"))
+    yield manage
+    said(manage("migrate", "shop", "zero"))
+
+
+def test_the_jobs_of_the_shop_run_from_the_crontab_line(shop: Manage) -> None:
+    said(shop("seed"))
+    assert said(shop("singleton_worker", "--once")) == ""  # they begin at their next slots
+    an_hour_late("sales_report")
+    report = said(shop("singleton_worker", "--once"))
+    assert ": 20 orders, " in report
+    assert "sales_report: ran its slot" in report
+    assert "sales_report" not in said(shop("singleton_worker", "--once"))
+    assert "Deleted 32 abandoned carts." in said(shop("run_singleton", "clean_up_carts", "--now"))
+
+
+def an_hour_late(name: str) -> None:
+    """Its last slot was run by nobody."""
+    status = JobStatus.objects.get(name=name)
+    assert status.next_slot
+    JobStatus.objects.filter(name=name).update(next_slot=status.next_slot - timedelta(hours=1))
+
+
+def test_the_import_of_a_dead_server_is_run_again(shop: Manage) -> None:
+    first = shop("run_singleton", "import_catalogue", "--now", "--lease", "1")
+    first.wait_for("Attempt 1: 50 products.")
+    first.kill_all()
+    again = ["--now", "--wait", "10", "--args", '{"seconds_per_page": 0}']
+    second = said(shop("run_singleton", "import_catalogue", *again))
+    assert "Attempt 2: 1000 products." in second
+    assert "import_catalogue: ran" in second
+
+
+# --- the race
+
+
+@pytest.mark.parametrize("kind", ["--processes", "--threads"])
+def test_each_round_of_a_race_has_one_winner(manage: Manage, kind: str) -> None:
+    output = said(manage("race", "--servers", "3", "--rounds", "5", kind))
+    assert "Exactly one winner in each of 5 rounds." in output
+    assert JobRun.objects.filter(job_name="race", status="successful").count() == 5
+    report = output[output.index("3 servers") : output.index("What to try next")]
+    assert max(map(len, report.splitlines())) <= 80
+
+
+def test_a_race_that_loses_a_server_is_given_up(manage: Manage) -> None:
+    child = manage("race", "--servers", "2", "--rounds", "100000")
+    os.kill(pid_of_a_winner(), signal.SIGKILL)
+    assert "has died" in said(child, status=1)
+
+
+def test_a_race_can_be_stopped(manage: Manage) -> None:
+    child = manage("race", "--servers", "2", "--rounds", "100000")
+    pid_of_a_winner()
+    os.killpg(child.pid, signal.SIGINT)
+    assert said(child, status=130).endswith("The race was stopped.\n")
+    assert not JobRun.objects.running().exists()
+
+
+def pid_of_a_winner() -> int:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if run := JobRun.objects.first():
+            return run.pid
+        time.sleep(0.01)
+    raise AssertionError("Nobody won.")
+
+
+# --- its verdict
+
+
+class Verdict:
+    """Invents races, and asks what is wrong with them. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self.results: Any = import_module("race.results")
+        self.faults: Any = import_module("race.verdict").faults
+
+    def won(self, server: str, run: int, entered_at: float, left_at: float) -> Any:
+        visit = self.results.Visit(entered_at, left_at)
+        return self.results.Answer(server=server, win=self.results.Win(run=run, lock_cost=0.01, visit=visit))
+
+    def lost(self, server: str, **why: str) -> Any:
+        return self.results.Answer(server=server, **why)
+
+    def on(self, *rounds: list[Any], history: list[int]) -> list[str]:
+        faults: list[str] = self.faults([self.results.Round(*each) for each in enumerate(rounds, 1)], history)
+        return faults
+
+
+@pytest.fixture
+def verdict(monkeypatch: pytest.MonkeyPatch) -> Verdict:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    return Verdict()
+
+
+def test_a_good_race_has_no_faults(verdict: Verdict) -> None:
+    first = [verdict.won("A", 1, 0.0, 0.1), verdict.lost("B", refusal="held")]
+    second = [verdict.lost("A", refusal="already_ran"), verdict.won("B", 2, 0.2, 0.3)]
+    assert verdict.on(first, second, history=[1, 2]) == []
+
+
+def test_two_winners_of_a_round_are_a_fault_even_one_after_the_other(verdict: Verdict) -> None:
+    both = [verdict.won("A", 1, 0.0, 0.1), verdict.won("B", 2, 0.2, 0.3)]
+    assert verdict.on(both, history=[1, 2]) == ["Round 1 had 2 winners: A, B."]
+
+
+def test_no_winner_is_a_fault(verdict: Verdict) -> None:
+    assert verdict.on([verdict.lost("A", refusal="paused")], history=[]) == ["Round 1 had no winner: paused."]
+
+
+def test_two_servers_inside_the_job_together_are_a_fault_even_in_different_rounds(verdict: Verdict) -> None:
+    rounds = [verdict.won("A", 1, 0.0, 0.3)], [verdict.won("B", 2, 0.25, 0.26)]
+    assert verdict.on(*rounds, history=[1, 2]) == [
+        "A (round 1) and B (round 2) were inside the job together for 10.0 ms."
+    ]
+
+
+@pytest.mark.parametrize("history", [[], [1, 2], [2], [1, 1]])
+def test_a_history_that_differs_from_the_wins_is_a_fault(verdict: Verdict, history: list[int]) -> None:
+    (fault,) = verdict.on([verdict.won("A", 1, 0.0, 0.1)], history=history)
+    assert fault.startswith(f"Wins: 1, runs in the history: {len(history)} ")
+
+
+def test_a_call_that_failed_is_a_fault(verdict: Verdict) -> None:
+    race = [verdict.won("A", 1, 0.0, 0.1), verdict.lost("B", error="OperationalError: no")]
+    assert verdict.on(race, history=[1]) == ["Round 1: B failed, OperationalError: no"]

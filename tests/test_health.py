@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from django_singlejob import registry, singleton_job
+from django_singlejob.clock import DBNow
+from django_singlejob.endings import ending
+from django_singlejob.health import Health, Level, State, survey, worst
+from django_singlejob.querysets import gates, locks
+from django_singlejob.scheduler import keep_up
+from tests.contract.acts import expire, lock, start_run, take
+
+if TYPE_CHECKING:
+    from pytest_django import DjangoAssertNumQueries, Settings
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+
+def register(name: str = "nightly", **settings: Any) -> None:
+    singleton_job(name, **{"schedule": "30 2 * * *"} | settings)(print)
+
+
+def schedule(name: str = "nightly", **settings: Any) -> None:
+    """The job is registered, and somebody has asked for it."""
+    register(name, **settings)
+    keep_up()
+
+
+def change(name: str = "nightly", **columns: Any) -> None:
+    assert gates().filter(name=name).update(**columns) == 1
+
+
+def overdue_by(late: timedelta) -> None:
+    change(next_slot=DBNow() - late)
+
+
+def take_long(name: str = "nightly") -> None:
+    """The run that goes on takes ten times as long as the job does in the mean."""
+    change(name, mean_duration=MINUTE, run_count=5)
+    locks().update(acquired_at=DBNow() - 10 * MINUTE)
+
+
+def health(name: str = "nightly") -> Health:
+    (found,) = (health for health in survey() if health.name == name)
+    return found
+
+
+def state(name: str = "nightly") -> State:
+    return health(name).state
+
+
+# --- one state after the other
+
+
+def test_nothing_is_wrong_where_nothing_is() -> None:
+    assert survey() == []
+    assert worst([]) == Level.OK
+
+
+def test_a_job_between_two_runs_is_idle() -> None:
+    schedule()
+    assert state() == State.IDLE
+
+
+def test_a_job_that_has_no_schedule_is_idle_though_nobody_has_called_it() -> None:
+    register(schedule=None)
+    assert health() == Health(name="nightly", state=State.IDLE, status=None, lock=None, schedule="")
+
+
+def test_a_run_that_goes_on_is_running() -> None:
+    schedule()
+    start_run()
+    assert state() == State.RUNNING
+
+
+def test_a_schedule_that_nobody_has_asked_for_is_unseen() -> None:
+    register()
+    assert state() == State.UNSEEN
+    start_run().release()  # by hand
+    assert state() == State.UNSEEN
+    keep_up()
+    assert state() == State.IDLE
+
+
+def test_a_run_is_overrunning_past_a_multiple_of_its_mean(settings: Settings) -> None:
+    schedule()
+    start_run()
+    take_long()
+    assert state() == State.OVERRUNNING
+    settings.SINGLEJOB = {"OVERRUN_FACTOR": 11}
+    assert state() == State.RUNNING
+
+
+@pytest.mark.parametrize("mean", [{"mean_duration": None}, {"mean_duration": timedelta()}, {"run_count": 4}], ids=str)
+def test_but_not_where_the_mean_says_nothing(mean: dict[str, Any]) -> None:
+    schedule()
+    start_run()
+    take_long()
+    change(**mean)
+    assert state() == State.RUNNING
+
+
+def test_one_failure_is_failing_until_a_run_succeeds() -> None:
+    schedule()
+    change(consecutive_failures=1)
+    assert state() == State.FAILING
+    change(consecutive_failures=0)
+    assert state() == State.IDLE
+
+
+def test_a_slot_that_nobody_ran_is_overdue_after_five_minutes() -> None:
+    schedule()
+    overdue_by(4 * MINUTE)
+    assert state() == State.IDLE
+    overdue_by(6 * MINUTE)
+    assert state() == State.OVERDUE
+
+
+def test_it_is_not_while_the_run_before_goes_on() -> None:
+    schedule()
+    start_run()
+    overdue_by(HOUR)
+    assert state() == State.RUNNING
+
+
+def test_a_lock_whose_lease_has_expired_is_stale() -> None:
+    schedule()
+    start_run()
+    expire()
+    assert state() == State.STALE
+
+
+def test_a_job_that_is_paused_is_nothing_else() -> None:
+    schedule()
+    change(paused=True)
+    assert state() == State.PAUSED
+
+
+# --- of several the first
+
+
+def test_of_what_is_wrong_with_a_dead_job_the_worst_is_told() -> None:
+    schedule()
+    start_run()
+    expire()
+    change(paused=True, consecutive_failures=1)
+    overdue_by(HOUR)
+    assert state() == State.PAUSED
+    change(paused=False)
+    assert state() == State.STALE
+    locks()._raw_delete("default")
+    assert state() == State.OVERDUE
+    overdue_by(-HOUR)
+    assert state() == State.FAILING
+    change(consecutive_failures=0)
+    assert state() == State.IDLE
+
+
+def test_of_what_is_wrong_with_a_live_one_too() -> None:
+    register()
+    start_run()
+    take_long()
+    change(paused=True, consecutive_failures=1)
+    assert state() == State.PAUSED
+    change(paused=False)
+    assert state() == State.FAILING
+    change(consecutive_failures=0)
+    assert state() == State.OVERRUNNING
+    change(mean_duration=None)
+    assert state() == State.UNSEEN
+    keep_up()
+    assert state() == State.RUNNING
+
+
+def test_they_stand_in_that_order() -> None:
+    assert State.values == [
+        "paused",
+        "stale",
+        "overdue",
+        "failing",
+        "overrunning",
+        "unseen",
+        "running",
+        "idle",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("level", "states"),
+    [
+        (Level.OK, [State.PAUSED, State.RUNNING, State.IDLE]),
+        (Level.WARNING, [State.OVERRUNNING, State.UNSEEN]),
+        (Level.CRITICAL, [State.STALE, State.OVERDUE, State.FAILING]),
+    ],
+)
+def test_how_bad_each_of_them_is(level: Level, states: list[State]) -> None:
+    assert [state for state in State if state.level == level] == states
+
+
+def test_all_in_all_it_is_as_bad_as_the_worst() -> None:
+    schedule("nightly")
+    assert worst(survey()) == Level.OK
+    register("hourly")
+    assert worst(survey()) == Level.WARNING
+    change(consecutive_failures=1)
+    assert worst(survey()) == Level.CRITICAL
+
+
+def test_a_level_is_the_exit_status_of_a_nagios_plugin() -> None:
+    assert {level.name: level.value for level in Level} == {"OK": 0, "WARNING": 1, "CRITICAL": 2}
+
+
+# --- which jobs and which locks
+
+
+def test_they_are_ordered_by_name() -> None:
+    register("weekly")
+    start_run("nightly").release()
+    take("block")
+    register("hourly")
+    assert [health.name for health in survey()] == ["block", "hourly", "nightly", "weekly"]
+
+
+def test_a_lock_of_another_name_is_shown_with_the_job_that_holds_it() -> None:
+    register("nightly", lock="sales")
+    register("hourly", lock="sales")
+    keep_up()
+    start_run("nightly", name="sales")
+    assert [(health.name, health.state) for health in survey()] == [
+        ("hourly", State.IDLE),
+        ("nightly", State.RUNNING),
+    ]
+    held = health("nightly").lock
+    assert held
+    assert held.name == "sales"
+
+
+def test_a_lock_that_belongs_to_no_job_is_shown_while_it_is_held() -> None:
+    lease = take("block")
+    assert state("block") == State.RUNNING
+    expire("block")
+    assert state("block") == State.STALE
+    lease.release()
+    assert survey() == []
+
+
+def test_a_shell_command_is_shown_since_its_first_run() -> None:
+    lease = start_run("backup")
+    assert state("backup") == State.RUNNING
+    lease.finish(ending(ZeroDivisionError(), duration=MINUTE, acquire_duration=MINUTE))
+    assert state("backup") == State.FAILING
+    assert health("backup").schedule == ""
+
+
+def test_of_two_locks_that_a_job_holds_the_stale_one_is_shown() -> None:
+    start_run("nightly", name="before")
+    start_run("nightly", name="since")
+    for name in "before", "since":
+        expire(name)
+        held = health().lock
+        assert held
+        assert (held.name, state()) == (name, State.STALE)
+        locks().update(expires_at=DBNow() + HOUR)
+
+
+# --- schedules
+
+
+def test_a_schedule_is_told_in_words() -> None:
+    register(time_zone="Europe/Rome")
+    assert health().schedule == "At 02:30 every day (Europe/Rome)"
+    keep_up()
+    assert health().schedule == "At 02:30 every day (Europe/Rome)"
+
+
+def test_it_is_the_one_that_the_database_has() -> None:
+    schedule()
+    registry._jobs.clear()
+    register(schedule=timedelta(minutes=90))
+    assert health().schedule == "At 02:30 every day (UTC)"
+    keep_up()
+    assert health().schedule == "Every 1 hour 30 minutes"
+
+
+def test_a_job_of_another_release_is_shown_with_its_schedule() -> None:
+    schedule()
+    registry._jobs.clear()
+    assert (health().state, health().schedule) == (State.IDLE, "At 02:30 every day (UTC)")
+    overdue_by(HOUR)
+    assert state() == State.OVERDUE
+
+
+@pytest.mark.parametrize("zone", ["Europe/Rome", "Mars/Olympus"])
+def test_also_when_this_one_cannot_read_it(zone: str) -> None:
+    gates().remember("nightly")
+    change(schedule="at full moon", time_zone=zone, next_slot=DBNow() + HOUR)
+    assert (health().state, health().schedule) == (State.IDLE, "at full moon")
+
+
+# --- what it costs
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_it_takes_two_queries_whatever_the_number_of_jobs(
+    django_assert_num_queries: DjangoAssertNumQueries, count: int
+) -> None:
+    for number in range(count):
+        register(f"nightly-{number}")
+    keep_up()
+    start_run("nightly-0")
+    rows = [{"name": f"block-{number}", "job_name": f"nightly-{number}"} for number in range(1, count)]
+    held = {field.attname: getattr(lock("nightly-0"), field.attname) for field in locks().model._meta.fields}
+    locks().bulk_create(locks().model(**held | row | {"token": uuid4()}) for row in rows)
+    with django_assert_num_queries(2):
+        found = survey()
+    assert [health.state for health in found] == [State.RUNNING] * count

@@ -1,0 +1,191 @@
+"""Signals, which end a job's body in the main thread, and nothing but that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_singlejob import JobInterrupted, interrupt
+from django_singlejob.interrupt import Signals, Window, blocked_signals, deferred_signals, is_told_to_end
+from tests.test_interrupt import Stop, fire, in_thread, spin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    with deferred_signals() as signals:
+        yield signals
+
+
+def send(signum: int) -> None:
+    os.kill(os.getpid(), signum)
+    spin()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_interrupts_the_body(signals: Signals, signum: int) -> None:
+    assert not is_told_to_end()
+    with Window() as window, pytest.raises(JobInterrupted, match=f"by signal {signum:d}") as caught:
+        window.run(lambda: send(signum))
+    assert caught.value.signum == signals.received == signum
+    assert is_told_to_end()
+
+
+def test_a_signal_before_the_body_waits_for_it(signals: Signals) -> None:
+    send(signal.SIGTERM)
+    with Window() as window:
+        send(signal.SIGINT)
+        with pytest.raises(JobInterrupted) as caught:
+            window.run(lambda: pytest.fail("it began"))
+    assert caught.value.signum == signal.SIGTERM
+
+
+def test_a_signal_after_the_body_is_only_remembered(signals: Signals) -> None:
+    with Window() as window:
+        window.run(spin)
+        send(signal.SIGTERM)
+    assert signals.received == signal.SIGTERM
+
+
+def test_a_burst_of_signals_is_one(signals: Signals) -> None:
+    def clean_up() -> None:
+        try:
+            send(signal.SIGTERM)
+        finally:
+            send(signal.SIGTERM)
+            send(signal.SIGINT)
+            cleaned.append(True)
+
+    cleaned: list[bool] = []
+    with Window() as window, pytest.raises(JobInterrupted):
+        window.run(clean_up)
+    assert cleaned
+
+
+def test_a_second_signal_hurries(signals: Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupt, "SECOND_SIGNAL", 0)
+
+    def clean_up_slowly() -> None:
+        try:
+            send(signal.SIGTERM)
+        finally:
+            send(signal.SIGINT)
+            pytest.fail("it goes on cleaning up")
+
+    with Window() as window, pytest.raises(JobInterrupted) as caught:
+        window.run(clean_up_slowly)
+    assert (caught.value.signum, signals.received) == (signal.SIGINT, signal.SIGTERM)
+
+
+def test_signals_can_be_forwarded_instead(signals: Signals) -> None:
+    forwarded: list[int] = []
+    signals.forward = forwarded.append
+    with Window() as window:
+        window.run(lambda: send(signal.SIGTERM))
+    send(signal.SIGINT)
+    assert forwarded == [signal.SIGTERM, signal.SIGINT]
+
+
+def test_the_main_thread_is_fetched_out_of_a_call_that_blocks(signals: Signals) -> None:
+    def body() -> None:
+        threading.Timer(0.05, window.fire, [Stop]).start()
+        time.sleep(20)
+
+    begun_at = time.monotonic()
+    with Window() as window, pytest.raises(Stop):
+        window.run(body)
+    assert time.monotonic() - begun_at < 5
+    assert signals.received is None
+    assert not is_told_to_end()
+
+
+def test_an_interrupt_that_is_slow_to_arrive_comes_to_nothing_after_the_body(signals: Signals) -> None:
+    with Window() as window:
+        with blocked_signals():
+            window.run(lambda: fire(window))
+        spin()
+    assert signals.received is None
+
+
+def test_the_main_thread_is_fetched_where_sigterm_is_ignored_too(ignore: Callable[[int], None]) -> None:
+    ignore(signal.SIGTERM)
+
+    def body() -> None:
+        fire(window)
+        spin()
+
+    with deferred_signals(), Window() as window, pytest.raises(Stop):
+        window.run(body)
+
+
+@pytest.fixture
+def ignore() -> Iterator[Callable[[int], None]]:
+    before = {}
+    yield lambda signum: before.update({signum: signal.signal(signum, signal.SIG_IGN)})
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def test_what_is_ignored_stays_ignored(ignore: Callable[[int], None]) -> None:
+    ignore(signal.SIGHUP)
+    with deferred_signals() as signals, Window() as window:
+        window.run(lambda: send(signal.SIGHUP))
+    assert signals.received is None
+
+
+def test_the_handlers_are_put_back() -> None:
+    heeded = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    before = [signal.getsignal(signum) for signum in heeded]
+    with pytest.raises(Stop), deferred_signals():
+        raise Stop
+    assert [signal.getsignal(signum) for signum in heeded] == before
+    assert not is_told_to_end()
+
+
+def test_in_another_thread_signals_do_what_they_did_before() -> None:
+    def command() -> None:
+        with deferred_signals() as signals:
+            seen.append((signals.received, signal.getsignal(signal.SIGTERM) == before))
+
+    seen: list[object] = []
+    before = signal.getsignal(signal.SIGTERM)
+    in_thread(command)
+    assert seen == [(None, True)]
+
+
+def test_a_thread_that_is_started_with_signals_blocked_gets_none() -> None:
+    def look() -> None:
+        seen.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+    seen: list[set[int | signal.Signals]] = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with blocked_signals():
+        in_thread(look)
+    assert {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} <= seen[0]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_where_signals_cannot_be_blocked_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    with blocked_signals():
+        pass
+
+
+def test_what_is_on_its_way_to_the_outer_one_waits_for_the_inner_one_too(signals: Signals) -> None:
+    def body() -> None:
+        with blocked_signals():
+            fire(outer)
+            inner = Window().__enter__()
+        inner.run(spin)
+        inner.__exit__(None, None, None)
+        spin()
+
+    with Window() as outer, pytest.raises(Stop):
+        outer.run(body)

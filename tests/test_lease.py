@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, strategies as st
+
+from django_singlejob import LeaseLost
+from django_singlejob.endings import Ending
+from django_singlejob.lease import moving_mean
+from django_singlejob.querysets import locks
+from tests.contract.acts import MINUTE, last_run, lock, lose, start_run, take
+
+if TYPE_CHECKING:
+    from django_singlejob import Lease
+    from tests.fixtures import Away
+
+pytest_plugins = "tests.fixtures"
+pytestmark = pytest.mark.usefixtures("fresh_process")
+committed = pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
+
+SECOND = timedelta(seconds=1)
+SUCCESS = Ending(status="successful", duration=SECOND)
+
+durations = st.timedeltas(min_value=timedelta(), max_value=timedelta(days=1000))
+
+
+def age(lease: Lease, by: timedelta) -> None:
+    """So long nothing has been heard of the database."""
+    lease._proven_at -= by.total_seconds()
+
+
+def public(lease: Lease) -> Lease:
+    """As outside a TestCase, in whose transaction nobody could take the lock over."""
+    lease.is_private = False
+    return lease
+
+
+@pytest.mark.django_db
+class TestLease:
+    def test_it_shows_its_name_and_its_fence(self) -> None:
+        assert repr(take()) == "<Lease 'nightly' fence=1>"
+
+    def test_its_end_moves_with_each_renewal(self) -> None:
+        lease = take()
+        assert lease.expires_at == lease.acquired_at + MINUTE
+        lease.renew()
+        assert timedelta() < lease.expires_at - lease.acquired_at - MINUTE < SECOND
+        assert abs(lease.expires_at - lock().expires_at) < SECOND
+
+    def test_it_distrusts_itself_when_it_could_not_be_renewed_for_its_length(self) -> None:
+        lease = public(take())
+        age(lease, MINUTE - SECOND)
+        lease.check()
+        age(lease, SECOND)
+        assert lease.lost
+        with pytest.raises(LeaseLost, match="'nightly' could not be renewed for 0:01:00: the database does not answer"):
+            lease.check()
+        lease.renew()
+        lease.check()
+
+    def test_inside_a_test_case_time_takes_nothing(self) -> None:
+        lease = take()
+        age(lease, 10 * MINUTE)
+        assert lease.deadline == float("inf")
+        lease.check()
+
+    def test_while_it_is_fenced_time_takes_nothing_either(self) -> None:
+        lease = public(take())
+        with lease.atomic():
+            age(lease, 10 * MINUTE)
+            lease.check()
+        assert lease.lost
+
+    def test_a_heartbeat_that_was_due_follows_the_fence(self) -> None:
+        lease = take(heartbeat_interval=SECOND)
+        with lease.atomic():
+            pass
+        assert lock().heartbeats == 0
+        age(lease, SECOND)
+        with lease.atomic():
+            pass
+        assert lock().heartbeats == 1
+
+    def test_a_renewal_that_finds_another_holder_is_a_loss_for_good(self) -> None:
+        zombie, successor = lose()
+        for use in zombie.renew, zombie.check, zombie.renew, zombie.atomic().__enter__:
+            with pytest.raises(LeaseLost, match="'nightly' was lost: it was taken over, cleared, or its row"):
+                use()
+        successor.check()
+
+    def test_a_child_process_holds_nothing(self) -> None:
+        lease = start_run()
+        lease._pid -= 1  # as if this were not the process that took it
+        assert lease.lost
+        for use in lease.check, lease.renew, lease.atomic().__enter__:
+            with pytest.raises(LeaseLost, match=f"belongs to the parent process {lease._pid}: a forked child"):
+                use()
+        assert not lease.finish(SUCCESS)
+        assert lock().token == lease.token
+        assert last_run().status == "running"
+
+    def test_a_loss_that_is_found_at_the_end_is_called_a_loss(self) -> None:
+        lease = start_run()
+        locks()._raw_delete("default")
+        assert not lease.finish(SUCCESS)
+        assert "it was taken over, cleared, or its row was deleted" in lease.why_lost()
+        assert last_run().status == "failed"
+        assert last_run().error == f"LeaseLost: {lease.why_lost()}"
+
+
+# --- when the database is away
+
+
+@committed
+def test_a_heartbeat_that_fails_after_the_fence_is_no_loss(
+    database_away: Away, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = take(heartbeat_interval=SECOND)
+    age(lease, SECOND)
+    with database_away():
+        lease._catch_up_on_heartbeats()
+    assert not lease.lost
+    assert "The heartbeat after a fenced transaction of 'nightly' failed: " in caplog.text
+
+
+@committed
+@pytest.mark.parametrize("give_back", ["finish", "release"])
+def test_a_release_that_fails_is_a_loss_and_says_so(give_back: str, database_away: Away) -> None:
+    lease = take()
+    lease.is_private = True  # so that it does not ask again
+    with database_away(), pytest.raises(LeaseLost, match="'nightly' could not be released, and is left to expire: "):
+        getattr(lease, give_back)()
+    assert lease.lost
+    assert lock().token == lease.token
+
+
+@committed
+def test_a_run_that_cannot_be_closed_is_only_a_warning(database_away: Away, caplog: pytest.LogCaptureFixture) -> None:
+    lease = start_run()
+    lease.release()
+    with database_away():
+        assert lease.finish(SUCCESS)
+    assert "The run of 'nightly' could not be closed in the history: " in caplog.text
+
+
+# --- numbers
+
+
+@given(st.lists(durations, min_size=1, max_size=20))
+def test_of_the_first_twenty_it_is_the_mean(durations: list[timedelta]) -> None:
+    exact = sum(durations, timedelta()) / len(durations)
+    assert abs(mean_of(durations) - exact) <= timedelta(microseconds=len(durations))
+
+
+@given(st.lists(durations, min_size=1, max_size=60))
+def test_a_mean_lies_between_the_shortest_and_the_longest(durations: list[timedelta]) -> None:
+    assert min(durations) <= mean_of(durations) <= max(durations)
+
+
+def test_later_each_counts_for_a_twentieth() -> None:
+    assert moving_mean(100 * SECOND, 120 * SECOND, 1000) == 101 * SECOND
+
+
+def mean_of(durations: list[timedelta]) -> timedelta:
+    mean = None
+    for count, duration in enumerate(durations, start=1):
+        mean = moving_mean(mean, duration, count)
+    assert mean is not None
+    return mean

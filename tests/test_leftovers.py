@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from django_singlejob import leftovers
+from django_singlejob.leftovers import release_at_exit
+from django_singlejob.querysets import gates
+from tests.contract.acts import is_free, last_run, lock, lose, start_run, take
+
+if TYPE_CHECKING:
+    from tests.fixtures import Away
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [
+    pytest.mark.usefixtures("fresh_process"),
+    pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"]),
+]
+
+
+def test_what_is_still_held_is_released_and_its_run_interrupted() -> None:
+    take("block")
+    start_run()
+    release_at_exit()
+    assert is_free()
+    assert is_free("block")
+    assert (last_run().status, last_run().error) == ("interrupted", "The process ended.")
+    assert leftovers._granted == {}
+
+
+def test_what_was_given_back_is_forgotten() -> None:
+    take().release()
+    assert leftovers._granted == {}
+
+
+def test_a_successor_is_left_alone() -> None:
+    zombie, successor = lose()
+    leftovers.forget(successor.token)
+    assert [*leftovers._granted] == [zombie.token]
+    release_at_exit()
+    assert lock().token == successor.token
+
+
+def test_a_row_of_ours_behind_which_somebody_passed_the_gate_is_left_alone() -> None:
+    lease = start_run()
+    gates().update(token=uuid4())
+    release_at_exit()
+    assert lock().token == lease.token
+    assert last_run().status == "running"
+
+
+def test_what_was_never_announced_is_not_given_back() -> None:
+    lease = take()
+    leftovers.forget(lease.token)
+    leftovers.give_back(lease.token)
+    assert lock().token == lease.token
+
+
+def test_what_cannot_be_released_is_left_to_expire(database_away: Away, caplog: pytest.LogCaptureFixture) -> None:
+    take()
+    with database_away():
+        release_at_exit()
+    assert "The lock 'nightly' could not be released, and is left to expire: " in caplog.text
+    assert not is_free()

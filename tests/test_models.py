@@ -1,0 +1,111 @@
+"""The names that users and other tools rely on: DESIGN.md, section 3, "Models"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from django.apps import apps
+from django.db import connection, models
+
+from django_singlejob.models import JobLock, JobRun, JobStatus
+from tests.contract.acts import lock, start_run
+
+if TYPE_CHECKING:
+    from django.db.models import Model
+
+pytest_plugins = "tests.fixtures"
+pytestmark = pytest.mark.usefixtures("fresh_process")
+
+FIELDS: dict[type[Model], str] = {
+    JobLock: """name token hostname pid command acquired_at heartbeat_at heartbeats heartbeat_interval expires_at
+        job_name slot attempt run""",
+    # last_slot and last_attempt are not in the design: docs/explanation/decisions.md tells why they are here.
+    JobStatus: """name fence token schedule time_zone next_slot last_slot last_attempt paused last_started_at
+        last_finished_at last_status
+        consecutive_failures run_count mean_duration misfire_count""",
+    JobRun: """id job_name fence token status trigger slot attempt hostname pid started_at finished_at duration
+        acquire_duration error traceback""",
+}
+TABLES: dict[type[Model], str] = {
+    JobLock: "django_singlejob_joblock",
+    JobStatus: "django_singlejob_jobstatus",
+    JobRun: "django_singlejob_jobrun",
+}
+INDEXES: dict[type[Model], dict[str, list[str]]] = {
+    JobLock: {},
+    JobStatus: {"singlejob_status_next_slot": ["next_slot"]},
+    JobRun: {
+        "singlejob_run_job_started": ["job_name", "started_at"],
+        "singlejob_run_started": ["started_at"],
+        "singlejob_run_status_started": ["status", "started_at"],
+    },
+}
+
+each_model = pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__name__)
+
+
+def test_these_are_all() -> None:
+    assert {*apps.get_app_config("django_singlejob").get_models()} == {*FIELDS}
+
+
+@each_model
+def test_the_fields_are_those_of_the_design(model: type[Model]) -> None:
+    assert {field.name for field in model._meta.fields} == {*FIELDS[model].split()}
+
+
+@each_model
+def test_the_database_has_no_defaults(model: type[Model]) -> None:
+    assert not any(field.has_db_default() for field in model._meta.fields)
+
+
+@each_model
+def test_no_row_depends_on_another_ones(model: type[Model]) -> None:
+    keys = [field for field in model._meta.fields if isinstance(field, models.ForeignKey)]
+    assert not any(getattr(field, "db_constraint", True) for field in keys)
+
+
+@pytest.mark.django_db
+@each_model
+def test_tables_and_indexes_have_these_names(model: type[Model]) -> None:
+    assert model._meta.db_table == TABLES[model]
+    with connection.cursor() as cursor:
+        constraints = connection.introspection.get_constraints(cursor, model._meta.db_table)
+    named = {name: found["columns"] for name, found in constraints.items() if found["index"]}
+    # PostgreSQL's second index on a text key is for LIKE.
+    ours = {
+        name: columns for name, columns in named.items() if name != "PRIMARY" and not name.endswith(("_pkey", "_like"))
+    }
+    assert ours == INDEXES[model]
+
+
+def test_keys_are_names_or_numbers_without_end() -> None:
+    assert JobLock._meta.pk.name == JobStatus._meta.pk.name == "name"
+    assert isinstance(JobRun._meta.pk, models.BigAutoField)
+    assert JobLock._meta.get_field("name").max_length == JobStatus._meta.get_field("name").max_length == 200
+
+
+def test_what_can_become_of_a_run() -> None:
+    assert JobRun.Status.values == ["running", "successful", "failed", "abandoned", "interrupted"]
+    assert JobRun.Trigger.values == ["call", "command", "schedule", "one_off", "manual"]
+
+
+@pytest.mark.django_db
+class TestRows:
+    def test_they_say_what_they_are(self) -> None:
+        start_run()
+        assert str(lock()) == str(JobStatus.objects.get()) == "nightly"
+        assert str(JobRun.objects.get()) == f"nightly #{JobRun.objects.get().pk} (running)"
+        assert lock().holder == f"{lock().hostname}, pid {lock().pid}"
+
+    def test_a_lock_outlives_the_row_of_its_run(self) -> None:
+        lease = start_run()
+        JobRun.objects.all().delete()
+        lease.renew()
+        assert lease.release()
+
+    def test_the_history_outlives_lock_and_gate(self) -> None:
+        start_run()
+        JobLock.objects.all().delete()
+        JobStatus.objects.all().delete()
+        assert JobRun.objects.get().status == "running"

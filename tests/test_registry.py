@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, strategies as st
+
+from django_singlejob import DuplicateJob, InvalidName, UnknownJob, registry, singleton_job
+from django_singlejob.registry import validate_name
+from tests.children import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_django import Settings
+
+pytest_plugins = "tests.fixtures"
+# None is marked `django_db`: registering and discovering touch no database.
+pytestmark = pytest.mark.usefixtures("fresh_process")
+
+
+@pytest.fixture
+def app(fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Iterator[Path]:
+    """The `jobs.py` of an installed app, to be written."""
+    package = tmp_path / "some_shop"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "some_shop"]
+    yield package / "jobs.py"
+    for module in [name for name in sys.modules if name.partition(".")[0] == "some_shop"]:
+        del sys.modules[module]
+
+
+def run_python(code: str, *, cwd: Path = ROOT) -> str:
+    """What this code prints in a process that knows of no settings."""
+    env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    command = [sys.executable, "-c", dedent(code)]
+    paths = os.pathsep.join([str(cwd), str(ROOT)])
+    done = subprocess.run(
+        command, env=env | {"PYTHONPATH": paths}, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@given(st.text(max_size=202) | st.from_regex(r"[a-z0-9][a-z0-9_.:-]{0,202}", fullmatch=True))
+def test_a_name_is_itself_or_is_refused_with_what_to_do(name: str) -> None:
+    if len(name) <= 200 and re.fullmatch(r"[a-z0-9][a-z0-9_.:-]*", name):
+        assert validate_name(name) == name
+    else:
+        with pytest.raises(InvalidName, match="begin with a letter or a digit"):
+            validate_name(name)
+
+
+def test_a_name_without_end_makes_no_message_without_end() -> None:
+    with pytest.raises(InvalidName) as refusal:
+        validate_name("n" * 1_000_000)
+    assert len(str(refusal.value)) < 500
+
+
+def test_jobs_are_found_by_name_and_listed_by_name() -> None:
+    jobs = [singleton_job(name)(print) for name in ("weekly", "hourly", "nightly")]
+    assert [job.name for job in registry.all_jobs()] == ["hourly", "nightly", "weekly"]
+    assert [registry.get(job.name) for job in jobs] == jobs
+
+
+def test_two_jobs_of_one_name_are_refused_and_both_places_are_named() -> None:
+    @singleton_job("report")
+    def sales() -> None: ...
+
+    with pytest.raises(DuplicateJob, match="Two jobs are called 'report'") as refusal:
+
+        @singleton_job("report")
+        def stock() -> None: ...
+
+    for function in ("sales", "stock"):
+        assert re.search(rf"\.{function} \({re.escape(__file__)}:\d+\)", str(refusal.value))
+    assert registry.get("report") is sales
+
+
+def test_a_place_can_be_without_a_line() -> None:
+    assert singleton_job("print")(print).place == "builtins.print"
+
+
+def test_a_reloaded_module_replaces_its_jobs(app: Path) -> None:
+    app.write_text("from django_singlejob import singleton_job\n@singleton_job\ndef restock(): return 'before'\n")
+    registry.autodiscover()
+    app.write_text(app.read_text().replace("before", "after"))
+    importlib.reload(sys.modules["some_shop.jobs"])
+    assert registry.get("restock").func() == "after"
+
+
+def test_an_unknown_job_is_refused_with_what_was_meant() -> None:
+    with pytest.raises(UnknownJob, match=r"no job 'nightly'\. No job is registered: decorate a function"):
+        registry.get("nightly")
+    for name in "nightly_report", "nightly_import", "restock":
+        singleton_job(name)(print)
+    with pytest.raises(UnknownJob, match=r"Did you mean 'nightly_report' or 'nightly_import'\?"):
+        registry.get("nightly_repor")
+    with pytest.raises(UnknownJob, match=r"The jobs are: nightly_import, nightly_report, restock\."):
+        registry.get("something else")
+
+
+def test_the_jobs_of_installed_apps_are_discovered(app: Path) -> None:
+    app.write_text("from django_singlejob import singleton_job\n@singleton_job\ndef restock(): ...\n")
+    registry.autodiscover()
+    assert registry.get("restock").path == "some_shop.jobs.restock"
+
+
+def test_an_app_needs_no_jobs(app: Path) -> None:
+    registry.autodiscover()
+    assert not list(registry.all_jobs())
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("import no_such_module", ModuleNotFoundError), ("1 / 0", ZeroDivisionError), ("def", SyntaxError)],
+)
+def test_an_error_in_a_jobs_module_is_not_swallowed(app: Path, code: str, error: type[Exception]) -> None:
+    app.write_text(code)
+    with pytest.raises(error):
+        registry.autodiscover()
+
+
+def test_the_package_can_be_imported_and_used_without_settings() -> None:
+    printed = run_python("""
+        from django_singlejob import singleton_job, job_lock, current_run, SKIPPED
+        from django_singlejob import LockHeld, LeaseLost, UnknownJob, SingleJobError
+
+        @singleton_job
+        def nightly(): ...
+
+        @singleton_job("hourly", lock="reports")
+        async def hourly(): ...
+
+        from django.apps import apps
+        from django.conf import settings
+        print(nightly.name, hourly.lock, current_run(), bool(SKIPPED), settings.configured, apps.ready)
+    """)
+    assert printed == "nightly reports None False False False\n"
+
+
+def test_an_app_may_have_its_jobs_where_it_is_loaded_before_the_apps_are_ready(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text(
+        "from django_singlejob import SKIPPED, LeaseLost, LockHeld, current_run, job_lock, singleton_job\n"
+        "@singleton_job\ndef restock(): ...\n"
+    )
+    printed = run_python(
+        """
+        import django
+        from django.conf import settings
+        settings.configure(INSTALLED_APPS=["shop", "django_singlejob"], USE_TZ=True)
+        django.setup()
+        from django_singlejob import registry
+        print([job.name for job in registry.all_jobs()])
+        """,
+        cwd=tmp_path,
+    )
+    assert printed == "['restock']\n"
+
+
+def test_the_package_says_what_is_in_it() -> None:
+    package = importlib.import_module("django_singlejob")
+    assert {*package.__all__, "registry"} <= {*dir(package)}
+    for name in package.__all__:
+        assert getattr(package, name).__module__.startswith("django_singlejob.")
+    with pytest.raises(AttributeError, match="'django_singlejob' has no attribute 'singelton_job'"):
+        _ = package.singelton_job

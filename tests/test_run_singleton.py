@@ -1,0 +1,428 @@
+"""`run_singleton` as it is called in this process; `processes/` has its signals and exit statuses."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_singlejob import acquisition, current_run, registry, singleton_job
+from django_singlejob.querysets import gates
+from django_singlejob.scheduler import keep_up
+from tests.contract.acts import (
+    HOUR,
+    about_hourly,
+    coming_slot,
+    die_running,
+    fall_behind,
+    gate,
+    hourly,
+    is_free,
+    last_run,
+    let_pass,
+    lock,
+    newest_slot,
+    scheduled,
+    slots_run,
+    take,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_django import Settings
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+MINUTE = timedelta(minutes=1)
+
+
+def told(*arguments: str, **options: Any) -> str:
+    """What the command says."""
+    output = StringIO()
+    call_command("run_singleton", *arguments, stdout=output, stderr=output, no_color=True, **options)
+    return output.getvalue()
+
+
+@pytest.fixture
+def calls() -> list[object]:
+    """The arguments of the calls of the job `nightly`."""
+    calls: list[object] = []
+
+    @singleton_job(description="Counts the day's sales.", lock="sales")
+    def nightly(*args: object, **kwargs: object) -> None:
+        calls.append((args, kwargs))
+
+    return calls
+
+
+# --- what is wrong with the arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Name a job, or a lock and a command"),
+        (["--"], "There is no command behind --"),
+        (["nightly", "--"], "There is no command behind --"),
+        (["--", "true"], "Name a job, or a lock and a command"),
+        (["nightly", "--args", "[1]", "--", "true"], "--args is for jobs"),
+        (["nightly", "--args", "{"], "'{' is no JSON"),
+        (["nightly", "--args", "5"], "'5' is neither a JSON list nor an object"),
+        (["nightly", "--args", "null"], "'null' is neither a JSON list nor an object"),
+        (["nightly", "--wait", "long"], "'long' is no number of seconds"),
+        (["nightly", "--wait=-1"], "'-1' is no number of seconds"),
+        (["nightly", "--lease", "nan"], "'nan' is no number of seconds"),
+        (["nightly", "--min-interval", "inf"], "'inf' is no number of seconds"),
+        (["nightly", "--lease", "0"], "--lease must be longer than 0 seconds"),
+        (["nightly", "weekly"], "unrecognized arguments: weekly"),
+        (["nightyl"], r"There is no job 'nightyl'\. Did you mean 'nightly'\?"),
+        (["Nightly", "--", "true"], "'Nightly' is no name for a job or a lock"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_arguments_that_make_no_sense_are_usage_errors(calls: list[object], arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message) as refusal:
+        told(*arguments)
+    assert refusal.value.returncode in (1, 2)  # from the shell, argparse itself exits with 2
+    assert not calls
+    assert not gates().exists()
+
+
+@pytest.mark.parametrize("status", ["300", "256", "-1"])
+def test_an_exit_status_that_there_is_not_is_one_too(calls: list[object], status: str) -> None:
+    with pytest.raises(CommandError):
+        told("nightly", f"-E={status}")
+
+
+# --- jobs
+
+
+def test_a_job_is_run_and_a_line_is_said(calls: list[object]) -> None:
+    assert told("nightly") == "nightly: ran in 0.0 s.\n"
+    assert calls == [((), {})]
+    assert (last_run().status, last_run().trigger) == ("successful", "command")
+
+
+@pytest.mark.parametrize(
+    ("text", "call"), [('[1, "a"]', ((1, "a"), {})), ('{"a": null}', ((), {"a": None})), ("[]", ((), {}))]
+)
+def test_its_arguments_are_json(calls: list[object], text: str, call: object) -> None:
+    told("nightly", "--args", text)
+    assert calls == [call]
+
+
+def test_not_again_within_the_usual_interval_but_by_hand(calls: list[object]) -> None:
+    told("nightly")
+    assert told("nightly") == "nightly: skipped, already ran.\n"
+    assert len(calls) == 1
+    told("nightly", "--now")
+    assert len(calls) == 2
+    assert last_run().trigger == "manual"
+    told("nightly", "--min-interval", "0")
+    assert len(calls) == 3
+
+
+def test_a_jobs_own_interval_goes_before_the_usual_one() -> None:
+    calls: list[object] = []
+    singleton_job("often", min_interval=timedelta())(lambda: calls.append(1))
+    told("often")
+    told("often")
+    assert len(calls) == 2
+    assert "already ran" in told("often", "--min-interval", "60")
+
+
+def test_a_lock_that_is_held_is_told_and_no_error(calls: list[object]) -> None:
+    take("sales")
+    assert told("nightly") == f"nightly: skipped, held by somebody else ({lock('sales').holder}).\n"
+    assert told("nightly", verbosity=0) == ""
+    with pytest.raises(SystemExit) as ended:
+        told("nightly", "-E", "75")
+    assert ended.value.code == 75
+    assert not calls
+
+
+def test_a_job_that_wants_an_exception_is_skipped_all_the_same() -> None:
+    singleton_job("nightly", on_held="raise")(print)
+    take()
+    assert "skipped, held" in told("nightly")
+
+
+def test_lease_and_wait_can_be_given() -> None:
+    @singleton_job
+    def nightly() -> None:
+        run = current_run()
+        assert run is not None
+        seen.append((run.job.lease, run.job.wait))
+
+    seen: list[object] = []
+    told("nightly", "--lease", "120", "--wait", "0.5")
+    assert seen == [(2 * MINUTE, timedelta(seconds=0.5))]
+
+
+def fail() -> None:
+    raise ZeroDivisionError("one\nERROR two")
+
+
+@pytest.mark.parametrize("options", [[], ["--traceback"]])
+def test_a_job_that_fails_is_status_1_and_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    singleton_job("nightly")(fail)
+    output = StringIO()
+    with pytest.raises(SystemExit) as ended:
+        call_command("run_singleton", "nightly", *options, stderr=output, no_color=True)
+    assert ended.value.code == 1
+    assert "nightly: failed, ZeroDivisionError: one" in output.getvalue()
+    assert ("in fail" in output.getvalue()) is bool(options)
+    assert output.getvalue().splitlines()[-1].startswith("nightly: failed, ")
+    assert gate().last_status == "failed"
+
+
+def test_a_job_that_exits_well_ran() -> None:
+    singleton_job("nightly")(sys.exit)
+    assert told("nightly") == "nightly: ran.\n"
+
+
+def test_the_jobs_are_listed(calls: list[object]) -> None:
+    singleton_job("weekly")(print)
+    singleton_job("yearly")(lambda: None)
+    listed = told("--list").splitlines()
+    assert listed[0] == "nightly (lock sales): Counts the day's sales."
+    assert listed[1].startswith("weekly: Prints the values")
+    assert listed[2].startswith("yearly: tests.test_run_singleton.")
+
+
+def test_nothing_is_listed_where_there_is_nothing() -> None:
+    assert told("--list") == ""
+    assert not list(registry.all_jobs())
+
+
+# --- jobs with a schedule
+
+
+def due(slots: int = 1, **settings: Any) -> Any:
+    """A job with so many slots that are due, half an hour late. It returns its run."""
+    job = scheduled(**settings)
+    fall_behind(job, slots)
+    return job
+
+
+def test_the_slot_that_is_due_is_run() -> None:
+    job = due()
+    assert told("nightly") == f"nightly: ran its slot {newest_slot(job):%F %T} UTC in 0.0 s.\n"
+    assert slots_run() == [(newest_slot(job), 1, "successful")]
+    assert last_run().trigger == "schedule"
+
+
+def test_and_no_other() -> None:
+    job = due(slots=0)
+    said = f"nightly: skipped, not due (next: {coming_slot(job):%F %T} UTC).\n"
+    assert told("nightly") == said
+    assert told("nightly") == said
+    with pytest.raises(SystemExit) as ended:
+        told("nightly", "-E", "75")
+    assert ended.value.code == 75
+    assert told("nightly", verbosity=0) == ""
+    assert slots_run() == []
+
+
+@pytest.mark.parametrize(("due_in", "is_due"), [(20, True), (40, False)])
+def test_a_cron_daemon_may_be_half_a_minute_early(due_in: int, is_due: bool) -> None:
+    job = scheduled(schedule=about_hourly(due_in=timedelta(seconds=due_in)))
+    keep_up()
+    slot = coming_slot(job)
+    said = told("nightly")
+    assert said.startswith(f"nightly: ran its slot {slot:%F %T} UTC in ") is is_due
+    assert ("skipped, not due" in said) is not is_due
+
+
+def test_or_as_early_as_the_settings_say(settings: Settings) -> None:
+    job = scheduled(schedule=about_hourly(due_in=20 * MINUTE))
+    keep_up()
+    assert "not due" in told("nightly")
+    settings.SINGLEJOB = {"SLOT_TOLERANCE": 25 * MINUTE}
+    slot = coming_slot(job)
+    assert "ran its slot" in told("nightly")
+    assert told("nightly").startswith("nightly: skipped, already ran (next: ")
+    assert slots_run() == [(slot, 1, "successful")]
+
+
+def test_a_server_that_is_late_is_told_that_it_already_ran() -> None:
+    job = scheduled(schedule=about_hourly(due_in=HOUR - timedelta(seconds=10)))
+    assert "ran its slot" in told("nightly")
+    said = f"nightly: skipped, already ran (next: {coming_slot(job):%F %T} UTC).\n"
+    assert told("nightly") == said
+    assert told("nightly") == said
+
+
+def test_a_job_that_is_asked_for_the_first_time_runs_the_slot_just_gone_by() -> None:
+    job = scheduled(schedule=about_hourly(due_in=HOUR - timedelta(seconds=10)))
+    assert told("nightly").startswith(f"nightly: ran its slot {newest_slot(job):%F %T} UTC in ")
+
+
+def test_or_waits_for_the_next() -> None:
+    job = scheduled()
+    assert told("nightly") == f"nightly: skipped, not due (next: {coming_slot(job):%F %T} UTC).\n"
+
+
+@pytest.mark.parametrize("slots", [0, 1])
+def test_by_hand_it_is_run_whatever_its_schedule_says_and_no_slot_is_consumed(slots: int) -> None:
+    job = due(slots, min_interval=HOUR)
+    next_slot = gate().next_slot
+    for _ in range(2):
+        assert told("nightly", "--now") == "nightly: ran in 0.0 s.\n"
+    assert slots_run() == [(None, 1, "successful")] * 2
+    assert last_run().trigger == "manual"
+    assert gate().next_slot == next_slot
+    gates().update(last_started_at=None)
+    assert ("ran its slot" in told("nightly")) is bool(slots)
+    assert gate().next_slot == coming_slot(job)
+
+
+def test_even_if_nobody_has_known_it_before() -> None:
+    scheduled()
+    assert told("nightly", "--now") == "nightly: ran in 0.0 s.\n"
+
+
+def test_but_not_while_it_is_paused() -> None:
+    due()
+    gates().update(paused=True)
+    assert told("nightly") == told("nightly", "--now") == "nightly: skipped, paused.\n"
+
+
+def test_its_slots_follow_each_other_as_fast_as_they_are_due() -> None:
+    """The usual interval is for jobs without a schedule."""
+    job = due()
+    told("nightly")
+    let_pass(job, 1)
+    assert "ran its slot" in told("nightly")
+
+
+@pytest.mark.parametrize("options", [["--min-interval", "3600"], []])
+def test_unless_an_interval_is_given(options: list[str]) -> None:
+    job = due(min_interval=None if options else HOUR)
+    told("nightly")
+    let_pass(job, 1)
+    assert told("nightly", *options) == "nightly: skipped, already ran.\n"
+    assert gate().next_slot == newest_slot(job)
+    assert "ran its slot" in told("nightly", "--min-interval", "0")
+
+
+def test_each_slot_that_is_caught_up_is_a_line() -> None:
+    job = due(3, catch_up="all")
+    assert told("nightly").splitlines() == [
+        f"nightly: ran its slot {newest_slot(job, back=back):%F %T} UTC in 0.0 s." for back in (2, 1, 0)
+    ]
+
+
+def test_with_the_arguments_that_are_given() -> None:
+    calls: list[object] = []
+    job: Any = singleton_job("nightly", schedule=hourly(ago=MINUTE), catch_up="all")(calls.append)
+    fall_behind(job, 2)
+    told("nightly", "--args", '["x"]')
+    assert calls == ["x", "x"]
+
+
+def test_a_slot_that_fails_is_status_1_and_the_next_one_is_run() -> None:
+    job: Any = singleton_job("nightly", schedule=hourly(ago=MINUTE), catch_up="all")(fail_once())
+    fall_behind(job, 3)
+    output = StringIO()
+    with pytest.raises(SystemExit) as ended:
+        call_command("run_singleton", "nightly", stdout=output, stderr=output, no_color=True)
+    assert ended.value.code == 1
+    assert [line.split()[1].strip(",") for line in output.getvalue().splitlines()] == ["failed", "ran", "ran"]
+    assert [status for *_, status in slots_run()] == ["failed", "successful", "successful"]
+
+
+def fail_once() -> Callable[[], None]:
+    calls: list[int] = []
+
+    def job() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            fail()
+
+    return job
+
+
+def test_a_slot_whose_lock_is_held_stays_due() -> None:
+    job = due(lock="shop", catch_up="all", slots=2, on_held="raise")
+    take("shop")
+    assert told("nightly") == f"nightly: skipped, held by somebody else ({lock('shop').holder}).\n"
+    assert gate().next_slot == newest_slot(job, back=1)
+
+
+def test_a_dead_run_is_run_again() -> None:
+    slot = die_running(due())
+    assert told("nightly").startswith(f"nightly: ran its slot {slot:%F %T} UTC in ")
+    assert last_run().attempt == 2
+
+
+def test_slots_that_are_too_late_are_passed_by() -> None:
+    job = due(3, catch_up="none")
+    assert told("nightly") == f"nightly: skipped, not due (next: {coming_slot(job):%F %T} UTC).\n"
+    assert gate().misfire_count == 3
+
+
+@pytest.mark.parametrize(("error", "is_told"), [(5, False), (-5, False), (25, True), (-25, True)])
+def test_a_clock_that_is_far_off_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: int, is_told: bool
+) -> None:
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(seconds=error)
+
+    due(slots=0)
+    monkeypatch.setattr(acquisition, "datetime", Wrong)
+    told("nightly", "--now")
+    assert not caplog.records
+    told("nightly")
+    assert (f"This server's clock is {error} seconds off the database's" in caplog.text) is is_told
+
+
+def test_the_list_tells_when_it_is_due() -> None:
+    job = scheduled("hourly", schedule="5 * * * *", time_zone="Europe/Rome")
+    scheduled("often", schedule=90 * MINUTE)
+    listed = told("--list").splitlines()
+    assert listed[0].startswith("hourly: ")
+    assert listed[1].endswith(f"(Europe/Rome); next: {coming_slot(job):%F %T} UTC")
+    assert listed[3].startswith("    Every 1 hour 30 minutes; next: ")
+    assert not gates().exists()
+
+
+# --- shell commands
+
+
+def test_a_command_is_run_under_the_lock() -> None:
+    assert told("backup", "--", sys.executable, "-c", "pass").startswith("backup: ran in ")
+    assert (last_run("backup").status, last_run("backup").trigger) == ("successful", "command")
+    assert is_free("backup")
+
+
+def test_what_is_behind_the_dashes_is_the_commands_own() -> None:
+    code = "import sys; sys.exit(sys.argv[1:] != ['--wait', '5', '--', '-v', '0', '--list'])"
+    assert "ran in" in told("backup", "--", sys.executable, "-c", code, "--wait", "5", "--", "-v", "0", "--list")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "message"),
+    [
+        ([sys.executable, "-c", "exit(7)"], 7, "The command ended with status 7."),
+        ([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], 137, "The command ended with status 137."),
+        (["no-such-command"], 127, "The command was not found: "),
+        (["/"], 126, "The command cannot be executed: "),
+    ],
+)
+def test_its_status_is_passed_on_as_a_shell_would_say_it(command: list[str], status: int, message: str) -> None:
+    output = StringIO()
+    with pytest.raises(SystemExit) as ended:
+        call_command("run_singleton", "backup", "--", *command, stderr=output, no_color=True)
+    assert ended.value.code == status
+    assert output.getvalue().startswith(f"backup: {message}")
+    assert last_run("backup").status == "failed"
+    assert is_free("backup")

@@ -1,0 +1,268 @@
+"""`singleton_worker --once` as it is called in this process; `processes/` has what a cron daemon would start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_singlejob import acquisition, singleton_job
+from django_singlejob.querysets import gates
+from tests.contract.acts import (
+    MINUTE,
+    coming_slot,
+    die_running,
+    everything,
+    fall_behind,
+    gate,
+    hourly,
+    last_run,
+    let_pass,
+    lock,
+    newest_slot,
+    scheduled,
+    slots_run,
+    take,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_django import Settings
+
+    from tests.fixtures import Away
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+committed = pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
+
+
+def called(**options: Any) -> tuple[str, str]:
+    """What the command says, and what it complains of."""
+    said, complained = StringIO(), StringIO()
+    call_command("singleton_worker", "--once", stdout=said, stderr=complained, no_color=True, **options)
+    return said.getvalue(), complained.getvalue()
+
+
+def called_and_left(**options: Any) -> tuple[Any, str]:
+    """The exit status that is none, and what the command says of it."""
+    output = StringIO()
+    with pytest.raises(SystemExit) as left:
+        call_command("singleton_worker", "--once", stdout=output, stderr=output, no_color=True, **options)
+    return left.value.code, output.getvalue()
+
+
+def due(name: str = "nightly", body: Callable[[], object] | None = None, slots: int = 1, **settings: Any) -> Any:
+    """A job with so many slots that are due; without a body it returns its run."""
+    if body is None:
+        job = scheduled(name, **settings)
+    else:
+        job = singleton_job(name, **{"schedule": hourly(ago=30 * MINUTE)} | settings)(body)
+    fall_behind(job, slots)
+    return job
+
+
+def fail() -> None:
+    raise ZeroDivisionError("five")
+
+
+def test_each_job_that_is_due_is_run_and_a_line_is_said() -> None:
+    job = due()
+    due("hourly", slots=0)
+    said, complained = called()
+    assert said == f"nightly: ran its slot {newest_slot(job):%F %T} UTC in 0.0 s.\n"
+    assert complained == ""
+    assert slots_run() == [(newest_slot(job), 1, "successful")]
+    assert called() == ("", "")
+
+
+def test_it_says_a_line_for_each_slot() -> None:
+    job = due(catch_up="all", slots=3)
+    said, _ = called()
+    assert said.splitlines() == [
+        f"nightly: ran its slot {newest_slot(job, back=back):%F %T} UTC in 0.0 s." for back in (2, 1, 0)
+    ]
+
+
+def test_nothing_is_said_where_nothing_is_due() -> None:
+    due(slots=0)
+    assert called() == ("", "")
+    assert called(verbosity=2) == ("", "")
+
+
+def test_a_new_job_is_remembered_and_begins_at_its_next_slot() -> None:
+    job = scheduled()
+    assert called() == ("", "")
+    assert gate().next_slot == coming_slot(job)
+
+
+def test_a_dead_run_is_run_again() -> None:
+    slot = die_running(due())
+    said, _ = called()
+    assert said.startswith(f"nightly: ran its slot {slot:%F %T} UTC in ")
+    assert last_run().attempt == 2
+
+
+def test_what_others_have_is_no_news_unless_asked() -> None:
+    due(lock="shop")
+    take("shop")
+    assert called() == ("", "")
+    said, _ = called(verbosity=2)
+    assert said == f"nightly: skipped, held by somebody else ({lock('shop').holder}).\n"
+
+
+def test_nor_is_what_is_too_late_to_be_run(caplog: pytest.LogCaptureFixture) -> None:
+    job = due(catch_up="none", slots=3)
+    assert called() == ("", "")
+    assert "3 slots" in caplog.text
+    assert gate().next_slot == coming_slot(job)
+
+
+def test_verbosity_0_is_silent() -> None:
+    due()
+    due("fails", fail)
+    assert called_and_left(verbosity=0) == (1, "")
+    assert last_run("nightly").status == "successful"
+
+
+# --- failures
+
+
+def test_a_failure_is_status_1_and_stops_no_other() -> None:
+    due("fails", fail, schedule=hourly(ago=40 * MINUTE))
+    due(schedule=hourly(ago=20 * MINUTE))
+    status, said = called_and_left()
+    failed, ran = said.splitlines()
+    assert status == 1
+    assert failed == "fails: failed, ZeroDivisionError: five (--traceback and the history tell more)"
+    assert ran.startswith("nightly: ran its slot ")
+
+
+def test_it_is_said_on_stderr() -> None:
+    due("fails", fail)
+    due()
+    said, complained = StringIO(), StringIO()
+    with pytest.raises(SystemExit):
+        call_command("singleton_worker", "--once", stdout=said, stderr=complained, no_color=True)
+    assert said.getvalue().startswith("nightly: ran")
+    assert complained.getvalue().startswith("fails: failed")
+
+
+def test_the_first_status_that_is_none_is_the_commands() -> None:
+    def lose_the_lock() -> None:
+        gates().filter(name="lost").update(token=None)
+
+    due("lost", lose_the_lock, schedule=hourly(ago=50 * MINUTE))
+    due("fails", fail, schedule=hourly(ago=40 * MINUTE))
+    due(schedule=hourly(ago=20 * MINUTE))
+    status, said = called_and_left()
+    assert status == 75
+    assert [line.partition(":")[0] for line in said.splitlines()] == ["lost", "fails", "nightly"]
+
+
+@pytest.mark.parametrize(("status", "word"), [(0, "ran"), (None, "ran"), (3, "failed")])
+def test_a_job_that_exits_stops_no_other(status: int | None, word: str) -> None:
+    due("leaves", lambda: sys.exit(status), schedule=hourly(ago=40 * MINUTE))
+    due(schedule=hourly(ago=20 * MINUTE))
+    if status:
+        code, said = called_and_left()
+        assert code == 1
+    else:
+        said, _ = called()
+    assert [line.split()[1].strip(".,") for line in said.splitlines()] == [word, "ran"]
+
+
+def test_a_job_that_wants_an_exception_when_its_lock_is_held_is_skipped_all_the_same() -> None:
+    due(on_held="raise", lock="shop")
+    take("shop")
+    assert called() == ("", "")
+
+
+def test_one_that_waits_for_its_lock_makes_no_other_wait() -> None:
+    """Its slot stays due: the next pass comes soon enough."""
+    patience = timedelta(seconds=4)
+    due(wait=patience, lock="shop", schedule=hourly(ago=40 * MINUTE))
+    due("another", schedule=hourly(ago=20 * MINUTE))
+    take("shop")
+    said, _ = called()
+    assert said.startswith("another: ran")
+    assert last_run("another").started_at - lock("shop").acquired_at < patience
+
+
+# --- the end
+
+
+def test_a_signal_ends_the_job_and_the_pass() -> None:
+    def be_told() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    due("told", be_told, schedule=hourly(ago=40 * MINUTE))
+    due(schedule=hourly(ago=20 * MINUTE))
+    status, said = called_and_left()
+    assert (status, said) == (128 + signal.SIGTERM, "told: interrupted by signal 15.\n")
+    assert last_run("told").status == "interrupted"
+    assert slots_run("nightly") == []
+
+
+def test_a_signal_between_two_jobs_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    due("first", schedule=hourly(ago=40 * MINUTE))
+    second = due("second", schedule=hourly(ago=20 * MINUTE))
+    real = acquisition.acquire
+
+    def told_meanwhile(terms: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(terms)
+
+    monkeypatch.setattr("django_singlejob.runner.acquire", told_meanwhile)
+    status, said = called_and_left()
+    assert (status, said) == (128 + signal.SIGTERM, "first: interrupted by signal 15.\n")
+    assert slots_run("second") == []
+    assert gate("second").next_slot == newest_slot(second)
+
+
+@committed
+@pytest.mark.usefixtures("breakable_connection")
+def test_without_a_database_it_says_so(database_away: Away) -> None:
+    due()
+    with database_away(), pytest.raises(CommandError, match="The database does not answer") as refusal:
+        called()
+    assert refusal.value.returncode == 69
+
+
+@committed
+def test_another_error_of_the_database_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_singlejob.models.JobStatus._meta.db_table", "no_such_table")
+    with pytest.raises(Exception, match="no_such_table"):
+        called()
+
+
+def test_settings_that_cannot_work_are_usage_errors(settings: Settings) -> None:
+    due(catch_up="all")
+    before = everything()
+    settings.SINGLEJOB = {"MAX_CATCH_UP": 0}
+    with pytest.raises(CommandError, match="MAX_CATCH_UP") as refusal:
+        called()
+    assert refusal.value.returncode == 2
+    settings.SINGLEJOB = {}
+    assert everything() == before
+
+
+def test_it_has_to_be_told_that_once_is_wanted() -> None:
+    with pytest.raises(CommandError):
+        call_command("singleton_worker")
+
+
+def test_later_slots_are_run_by_later_calls() -> None:
+    job = due()
+    called()
+    let_pass(job, 1)
+    called()
+    assert [slot for slot, *_ in slots_run()] == [newest_slot(job, back=1), newest_slot(job)]
