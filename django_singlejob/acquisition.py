@@ -25,15 +25,16 @@ from django_singlejob.holder import Holder
 from django_singlejob.interrupt import is_told_to_end
 from django_singlejob.lease import Grant, Lease
 from django_singlejob.leftovers import announce, forget, give_back
-from django_singlejob.memory import follow, is_followed, moved, pass_by, tell
+from django_singlejob.memory import begun, follow, is_followed, pass_by, tell
 from django_singlejob.querysets import gates, locks, runs
 from django_singlejob.signals import lock_taken_over
-from django_singlejob.slots import Misfires, Policy, claim, tolerance
-from django_singlejob.timetable import latest_slot, next_slot
+from django_singlejob.slots import Misfires, Policy, claim, reach
+from django_singlejob.timetable import latest_slot
 from django_singlejob.watch import Watch, bury
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.querysets import JobStatusQuerySet
 
 logger = logging.getLogger("django_singlejob")
 
@@ -129,7 +130,7 @@ class _Start(NamedTuple):
     Attributes:
         slot: its slot; ``None``: no schedule starts it.
         attempt: 1, or more in the place of a run whose holder died.
-        changes: to where the schedule stands.
+        changes: to what is known of the job.
         misfires: the slots that nobody ran in time.
     """
 
@@ -149,6 +150,7 @@ class Attempt:
         self._give_up_at = local_now() + terms.wait.total_seconds()
         self._trouble_since: float | None = None
         self._pauses = backoff()
+        self._is_warned = False
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number: it is not decided yet, ask again after so many seconds."""
@@ -245,21 +247,15 @@ class Attempt:
         if sight.own.paused:
             return Refusal(Reason.PAUSED, sight.lock)
         start = self._scheduled(sight, policy) if policy else self._called(sight)
-        if isinstance(start, _Start) and sight.own.started_recently and self._min_interval(start) > ZERO:
+        if isinstance(start, _Start) and sight.own.started_recently and self._min_interval(sight, start) > ZERO:
             return Refusal(Reason.ALREADY_RAN, sight.lock)
         return start
 
     def _called(self, sight: _Sight) -> _Start:
         """A run that no schedule starts. It consumes no slot, also not that of a run whose holder died."""
-        own = sight.own
-        if not self._is_abandoned(sight):
-            return _Start()
-        if own.last_slot is None:
-            return _Start(attempt=own.last_attempt + 1 if self._is_to_be_rerun(own) else 1)
-        if own.next_slot and own.next_slot > own.last_slot and self._is_to_be_rerun(own):
-            return _Start(changes={"next_slot": own.last_slot})
-        if own.next_slot == own.last_slot and self.terms.policy and not self._is_to_be_rerun(own):
-            return _Start(changes={"next_slot": next_slot(self.terms.policy.schedule, own.last_slot)})
+        dead = self._dead(sight)
+        if dead and dead.slot is None and self._is_to_be_rerun(dead.attempt):
+            return _Start(attempt=dead.attempt + 1)
         return _Start()
 
     def _scheduled(self, sight: _Sight, policy: Policy) -> _Start | Refusal | _Again:
@@ -267,44 +263,48 @@ class Attempt:
         own = sight.own
         assert own.next_slot  # noqa: S101  (it follows the schedule)
         self._compare_clocks(own.now)
-        due, again = own.next_slot, None
-        if self._is_abandoned(sight) and own.last_slot:
-            again = own.last_slot if self._is_to_be_rerun(own) else None
-            due = max(due, next_slot(policy.schedule, own.last_slot))
-        claimed = claim(policy, due, own.now, self.terms.early, again)
+        again = own.last_slot if self._is_abandoned(sight) and self._is_to_be_rerun(own.last_attempt) else None
+        claimed = claim(policy, own.next_slot, own.now, self.terms.early, again)
         if claimed is None:
-            return self._not_due(own, policy, due)
+            return self._not_due(own, policy, own.next_slot)
         if claimed.slot is None:
             return Refusal(Reason.NOT_DUE, next_slot=claimed.next_slot) if pass_by(own, claimed) else _Again.RACED
         attempt = own.last_attempt + 1 if claimed.slot == again else 1
-        return _Start(claimed.slot, attempt, moved(claimed), claimed.misfires)
+        return _Start(claimed.slot, attempt, begun(claimed, attempt), claimed.misfires)
 
     def _not_due(self, own: "JobStatus", policy: Policy, due: datetime) -> Refusal:
         """A cron daemon fired for a slot that somebody has run, or for none."""
-        meant = latest_slot(policy.schedule, own.now + tolerance(policy.schedule, own.now, self.terms.early))
+        meant = latest_slot(policy.schedule, reach(policy.schedule, own.now, self.terms.early))
         has_run = own.last_slot is not None and own.last_slot >= meant > own.now - options().slot_tolerance
         return Refusal(Reason.ALREADY_RAN if has_run else Reason.NOT_DUE, next_slot=due)
 
     def _compare_clocks(self, database_now: datetime) -> None:
         """A lone server whose clock is off by just the tolerance would fire for no slot at all."""
         error = datetime.now(UTC) - database_now
-        if self.terms.early and abs(error) > options().slot_tolerance / 2:
+        if self.terms.early and abs(error) > options().slot_tolerance / 2 and not self._is_warned:
+            self._is_warned = True
             logger.warning(
                 "This server's clock is %.0f seconds off the database's, and cron fires by it: set both by NTP.",
                 error.total_seconds(),
             )
 
     def _is_abandoned(self, sight: _Sight) -> bool:
-        """Whether the holder of the job's last run died: its lock is there still, or was cleared, or taken over."""
-        is_dead = sight.lock is not None and sight.lock.job_name == self.terms.job_name
-        return is_dead or sight.own.last_status == "abandoned"
+        """Whether who ran the last slot died: the lock is there still, or was cleared, or taken over."""
+        dead, own = self._dead(sight), sight.own
+        is_of_last_slot = dead is not None and (dead.slot, dead.attempt) == (own.last_slot, own.last_attempt)
+        return own.last_slot is not None and (own.abandoned or is_of_last_slot)
 
-    def _is_to_be_rerun(self, own: "JobStatus") -> bool:
-        return self.terms.rerun_abandoned and own.last_attempt < self.terms.max_attempts
+    def _dead(self, sight: _Sight) -> "JobLock | None":
+        """The stale lock of a run of our own job."""
+        return sight.lock if sight.lock and sight.lock.job_name == self.terms.job_name else None
 
-    def _min_interval(self, start: _Start) -> timedelta:
+    def _is_to_be_rerun(self, attempt: int) -> bool:
+        return self.terms.rerun_abandoned and attempt < self.terms.max_attempts
+
+    def _min_interval(self, sight: _Sight, start: _Start) -> timedelta:
         # It is not too soon for a run that is in the place of a dead one.
-        return ZERO if start.attempt > 1 else self.terms.min_interval
+        is_cleared = sight.own.last_status == "abandoned" and self.terms.rerun_abandoned
+        return ZERO if start.attempt > 1 or is_cleared else self.terms.min_interval
 
     def _grant(self, sight: _Sight, start: _Start) -> Lease | None:
         """``None``: somebody was faster, look again; nothing was written."""
@@ -330,21 +330,28 @@ class Attempt:
         if stale is None:
             return locks().grant(self.terms.name, row)
         # Never an INSERT here: if the row is gone, its holder was alive and has finished, and nothing is to be rerun.
-        is_ours = locks().take_over(stale, row)
-        if is_ours:
-            error = f"The holder died; {self.terms.holder.hostname} took the lock over."
-            # What becomes of our own job's slot was decided at its gate; other jobs find theirs due again.
-            bury(stale, error, slot_is_due=stale.job_name != self.terms.job_name)
-        return is_ours
+        return locks().take_over(stale, row)
 
     def _pass_gates(self, sight: _Sight, start: _Start) -> bool:
+        is_own = sight.own is sight.gate
+        if self.terms.job_name and is_own and sight.lock is None:
+            passed = {"fence": sight.gate.fence + 1, "token": self.token}
+            return self._begin(gates().unchanged(sight.gate), sight, start, passed)
+        if not gates().pass_through(sight.gate, self.token):
+            return False
+        if sight.lock:
+            # Before the start, since both change what is known of the job. If its holder lives, it is rolled back.
+            bury(sight.lock, f"The holder died; {self.terms.holder.hostname} took the lock over.")
         if not self.terms.job_name:
-            return gates().pass_through(sight.gate, self.token)
-        min_interval = self._min_interval(start)
-        changes = {"last_slot": start.slot, "last_attempt": start.attempt, **start.changes}
-        if sight.own is sight.gate:
-            return gates().pass_and_start(sight.gate, self.token, min_interval, changes)
-        return gates().pass_through(sight.gate, self.token) and gates().start(sight.own, min_interval, changes)
+            return True
+        if is_own:
+            return self._begin(gates().passed(sight.gate.name, self.token), sight, start, {})
+        return self._begin(gates().unchanged(sight.own), sight, start, {"fence": sight.own.fence + 1})
+
+    def _begin(self, own: "JobStatusQuerySet", sight: _Sight, start: _Start, changes: Mapping[str, Any]) -> bool:
+        if self._dead(sight) or sight.own.last_status == "abandoned":
+            changes = {**changes, "last_status": ""}
+        return own.start(self._min_interval(sight, start), {**changes, **start.changes})
 
     def _record_run(self, sight: _Sight, **facts: Any) -> int | None:
         if self.terms.trigger is None:

@@ -1,6 +1,7 @@
 """System checks: mistakes that cannot work, or that would show only at night."""
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_singlejob import conf, database, registry
+from django_singlejob.exceptions import InvalidSchedule
 
 # Shorter leases are for tests.
 SHORT_LEASE = timedelta(seconds=6)
@@ -43,7 +45,7 @@ def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
 
 
 def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E004: the jobs can be registered. E005, W003, W004: their leases are worth having."""
+    """E004: the jobs can be registered. E005, E008, W003 to W006: they can be run, and one at a time."""
     try:
         registry.autodiscover()
     except Exception as error:
@@ -55,9 +57,16 @@ def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
             )
         ]
     try:
-        return [message for job in registry.all_jobs() for message in _lease_problems(job)]
+        return [message for job in registry.all_jobs() for message in _problems(job)]
     except ImproperlyConfigured:
         return []  # check_settings says so
+
+
+def _problems(job: registry.Job) -> Iterator[CheckMessage]:
+    yield from _lease_problems(job)
+    yield from _lock_problems(job)
+    if job.schedule is not None:
+        yield from _schedule_problems(job)
 
 
 def _lease_problems(job: registry.Job) -> Iterator[CheckMessage]:
@@ -85,6 +94,51 @@ def _lease_problems(job: registry.Job) -> Iterator[CheckMessage]:
             obj=job.path,
             id="singlejob.W003",
         )
+
+
+def _lock_problems(job: registry.Job) -> Iterator[CheckMessage]:
+    if not registry.is_known(job.lock):
+        return
+    other = registry.get(job.lock)
+    if other.lock != job.lock:
+        yield CheckWarning(
+            f"The job {job.name!r} has the lock {job.lock!r}, but the job {other.name!r} has the lock {other.lock!r}: "
+            "they do not exclude each other, and may deadlock in the database.",
+            hint="Give them the same lock.",
+            obj=job.path,
+            id="singlejob.W005",
+        )
+
+
+def _schedule_problems(job: registry.Job) -> Iterator[CheckMessage]:
+    try:
+        _ = job.policy
+    except InvalidSchedule as error:
+        yield Error(
+            f"The schedule of the job {job.name!r} cannot work in the project's time zone: {error}",
+            hint="Change the schedule, give the job a time_zone, or correct settings.TIME_ZONE.",
+            obj=job.path,
+            id="singlejob.E008",
+        )
+    if names := _required(job.func):
+        yield CheckWarning(
+            f"The job {job.name!r} has a schedule, but its function needs the arguments {', '.join(map(repr, names))}, "
+            "and singleton_worker gives none.",
+            hint="Give them defaults, or have run_singleton run the job, with --args.",
+            obj=job.path,
+            id="singlejob.W006",
+        )
+
+
+def _required(func: Callable[..., Any]) -> list[str]:
+    """The arguments without which it cannot be called."""
+    try:
+        # Of a decorated function the decorator's own: it may be what fills in the others.
+        parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
+    except Exception:  # a builtin's, or an annotation that cannot be evaluated
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
 
 
 def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:

@@ -1,7 +1,8 @@
-"""How a dead holder's lock is cleared by hand."""
+"""How a dead holder's lock is cleared, without a successor."""
 
 import logging
 import time
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from django.db import Error
 
 from django_singlejob import database
 from django_singlejob.clock import backoff
+from django_singlejob.interrupt import is_told_to_end
 from django_singlejob.querysets import gates, locks
 from django_singlejob.watch import Watch, bury
 
@@ -20,16 +22,21 @@ logger = logging.getLogger("django_singlejob")
 TRIES = 10
 
 
-def dead_locks() -> list["JobLock"]:
-    """The stale locks whose holders are dead, after watching them all for two heartbeat intervals of theirs."""
+def dead_locks() -> Iterator["JobLock"]:
+    """The stale locks whose holders are dead, each as soon as that is known: it takes two heartbeat intervals of
+    theirs. They are watched all at once. Ends early when this process is told to."""
     watches = {lock.name: Watch() for lock in locks().stale()}
     for pause in backoff():
         stale = locks().stale().in_bulk(watches)
-        verdicts = [_is_dead(lock, watches[name]) for name, lock in stale.items()]
-        if all(verdicts):
-            return list(stale.values())
+        for name in watches.keys() - stale.keys():
+            del watches[name]
+        for name, lock in stale.items():
+            if _is_dead(lock, watches[name]):
+                del watches[name]
+                yield lock
+        if not watches or is_told_to_end():
+            return
         time.sleep(pause)
-    raise AssertionError("backoff() never ends")
 
 
 def _is_dead(lock: "JobLock", watch: Watch) -> bool:

@@ -162,6 +162,8 @@ def drop(alias: str) -> None:
             # close() would keep the wrapper marked as inside a transaction for ever. This is what it does inside:
             # it gives a pooled connection back.
             connection._close()  # type: ignore[attr-defined]
+    # Whoever has the wrapper in hand finds no connection in it, rather than a closed one.
+    connection.connection = None
     del connections[alias]
 
 

@@ -26,7 +26,7 @@ class Ending:
 
 def ending(failure: BaseException | None, *, duration: timedelta, acquire_duration: timedelta) -> Ending:
     """The ending of a body that raised ``failure`` (``None``: it returned)."""
-    status = _status(failure)
+    status = status_of(failure)
     is_successful = status == "successful"
     return Ending(
         status=status,
@@ -38,7 +38,8 @@ def ending(failure: BaseException | None, *, duration: timedelta, acquire_durati
     )
 
 
-def _status(failure: BaseException | None) -> str:
+def status_of(failure: BaseException | None) -> str:
+    """What the history calls a run whose body raised this (``None``: it returned)."""
     if failure is None or (isinstance(failure, SystemExit) and not failure.code):
         return "successful"
     # GeneratorExit and CancelledError are not the job's doing either.

@@ -11,9 +11,10 @@ from django.utils.translation import gettext_lazy as _
 from django_singlejob import registry
 from django_singlejob.conf import options
 from django_singlejob.exceptions import InvalidSchedule
+from django_singlejob.memory import is_ahead
 from django_singlejob.querysets import gates, locks
 from django_singlejob.slots import MISFIRE_GRACE
-from django_singlejob.timetable import in_words, parse
+from django_singlejob.timetable import Schedule, in_words, parse
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -36,6 +37,7 @@ class State(models.TextChoices):
     PAUSED = "paused", _("paused")
     STALE = "stale", _("stale")
     OVERDUE = "overdue", _("overdue")
+    AHEAD = "ahead", _("ahead of the clock")
     FAILING = "failing", _("failing")
     OVERRUNNING = "overrunning", _("overrunning")
     UNSEEN = "unseen", _("never asked for")
@@ -45,7 +47,7 @@ class State(models.TextChoices):
     @property
     def level(self) -> Level:
         """How bad that is."""
-        if self in (State.STALE, State.OVERDUE, State.FAILING):
+        if self in (State.STALE, State.OVERDUE, State.AHEAD, State.FAILING):
             return Level.CRITICAL
         return Level.WARNING if self in (State.OVERRUNNING, State.UNSEEN) else Level.OK
 
@@ -91,22 +93,26 @@ def _health(name: str, status: "JobStatus | None", lock: "JobLock | None") -> He
 
 
 def _states(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Iterator[State]:
-    is_running = lock is not None and not lock.is_stale
     if status and status.paused:
         yield State.PAUSED
     if lock and lock.is_stale:
         yield State.STALE
-    if status and not is_running and status.next_slot and status.next_slot < status.now - OVERDUE:
-        yield State.OVERDUE
-    if status and status.consecutive_failures:
-        yield State.FAILING
-    if status and lock and _is_overrunning(status, lock):
-        yield State.OVERRUNNING
+    if status:
+        yield from _troubles(status, lock)
     if registry.is_known(name) and registry.get(name).schedule is not None and (not status or not status.next_slot):
         yield State.UNSEEN
-    if is_running:
-        yield State.RUNNING
-    yield State.IDLE
+    yield State.RUNNING if lock else State.IDLE
+
+
+def _troubles(status: "JobStatus", lock: "JobLock | None") -> Iterator[State]:
+    if not lock and status.next_slot and status.next_slot < status.now - OVERDUE:
+        yield State.OVERDUE
+    if _is_ahead(status):
+        yield State.AHEAD
+    if status.consecutive_failures:
+        yield State.FAILING
+    if lock and _is_overrunning(status, lock):
+        yield State.OVERRUNNING
 
 
 def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
@@ -115,12 +121,23 @@ def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
     return lock.acquired_at <= status.now - status.mean_duration * options().overrun_factor
 
 
+def _is_ahead(status: "JobStatus") -> bool:
+    schedule = _parsed(status)
+    return schedule is not None and is_ahead(status, schedule)
+
+
 def _schedule(name: str, status: "JobStatus | None") -> str:
     """As the database has it: that is what is run by."""
     if status and status.schedule:
-        try:
-            return in_words(parse(status.schedule, status.time_zone))
-        except InvalidSchedule:  # of a newer release
-            return status.schedule
+        schedule = _parsed(status)
+        return in_words(schedule) if schedule else status.schedule
     policy = registry.get(name).policy if registry.is_known(name) else None
     return in_words(policy.schedule) if policy else ""
+
+
+def _parsed(status: "JobStatus") -> Schedule | None:
+    """``None``: it has none, or that of a newer release, which this one does not understand."""
+    try:
+        return parse(status.schedule, status.time_zone) if status.schedule else None
+    except InvalidSchedule:
+        return None

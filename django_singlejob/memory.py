@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.models import F
 
-from django_singlejob import database, timetable
+from django_singlejob import database
 from django_singlejob.clock import in_words
 from django_singlejob.conf import ZERO
 from django_singlejob.querysets import gates
 from django_singlejob.signals import slot_misfired
 from django_singlejob.slots import Claim, Fate, Misfires, first_slot
-from django_singlejob.timetable import Schedule
+from django_singlejob.timetable import Schedule, next_slot
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
@@ -30,6 +30,13 @@ def is_followed(status: "JobStatus", schedule: Schedule) -> bool:
     return at == (schedule.text, schedule.time_zone) and status.next_slot is not None
 
 
+def is_ahead(status: "JobStatus", schedule: Schedule) -> bool:
+    """Whether the next slot is too far away to be this schedule's: the database's clock was set back since."""
+    # A cron daemon may have been early for the coming one.
+    now = status.now
+    return status.next_slot is not None and status.next_slot > next_slot(schedule, next_slot(schedule, now))
+
+
 def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timedelta = ZERO) -> None:
     """Have the row begin with this schedule, at its next slot from now; somebody else may be faster.
 
@@ -37,15 +44,15 @@ def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timede
     gone by no longer ago is the first, since a cron daemon may just have fired for it; but none is run that may have
     been run already.
     """
-    next_slot = first_slot(schedule, now, early)
+    slot = first_slot(schedule, now, early)
     if status.last_slot:
-        next_slot = max(next_slot, timetable.next_slot(schedule, status.last_slot))
+        slot = max(slot, next_slot(schedule, status.last_slot))
     elif status.last_started_at and status.last_started_at >= now - 2 * early:
-        next_slot = timetable.next_slot(schedule, now + early)
-    changes = {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": next_slot}
+        slot = next_slot(schedule, now + early)
+    changes = {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": slot}
     if _move_on(status, changes | _count(_overtaken(status, now))):
         level = logging.WARNING if status.schedule else logging.INFO
-        logger.log(level, "The job %r has a new schedule; it is due next at %s.", status.name, in_words(next_slot))
+        logger.log(level, "The job %r has a new schedule; it is due next at %s.", status.name, in_words(slot))
         tell(status.name, _overtaken(status, now))
 
 
@@ -56,7 +63,7 @@ def _overtaken(status: "JobStatus", now: datetime) -> list[Misfires]:
 
 def leave(status: "JobStatus") -> None:
     """Have the row forget a schedule that its job has no more."""
-    _move_on(status, {"schedule": "", "time_zone": "", "next_slot": None})
+    _move_on(status, {"schedule": "", "time_zone": "", "next_slot": None, "abandoned": False})
 
 
 def pass_by(status: "JobStatus", claim: Claim) -> bool:
@@ -71,6 +78,11 @@ def _move_on(status: "JobStatus", changes: dict[str, Any]) -> bool:
     # Somebody may be inside a long transaction on this row: wait no longer than for a grant.
     with database.durable(database.alias()):
         return gates().move_on(status, changes)
+
+
+def begun(claim: Claim, attempt: int) -> dict[str, Any]:
+    """What it changes in the row that the slot which is claimed is run."""
+    return {"last_slot": claim.slot, "last_attempt": attempt, "abandoned": False} | moved(claim)
 
 
 def moved(claim: Claim) -> dict[str, Any]:

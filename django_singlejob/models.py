@@ -74,9 +74,12 @@ class JobStatus(models.Model):
     time_zone = models.CharField(_("time zone"), max_length=64, blank=True, default="")
     next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
     last_slot = models.DateTimeField(
-        _("last slot"), null=True, blank=True, help_text=_("Of the last start; empty: no schedule started it.")
+        _("last slot"), null=True, blank=True, help_text=_("The last one that somebody began to run.")
     )
-    last_attempt = models.PositiveIntegerField(_("last attempt"), default=1, help_text=_("Of the last start."))
+    last_attempt = models.PositiveIntegerField(_("last attempt"), default=1, help_text=_("At its last slot."))
+    abandoned = models.BooleanField(
+        _("abandoned"), default=False, help_text=_("Who ran the last slot died, and nobody has run it again.")
+    )
     paused = models.BooleanField(_("paused"), default=False)
     last_started_at = models.DateTimeField(_("last started at"), null=True, blank=True)
     last_finished_at = models.DateTimeField(_("last finished at"), null=True, blank=True)
@@ -86,7 +89,7 @@ class JobStatus(models.Model):
         choices=JobRun.Status,
         blank=True,
         default="",
-        help_text=_("Of the last end."),
+        help_text=_("Of the last end; empty as well while it is run again after its holder died."),
     )
     consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)
     run_count = models.PositiveBigIntegerField(_("runs"), default=0, help_text=_("That have ended, however."))

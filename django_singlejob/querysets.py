@@ -8,7 +8,7 @@ they resurrect a row, or end the lease of a successor.
 from __future__ import annotations
 
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.apps import apps
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
@@ -19,11 +19,13 @@ from django_singlejob.database import alias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime, timedelta
+    from datetime import timedelta
     from uuid import UUID
 
     from django_singlejob.holder import Holder
     from django_singlejob.models import JobLock, JobRun, JobStatus
+
+Row = TypeVar("Row", "JobLock", "JobStatus")
 
 
 def locks() -> JobLockQuerySet:
@@ -72,7 +74,8 @@ class JobLockQuerySet(QuerySet["JobLock"]):
 
     def seen(self, name: str) -> JobLock | None:
         """The lock's row with ``is_stale``; ``None``: the lock is free."""
-        return self.judged().filter(name=name).first()
+        lock = self.judged().filter(name=name).first()
+        return lock and _in_utc(lock)
 
     def grant(self, name: str, terms: Mapping[str, Any]) -> bool:
         """Insert the row. ``False``: there is one."""
@@ -126,34 +129,32 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         facts = {"now": DBNow()}
         return {status.name: _in_utc(status) for status in self.annotate(**facts)}
 
+    def unchanged(self, seen: JobStatus) -> JobStatusQuerySet:
+        """The row if its schedule stands where it was seen, and nobody has begun a run since."""
+        # Of these, each start and each move of a schedule adds to the fence. The rest is for edits by hand.
+        at = {"schedule": seen.schedule, "time_zone": seen.time_zone, "next_slot": seen.next_slot}
+        return self.filter(name=seen.name, fence=seen.fence, **at)
+
+    def passed(self, name: str, token: UUID) -> JobStatusQuerySet:
+        """The row if nobody has passed the gate since the grant of that token."""
+        return self.filter(name=name, token=token)
+
     def pass_through(self, seen: JobStatus, token: UUID) -> bool:
         """Pass the gate. ``False``: somebody was faster, look again."""
-        return self._unchanged(seen).update(fence=seen.fence + 1, token=token) == 1
+        return self.filter(name=seen.name, fence=seen.fence).update(fence=seen.fence + 1, token=token) == 1
 
-    def pass_and_start(self, seen: JobStatus, token: UUID, min_interval: timedelta, start: Mapping[str, Any]) -> bool:
-        """Pass the gate of a job that has no other lock. ``False``: see ``pass_through`` and ``start``."""
-        ready = self._unchanged(seen).on_schedule(seen).ready(min_interval)
-        return ready.update(fence=seen.fence + 1, token=token, last_started_at=DBNow(), **start) == 1
-
-    def start(self, seen: JobStatus, min_interval: timedelta, start: Mapping[str, Any]) -> bool:
-        """Record the start of a job whose lock's gate was passed. ``False``: its slot was claimed, its schedule
-        changed, it is paused, or it started sooner than ``min_interval`` ago by now."""
-        ready = self.filter(name=seen.name).on_schedule(seen).ready(min_interval)
-        return ready.update(last_started_at=DBNow(), **start) == 1
+    def start(self, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
+        """Record the start of a job. ``False``: the row has changed, it is paused, or it started sooner than
+        ``min_interval`` ago by now."""
+        return self.ready(min_interval).update(last_started_at=DBNow(), **changes) == 1
 
     def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
         """Change where the schedule stands, without a run. ``False``: somebody was faster, look again."""
-        return self.filter(name=seen.name).on_schedule(seen).update(**changes) == 1
-
-    def on_schedule(self, seen: JobStatus) -> JobStatusQuerySet:
-        """Those whose schedule stands where it was seen, and of whose job no run has ended since: a slot that is run
-        again, after its holder died, does not move ``next_slot``. Nobody but us writes that, so it can be compared."""
-        at = {"schedule": seen.schedule, "time_zone": seen.time_zone, "next_slot": seen.next_slot}
-        return self.filter(run_count=seen.run_count, **at)
+        return self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1
 
     def due(self) -> JobStatusQuerySet:
-        """Those with a slot that is due, the oldest first."""
-        return self.filter(next_slot__lte=DBNow(), paused=False).order_by("next_slot")
+        """Those with a slot that is due, or whose holder died, the oldest first."""
+        return self.filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), paused=False).order_by("next_slot")
 
     def ready(self, min_interval: timedelta) -> JobStatusQuerySet:
         """Those that may start: not paused, and last started longer than ``min_interval`` ago."""
@@ -163,7 +164,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def hold(self, name: str, token: UUID) -> bool:
         """Keep everybody else from passing until this transaction ends. ``False``: somebody has passed already."""
         # An UPDATE, since SQLite ignores SELECT FOR UPDATE.
-        return self.filter(name=name, token=token).update(token=token) == 1
+        return self.passed(name, token).update(token=token) == 1
 
     def knock(self, name: str) -> None:
         """Wait until the gate can be changed: until then, somebody alive is inside a transaction on it."""
@@ -178,17 +179,17 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         counted = {"run_count": F("run_count") + 1, "last_finished_at": DBNow(), **result}
         return self.filter(name=name).update(**counted) == 1
 
-    def abandon(self, name: str) -> None:
-        """Record that a run's holder died."""
-        self.filter(name=name).update(
+    def abandon(self, dead: JobLock) -> None:
+        """Record that the holder of a job's run died. Its slot is to be run again, unless a later one was begun."""
+        rows = self.filter(name=dead.job_name)
+        rows.update(
             run_count=F("run_count") + 1,
             last_status="abandoned",
             consecutive_failures=F("consecutive_failures") + 1,
         )
-
-    def give_back(self, name: str, slot: datetime) -> None:
-        """Have the slot of a run whose holder died be due again."""
-        self.filter(name=name, next_slot__gt=slot).update(next_slot=slot)
+        if dead.slot:
+            # Nobody but us writes these, so they can be compared.
+            rows.filter(last_slot=dead.slot, last_attempt=dead.attempt).update(abandoned=True)
 
     def shut(self, name: str) -> None:
         """Take the gate from whoever has it: no write of the former holder finds its token any more."""
@@ -198,9 +199,6 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The mean duration of each job that has run often enough for it to say something."""
         known = self.filter(run_count__gte=options().overrun_min_runs, mean_duration__isnull=False)
         return {name: mean for name, mean in known.values_list("name", "mean_duration") if mean}
-
-    def _unchanged(self, seen: JobStatus) -> JobStatusQuerySet:
-        return self.filter(name=seen.name, fence=seen.fence)
 
 
 class JobRunQuerySet(QuerySet["JobRun"]):
@@ -262,12 +260,12 @@ class JobRunQuerySet(QuerySet["JobRun"]):
         return pruned
 
 
-def _in_utc(status: JobStatus) -> JobStatus:
+def _in_utc(row: Row) -> Row:
     # A connection's own time zone comes back with every instant, and two of one zone are compared by their wall clocks.
-    for name in ("now", "next_slot", "last_slot"):
-        if instant := getattr(status, name):
-            setattr(status, name, instant.astimezone(UTC))
-    return status
+    for name in ("now", "slot", "next_slot", "last_slot"):
+        if instant := getattr(row, name, None):
+            setattr(row, name, instant.astimezone(UTC))
+    return row
 
 
 def _recently(min_interval: timedelta) -> Q:

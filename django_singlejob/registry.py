@@ -14,7 +14,7 @@ from django.utils.module_loading import autodiscover_modules
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DuplicateJob, InvalidName, InvalidSchedule, SingleJobError, UnknownJob
 from django_singlejob.slots import MISFIRE_GRACE, CatchUp, Policy
-from django_singlejob.timetable import parse
+from django_singlejob.timetable import Every, parse
 
 NAME_LENGTH = 200
 # MySQL compares without case and trailing spaces, SQLite with both: only these names are the same everywhere.
@@ -68,14 +68,20 @@ class Job:
             raise SingleJobError(
                 f"Job {self.name!r}: catch_up is {self.catch_up!r}, but must be 'none', 'latest' or 'all'."
             )
+        if self.schedule is None:
+            if self.time_zone is not None:
+                raise SingleJobError(f"Job {self.name!r} has a time_zone, but no schedule.")
+            return
         try:
             # The project's own time zone is not asked for here: settings are not read at import.
-            if self.schedule is not None or self.time_zone is not None:
-                parse("@daily" if self.schedule is None else self.schedule, self.time_zone or "UTC")
+            schedule = parse(self.schedule, "UTC" if self.time_zone is None else self.time_zone)
         except InvalidSchedule as error:
             raise InvalidSchedule(f"Job {self.name!r}: {error}") from None
-        if self.schedule is None and self.time_zone is not None:
-            raise SingleJobError(f"Job {self.name!r} has a time_zone, but no schedule.")
+        if isinstance(schedule, Every) and self.time_zone is not None:
+            raise SingleJobError(
+                f"Job {self.name!r} has a time_zone, but its schedule is an interval, which counts from the Unix epoch "
+                "in UTC."
+            )
 
     @property
     def policy(self) -> Policy | None:

@@ -1,9 +1,9 @@
 """One pass over what is due. Any number of servers may do this at the same time, as often as they like."""
 
-import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import Error
 
 from django_singlejob import database, registry, runner
+from django_singlejob.clearing import clear, dead_locks
+from django_singlejob.clock import in_words
 from django_singlejob.conf import ZERO, options
-from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.endings import status_of, summary
+from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, UnsafeTransaction
 from django_singlejob.interrupt import is_told_to_end
-from django_singlejob.memory import follow, is_followed, leave
+from django_singlejob.memory import follow, is_ahead, is_followed, leave
 from django_singlejob.querysets import gates, locks
 from django_singlejob.registry import Job
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
 
 logger = logging.getLogger("django_singlejob")
+
+# After these nothing more is to be expected of the pass.
+_FINAL = (JobInterrupted, DatabaseUnreachable, UnsafeTransaction)
 
 
 class Report(NamedTuple):
@@ -33,19 +39,40 @@ class Report(NamedTuple):
 
 
 def tick() -> Iterator[Report]:
-    """Run each job that has a slot which is due, then those whose holders died in the midst of one.
+    """Run each job that has a slot which is due; then clear the locks whose holders died, and run their slots again.
 
     A job that fails stops no other. What others were faster with is reported as skipped; jobs that this release of the
-    code does not know are left alone. Raises database errors.
+    code does not know are not run. Raises database errors.
     """
     keep_up()
-    for job in due_jobs():
-        for report in run_due(job):
-            if report.error:
-                logger.error("The job %r failed.", job.name, exc_info=report.error)
-            yield report
+    for report in _run_all(due_jobs()):
+        yield report
+        if isinstance(report.error, DatabaseUnreachable):
+            return  # each job would wait for it
+    for lock in dead_locks():
+        clear(lock, error="The holder died; the lock was cleared by a tick.")
+        yield from _run_all(job for job in due_jobs() if job.lock == lock.name)
+
+
+def _run_all(jobs: Iterable[Job]) -> Iterator[Report]:
+    for job in jobs:
         if is_told_to_end():
             return
+        # The others are waiting.
+        for report in run_due(replace(job, on_held="skip", wait=None)):
+            if report.error:
+                _log(job, report.error)
+            yield report._replace(job=job)
+
+
+def _log(job: Job, error: BaseException) -> None:
+    match status_of(error):
+        case "successful":
+            return
+        case "interrupted":
+            logger.warning("The job %r was interrupted: %s", job.name, summary(error))
+        case _:
+            logger.error("The job %r failed.", job.name, exc_info=error)
 
 
 def keep_up() -> None:
@@ -55,14 +82,17 @@ def keep_up() -> None:
     for status in statuses.values():
         if registry.is_known(status.name) and registry.get(status.name).schedule is None:
             _despite_others(status, partial(leave, status))
-    schedules = {job.name: job.policy.schedule for job in registry.all_jobs() if job.policy}
+    schedules = {job.name: policy.schedule for job in registry.all_jobs() if (policy := job.policy)}
     if new := schedules.keys() - statuses.keys():
         gates().remember(*sorted(new))
         statuses |= gates().seen(new, ZERO)
     for name, schedule in schedules.items():
-        if not is_followed(statuses[name], schedule):
-            status = statuses[name]
+        status = statuses[name]
+        if not is_followed(status, schedule):
             _despite_others(status, partial(follow, status, schedule, status.now))
+        elif is_ahead(status, schedule):
+            slot = in_words(status.next_slot or status.now)
+            logger.warning("The job %r waits for %s: the database's clock was set back since it ran last.", name, slot)
 
 
 def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
@@ -75,12 +105,19 @@ def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
 
 
 def due_jobs() -> list[Job]:
-    """The scheduled jobs to be asked for: those with a slot that is due, the oldest first; then those with a stale
-    lock, since it takes a while to see that a holder is dead."""
-    names = dict.fromkeys(gates().due().values_list("name", flat=True))
-    names |= dict.fromkeys(locks().stale().filter(slot__isnull=False).values_list("job_name", flat=True))
-    jobs = (registry.get(name) for name in names if registry.is_known(name))
-    return [job for job in jobs if job.schedule is not None]
+    """The jobs with a slot that is due, or is to be run again since its holder died; the oldest slot first. Not those
+    whose lock is stale: it takes a while to see that its holder is dead."""
+    stale = set(locks().stale().values_list("name", flat=True))
+    statuses = {name: status for name, status in gates().due().surveyed().items() if registry.is_known(name)}
+    jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
+    return [job for job in jobs if job.lock not in stale]
+
+
+def _is_due(job: Job, status: "JobStatus") -> bool:
+    if job.schedule is None or status.next_slot is None:
+        return False
+    is_to_be_rerun = status.abandoned and job.rerun_abandoned and status.last_attempt < job.max_attempts
+    return is_to_be_rerun or status.next_slot <= status.now
 
 
 def run_due(
@@ -96,7 +133,7 @@ def run_due(
         is_over = report.error is None and report.outcome is not None and report.outcome.reason is not None
         if not (is_over and count):
             yield report
-        if is_over or is_told_to_end() or not isinstance(report.error, Exception | None):
+        if is_over or is_told_to_end() or isinstance(report.error, _FINAL):
             return
 
 
@@ -104,7 +141,8 @@ def _attempt(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, ea
     pid = os.getpid()
     try:
         return Report(job, runner.run(job, args, kwargs, trigger="schedule", early=early))
-    except (Exception, SystemExit, JobInterrupted, asyncio.CancelledError) as error:
-        if os.getpid() != pid:
-            raise  # a forked child that leaves: the rest of the pass is not its own
+    except BaseException as error:
+        is_ours = not isinstance(error, KeyboardInterrupt | GeneratorExit) or isinstance(error, JobInterrupted)
+        if not is_ours or os.getpid() != pid:
+            raise  # a Ctrl-C, or a forked child that leaves: the rest of the pass is not its own
         return Report(job, error=error)

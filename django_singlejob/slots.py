@@ -62,6 +62,12 @@ class Claim(NamedTuple):
     misfires: list[Misfires]
 
 
+def reach(schedule: Schedule, now: datetime, early: timedelta) -> datetime:
+    """Up to when slots are due: now, or the coming one if a cron daemon that fires so long before it still means it."""
+    coming = next_slot(schedule, now) if early > ZERO else now
+    return coming if coming - now <= tolerance(schedule, now, early) else now
+
+
 def tolerance(schedule: Schedule, now: datetime, most: timedelta) -> timedelta:
     """How far from a slot a cron daemon may fire and still mean it: never more than half the way to another."""
     if most <= ZERO:
@@ -79,26 +85,21 @@ def claim(
 ) -> Claim | None:
     """What to do about the slots from ``due`` on; ``None``: none is due yet.
 
-    ``early``: how long before its slot a run may begin. ``again``: the slot of a run whose holder died; it is run again
+    ``early``: how long before its slot a run may begin. ``again``: an earlier slot, whose holder died; it is run again
     unless a newer one takes its place.
     """
     due, now, again = due.astimezone(UTC), now.astimezone(UTC), again and again.astimezone(UTC)
-    at = now + tolerance(policy.schedule, now, early)
-    first = due if again is None else again
-    if first > at:
+    at = reach(policy.schedule, now, early)
+    again = again if again is not None and again <= at else None
+    if again is not None and (due > at or policy.catch_up == "all"):
+        return Claim(again, due, [])
+    if due > at:
         return None
-    newest = max(latest_slot(policy.schedule, at), first)
-    slot = _chosen(policy, first, newest, now)
-    # A run whose holder died was begun in time, so it is none of those that were missed.
-    missed = due if again is None else max(due, next_slot(policy.schedule, again))
+    newest = max(latest_slot(policy.schedule, at), due)
+    slot = _chosen(policy, due, newest, now)
     if slot is None:
-        dropped = _misfires(policy.schedule, missed, newest, Fate.DROPPED)
-        return Claim(again, next_slot(policy.schedule, newest), dropped)
-    fate = Fate.DROPPED if policy.catch_up == "all" else Fate.COALESCED
-    misfires = _misfires(policy.schedule, missed, slot - _RESOLUTION, fate)
-    if slot < now - policy.misfire_grace and slot != again:
-        misfires.append(Misfires(slot, slot, 1, Fate.LATE))
-    return Claim(slot, max(next_slot(policy.schedule, slot), due), misfires)
+        return Claim(again, next_slot(policy.schedule, newest), _misfires(policy.schedule, due, newest, Fate.DROPPED))
+    return Claim(slot, next_slot(policy.schedule, slot), _missed(policy, due, slot, now))
 
 
 def _chosen(policy: Policy, first: datetime, newest: datetime, now: datetime) -> datetime | None:
@@ -112,7 +113,7 @@ def _chosen(policy: Policy, first: datetime, newest: datetime, now: datetime) ->
 def _oldest_of_newest(schedule: Schedule, first: datetime, newest: datetime, most: int) -> datetime:
     """Of the last ``most`` slots from ``first`` to ``newest`` the oldest."""
     if isinstance(schedule, Every):
-        return max(first, newest - (most - 1) * schedule.interval)
+        return newest - min(most - 1, (newest - first) // schedule.interval) * schedule.interval
     span = MINUTE
     while True:
         begin = max(first - _RESOLUTION, newest - span)
@@ -120,6 +121,16 @@ def _oldest_of_newest(schedule: Schedule, first: datetime, newest: datetime, mos
         if len(slots) == most or begin < first:
             return slots[0] if slots else newest
         span *= 2
+
+
+def _missed(policy: Policy, due: datetime, slot: datetime, now: datetime) -> list[Misfires]:
+    """The misfires if this is the slot to be run. In whose place a later one is run within their grace are none."""
+    before, too_late = slot - _RESOLUTION, now - policy.misfire_grace - _RESOLUTION
+    if policy.catch_up == "all":
+        misfires = _misfires(policy.schedule, due, before, Fate.DROPPED)
+    else:
+        misfires = _misfires(policy.schedule, due, min(before, too_late), Fate.COALESCED)
+    return [*misfires, Misfires(slot, slot, 1, Fate.LATE)] if slot <= too_late else misfires
 
 
 def _misfires(schedule: Schedule, first: datetime, last: datetime, fate: Fate) -> list[Misfires]:

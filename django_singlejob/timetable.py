@@ -7,7 +7,7 @@ When clocks change, the rules are those of Debian's cron. A job at a fixed time 
 that is left out runs when it is over, one in the hour that comes twice runs the first time. A job whose minute or hour
 begins with ``*`` follows the clock on the wall: not in the hour that is left out, twice in the other.
 
-Cronsim only ever counts on a clock without changes here, and forwards; what changes do to its times stands below.
+Cronsim only ever counts on a clock without changes here; what changes do to its times stands below.
 """
 
 import functools
@@ -27,6 +27,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 LENGTH = 200
 LONGEST = timedelta(days=36_525)
+# A 29 February that is a Monday comes every 28 years, or after 40, for 2100 has none.
+PATIENCE = timedelta(days=50 * 366)
+# By then the rules of time zones are those that their data has for all years to come.
+_LATER = datetime(2038, 1, 1, tzinfo=UTC)
 
 _NICKNAMES = {
     "@hourly": "0 * * * *",
@@ -81,15 +85,22 @@ Schedule = Cron | Every
 def parse(schedule: str | timedelta, time_zone: str = "UTC") -> Schedule:
     """The schedule that this describes: five cron fields, ``@hourly`` and its like, or an interval.
 
-    Raises ``InvalidSchedule``, which names the field that is wrong, also for a day that never comes.
+    Raises ``InvalidSchedule``, which names the field that is wrong, also for a time that never comes.
     """
     if isinstance(schedule, timedelta):
         return _every(schedule)
     if not isinstance(schedule, str):
         raise InvalidSchedule(f"{schedule!r} is no schedule: give a cron expression or a timedelta.")
-    if schedule.startswith("P") and (interval := parse_duration(schedule)):
+    if schedule.startswith("P") and (interval := _interval(schedule)):
         return _every(interval)
-    return _cron(schedule, time_zone)
+    return _cron(schedule, _zone(time_zone))
+
+
+def _interval(text: str) -> timedelta | None:
+    try:
+        return parse_duration(text)
+    except OverflowError:
+        raise InvalidSchedule(f"{text!r:.{LENGTH}} is no schedule: {LONGEST.days} days are the most.") from None
 
 
 def _every(interval: timedelta) -> Every:
@@ -101,20 +112,20 @@ def _every(interval: timedelta) -> Every:
 
 
 @functools.lru_cache(maxsize=4096)
-def _cron(text: str, time_zone: str) -> Cron:
-    cron = Cron(_expression(text), _zone(time_zone))
-    try:
-        next_slot(cron, EPOCH)
-    except StopIteration:
-        raise InvalidSchedule(f"{text!r} is never due: there is no such day.") from None
+def _cron(text: str, zone: ZoneInfo) -> Cron:
+    cron = Cron(_expression(text), zone)
+    next_slot(cron, _LATER)
     return cron
 
 
 def _zone(name: str) -> ZoneInfo:
     try:
-        return ZoneInfo(name)
+        zone = ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
         raise InvalidSchedule(f"{name!r} is no time zone: use an IANA name, as 'Europe/Rome'.") from None
+    if name in ("localtime", "posixrules", "Factory") or name.startswith(("posix/", "right/")):
+        raise InvalidSchedule(f"{name!r} is not the same on every server: use an IANA name, as 'Europe/Rome'.")
+    return zone
 
 
 def _expression(text: str) -> str:
@@ -156,14 +167,16 @@ def next_slot(schedule: Schedule, after: datetime) -> datetime:
 
 
 def _next_fixed(cron: Cron, local: datetime) -> datetime:
-    for wall in _walls(cron, _naive(local)):
-        while _is_left_out(wall, cron.zone):
-            wall += MINUTE  # noqa: PLW2901
-        slot = _instant(wall, cron.zone)
-        # Not so for a time that has come already, in the hour that comes twice or in the one that was left out.
-        if slot > local.astimezone(UTC):
-            return slot
-    raise StopIteration
+    slots = (_instant(_when_it_is_over(wall, cron.zone), cron.zone) for wall in _walls(cron, _naive(local)))
+    # Not one that has come already, in the hour that comes twice or in the one that was left out.
+    return next(slot for slot in slots if slot > local.astimezone(UTC))
+
+
+def _when_it_is_over(wall: datetime, zone: ZoneInfo) -> datetime:
+    """When it is left out, the first time that is not."""
+    while _is_left_out(wall, zone):
+        wall += MINUTE
+    return wall
 
 
 def _next_on_the_wall(cron: Cron, local: datetime) -> datetime:
@@ -183,8 +196,15 @@ def _next_on_the_wall(cron: Cron, local: datetime) -> datetime:
 
 
 def _walls(cron: Cron, after: datetime) -> Iterator[datetime]:
-    """The times at which the expression is due on a clock that is never changed."""
-    return iter(CronSim(cron.text, after))
+    """The times at which the expression is due on a clock that is never changed. Raises ``InvalidSchedule`` to who
+    looks further than ``PATIENCE``."""
+    for wall in CronSim(cron.text, after):
+        if wall - after > PATIENCE:
+            break
+        yield wall
+    raise InvalidSchedule(
+        f"{cron.text!r} is never due: there is no such day, or no such time on the clocks of {cron.time_zone}."
+    )
 
 
 def _naive(instant: datetime) -> datetime:
@@ -211,10 +231,12 @@ def latest_slot(schedule: Schedule, at: datetime) -> datetime:
     """The last slot that is not later than ``at`` (both aware; the result in UTC)."""
     if isinstance(schedule, Every):
         return EPOCH + (at - EPOCH) // schedule.interval * schedule.interval
-    at, back = at.astimezone(UTC), MINUTE
+    at, local = at.astimezone(UTC), _naive(at.astimezone(schedule.zone)) + timedelta.resolution
+    # A guess, since clocks may have changed meanwhile.
+    back = local - next(CronSim(schedule.text, local, reverse=True)) + MINUTE
     while (latest := next_slot(schedule, at - back)) > at:
         back *= 2
-    # There is none between `clear` and `at`. Forwards only: halve what lies between.
+    # There is none between `clear` and `at`. Halve what may have one.
     clear = at
     while (following := next_slot(schedule, latest)) <= at:
         middle = following + (clear - following) / 2

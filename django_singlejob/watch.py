@@ -38,13 +38,8 @@ class Watch:
         return since(self._since) >= lock.heartbeat_interval * WATCHED_INTERVALS
 
 
-def bury(dead: "JobLock", error: str, *, slot_is_due: bool = True) -> None:
-    """Record the death of a holder whose lock was just taken from it, in the same transaction.
-
-    ``slot_is_due``: the slot of its run is to be run again, if its job wants that.
-    """
+def bury(dead: "JobLock", error: str) -> None:
+    """Record the death of a holder whose lock is taken from it, in the same transaction."""
     runs().abandon(dead, error)
     if dead.job_name:
-        gates().abandon(dead.job_name)
-        if dead.slot and slot_is_due:
-            gates().give_back(dead.job_name, dead.slot)
+        gates().abandon(dead)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,6 +126,97 @@ def test_w004_no_heartbeats_and_no_lease_of_its_own(settings: Settings) -> None:
     assert messages[0].obj == "builtins.print"
     assert "'nightly' sends no heartbeats and has no lease of its own" in messages[0].msg
     assert "0:02:00 after it began" in messages[0].msg
+
+
+LEFT_OUT = "*/10 2 * 3 7L"  # only ever in the hour that Rome's clocks leave out
+
+
+@pytest.mark.parametrize(("zone", "schedule"), [("Europe/Rome", LEFT_OUT), ("localtime", "@daily")])
+def test_e008_a_schedule_that_is_none_in_the_projects_time_zone(settings: Settings, zone: str, schedule: str) -> None:
+    singleton_job("nightly", schedule=schedule)(print)
+    singleton_job("weekly", schedule=schedule, time_zone="UTC")(print)
+    assert check_jobs(None) == []
+    settings.TIME_ZONE = zone
+    messages = check_jobs(None)
+    assert ids(messages) == ["singlejob.E008"]
+    assert messages[0].obj == "builtins.print"
+    assert "The schedule of the job 'nightly' cannot work in the project's time zone: '" in messages[0].msg
+
+
+def test_w005_jobs_with_each_others_name_as_their_lock() -> None:
+    singleton_job("import", lock="export")(print)
+    singleton_job("export", lock="import")(print)
+    messages = check_jobs(None)
+    assert ids(messages) == ["singlejob.W005", "singlejob.W005"]
+    assert messages[0].obj == "builtins.print"
+    assert messages[0].msg == (
+        "The job 'export' has the lock 'import', but the job 'import' has the lock 'export': they do not exclude each "
+        "other, and may deadlock in the database."
+    )
+    assert messages[0].hint == "Give them the same lock."
+
+
+def test_w005_also_in_a_circle() -> None:
+    for name, lock in ("one", "two"), ("two", "three"), ("three", "one"):
+        singleton_job(name, lock=lock)(print)
+    assert ids(check_jobs(None)) == ["singlejob.W005"] * 3
+
+
+@pytest.mark.parametrize("locks", [("a", "a"), ("b", "b"), ("shared", "shared"), ("shared", None), (None, None)])
+def test_locks_that_are_well(locks: tuple[str | None, str | None]) -> None:
+    for name, lock in zip("ab", locks, strict=True):
+        singleton_job(name, lock=lock)(print)
+    assert check_jobs(None) == []
+
+
+def needs_two(customer: str, *, day: str, copies: int = 1) -> None: ...
+
+
+class Report:
+    def __call__(self, customer: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("func", "told"),
+    [
+        (needs_two, "'customer', 'day'"),
+        (partial(needs_two, "Rossi"), "'day'"),
+        (Report(), "'customer'"),
+    ],
+    ids=["function", "partial", "object"],
+)
+def test_w006_a_schedule_gives_no_arguments(func: Any, told: str) -> None:
+    singleton_job("nightly", schedule="@daily")(func)
+    messages = check_jobs(None)
+    assert ids(messages) == ["singlejob.W006"]
+    assert messages[0].obj == registry.get("nightly").path
+    assert f"The job 'nightly' has a schedule, but its function needs the arguments {told}," in messages[0].msg
+
+
+def optional(copies: int = 1, *days: str, **options: str) -> None: ...
+
+
+@wraps(needs_two)
+def filled_in(*given: Any) -> None: ...
+
+
+class Unreadable:
+    @property
+    def __signature__(self) -> object:
+        raise NameError("name 'Customer' is not defined")
+
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize("func", [optional, filled_in, max, Unreadable()])
+def test_functions_that_need_none_or_cannot_be_read(func: Any) -> None:
+    singleton_job("nightly", schedule="@daily")(func)
+    assert check_jobs(None) == []
+
+
+def test_without_a_schedule_arguments_are_for_the_caller() -> None:
+    singleton_job("nightly")(needs_two)
+    assert check_jobs(None) == []
 
 
 def test_settings_that_cannot_be_read_do_not_keep_the_jobs_from_being_checked(settings: Settings) -> None:

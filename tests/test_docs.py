@@ -157,7 +157,7 @@ def test_every_exit_status_of_singleton_status_stands_there() -> None:
 
 def test_every_state_stands_there_with_its_level() -> None:
     told = [(row[0], row[2].upper()) for row in table((DOCS / "how-to" / "operating.md").read_text(), "State")]
-    assert told == [(state.label, state.level.name) for state in health.State]
+    assert told == [(str(state.label), state.level.name) for state in health.State]
 
 
 def test_every_fate_of_a_slot_stands_there() -> None:

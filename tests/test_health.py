@@ -185,6 +185,7 @@ def test_they_stand_in_that_order() -> None:
         "paused",
         "stale",
         "overdue",
+        "ahead",
         "failing",
         "overrunning",
         "unseen",
@@ -198,7 +199,7 @@ def test_they_stand_in_that_order() -> None:
     [
         (Level.OK, [State.PAUSED, State.RUNNING, State.IDLE]),
         (Level.WARNING, [State.OVERRUNNING, State.UNSEEN]),
-        (Level.CRITICAL, [State.STALE, State.OVERDUE, State.FAILING]),
+        (Level.CRITICAL, [State.STALE, State.OVERDUE, State.AHEAD, State.FAILING]),
     ],
 )
 def test_how_bad_each_of_them_is(level: Level, states: list[State]) -> None:

@@ -156,7 +156,7 @@ def test_a_schedule_that_is_no_more_is_forgotten() -> None:
     leave(on(HOURLY, next_slot=TEN, misfire_count=3, paused=True, fence=7))
     seen = gate()
     assert (seen.schedule, seen.time_zone, seen.next_slot) == ("", "", None)
-    assert (seen.misfire_count, seen.paused, seen.fence) == (3, True, 7)
+    assert (seen.misfire_count, seen.paused, seen.fence) == (3, True, 8)
 
 
 def test_slots_that_are_passed_by_are_counted_and_told(told: list[Any]) -> None:

@@ -175,8 +175,8 @@ def test_a_job_is_ready_unless_it_is_paused_or_started_a_moment_ago() -> None:
     assert {gate.name for gate in gates().ready(MINUTE)} == {"never", "earlier", "in the future"}
     assert {gate.name for gate in gates().ready(0 * MINUTE)} == {"never", "earlier", "in the future", "just now"}
     earlier = gates().get(name="earlier")
-    assert gates().start(earlier, MINUTE, {})
-    assert not gates().start(earlier, MINUTE, {})
+    assert gates().unchanged(earlier).start(MINUTE, {})
+    assert not gates().unchanged(earlier).start(MINUTE, {})
 
 
 # --- how many statements it takes

@@ -5,13 +5,22 @@ import os
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from django_singlejob import DuplicateJob, InvalidName, UnknownJob, registry, singleton_job
+from django_singlejob import (
+    DuplicateJob,
+    InvalidName,
+    InvalidSchedule,
+    SingleJobError,
+    UnknownJob,
+    registry,
+    singleton_job,
+)
 from django_singlejob.registry import validate_name
 from tests.children import ROOT
 
@@ -85,6 +94,31 @@ def test_two_jobs_of_one_name_are_refused_and_both_places_are_named() -> None:
     for function in ("sales", "stock"):
         assert re.search(rf"\.{function} \({re.escape(__file__)}:\d+\)", str(refusal.value))
     assert registry.get("report") is sales
+
+
+@pytest.mark.parametrize("schedule", [timedelta(hours=1), "PT1H"])
+def test_an_interval_has_no_time_zone(schedule: Any) -> None:
+    with pytest.raises(SingleJobError, match=r"'hourly' has a time_zone, but .* counts from the Unix epoch in UTC\."):
+        singleton_job("hourly", schedule=schedule, time_zone="Europe/Rome")(print)
+    policy = singleton_job("hourly", schedule=schedule)(print).policy
+    assert policy
+    assert policy.schedule.time_zone == "UTC"
+
+
+def test_without_a_schedule_there_is_no_time_zone() -> None:
+    with pytest.raises(SingleJobError, match="'hourly' has a time_zone, but no schedule"):
+        singleton_job("hourly", time_zone="Europe/Rome")(print)
+
+
+@pytest.mark.parametrize("zone", ["", "Europe/Roma", "localtime"])
+def test_a_time_zone_that_will_not_do_is_refused_and_the_job_is_named(zone: str) -> None:
+    with pytest.raises(InvalidSchedule, match=f"Job 'nightly': '{zone}' is no"):
+        singleton_job("nightly", schedule="@daily", time_zone=zone)(print)
+
+
+def test_a_schedule_that_is_never_due_is_refused_and_the_job_is_named() -> None:
+    with pytest.raises(InvalidSchedule, match=r"Job 'nightly': .* is never due"):
+        singleton_job("nightly", schedule="*/10 2 * 3 7L", time_zone="Europe/Rome")(print)
 
 
 def test_a_place_can_be_without_a_line() -> None:

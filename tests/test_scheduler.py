@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +11,9 @@ from django.db import transaction
 
 from django_singlejob import acquisition, current_run, singleton_job
 from django_singlejob.acquisition import Reason
+from django_singlejob.clearing import clear
 from django_singlejob.exceptions import DatabaseUnreachable, UnsafeTransaction
-from django_singlejob.querysets import gates, locks
+from django_singlejob.querysets import gates
 from django_singlejob.scheduler import Report, due_jobs, keep_up, run_due, tick
 from tests.contract.acts import (
     HOUR,
@@ -25,6 +25,7 @@ from tests.contract.acts import (
     gate,
     hourly,
     last_run,
+    lock,
     newest_slot,
     scheduled,
     slots_run,
@@ -64,10 +65,10 @@ def test_due_are_those_whose_slot_has_come_the_oldest_first() -> None:
     assert [job.name for job in due_jobs()] == ["old", "young"]
 
 
-def test_and_those_with_a_stale_lock_that_ran_a_slot() -> None:
+def test_not_while_their_lock_is_stale_but_once_it_is_cleared() -> None:
     die_running(due("dead"))
-    take("block")
-    locks().update(expires_at=datetime(2026, 1, 1, tzinfo=UTC))
+    assert due_jobs() == []
+    assert clear(lock("dead"))
     assert [job.name for job in due_jobs()] == ["dead"]
 
 
@@ -127,7 +128,7 @@ def test_no_run_while_others_have_the_lock() -> None:
     assert reasons(list(run_due(job))) == [Reason.HELD]
 
 
-def test_whoever_leaves_by_sys_exit_ends_its_own_catching_up_only() -> None:
+def test_to_leave_by_sys_exit_ends_no_more_than_the_run() -> None:
     def leave() -> None:
         raise SystemExit(3)
 
@@ -135,10 +136,10 @@ def test_whoever_leaves_by_sys_exit_ends_its_own_catching_up_only() -> None:
     fall_behind(job, 3)
     due(schedule=hourly(ago=10 * MINUTE))
     assert [(report.job.name, type(report.error)) for report in tick()] == [
-        ("leaves", SystemExit),
+        *[("leaves", SystemExit)] * 3,
         ("nightly", type(None)),
     ]
-    assert gate("leaves").next_slot == newest_slot(job, back=1)
+    assert gate("leaves").next_slot == coming_slot(job)
 
 
 def test_an_exception_of_the_job_is_in_its_report() -> None:

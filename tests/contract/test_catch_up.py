@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -90,15 +89,12 @@ def test_a_connections_own_time_zone_changes_nothing_when_its_clocks_change(
 
 
 def test_a_run_that_was_repeated_meanwhile_is_not_repeated_once_more() -> None:
-    """What was seen of the gate is the same as before: only the number of runs that have ended tells."""
+    """It does not move the next slot: only the fence tells."""
     scheduled(schedule="0 0 1 1 *")
-    gates().filter(name="nightly").update(last_status="abandoned")
     seen = gates().seen({"nightly"}, timedelta())["nightly"]
-    assert gates().filter(name="nightly").on_schedule(seen).exists()
-    gates().finish_own("nightly", {"last_status": "successful"})
-    assert not gates().filter(name="nightly").on_schedule(seen).exists()
-    assert not gates().start(seen, timedelta(), {})
-    assert not gates().pass_and_start(seen, uuid4(), timedelta(), {})
+    assert gates().unchanged(seen).start(timedelta(), {"fence": seen.fence + 1})
+    assert not gates().unchanged(seen).start(timedelta(), {})
+    assert not gates().move_on(seen, {})
 
 
 def test_too_late_is_not_run_at_all() -> None:

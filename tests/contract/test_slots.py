@@ -13,7 +13,7 @@ from django_singlejob.acquisition import Reason, Refusal
 from django_singlejob.clearing import clear
 from django_singlejob.clock import DBNow
 from django_singlejob.querysets import JobLockQuerySet, JobRunQuerySet, gates, runs
-from django_singlejob.scheduler import run_due
+from django_singlejob.scheduler import keep_up, run_due
 from django_singlejob.signals import slot_misfired
 from tests.contract.acts import (
     HOUR,
@@ -37,6 +37,7 @@ from tests.contract.acts import (
     scheduled,
     slots_run,
     start_run,
+    take,
     ticked,
 )
 
@@ -285,8 +286,7 @@ def test_a_run_that_was_early_and_died_is_run_again_when_it_is_due_or_early_agai
 
 def again_as_dead(job: Any) -> None:
     """Its last run did not end: its holder died, and the lock was cleared."""
-    gates().filter(name=job.name).update(last_status="abandoned")
-    gates().give_back(job.name, gate(job.name).last_slot)  # type: ignore[arg-type]
+    gates().filter(name=job.name).update(last_status="abandoned", abandoned=True)
 
 
 # --- the first contact
@@ -414,13 +414,14 @@ def test_if_none_is_caught_up_it_is_run_again_unless_the_newest_is_in_time(
     assert gate().misfire_count == back
 
 
-def test_one_that_is_too_old_to_be_caught_up_is_left(settings: Any) -> None:
+def test_those_that_are_too_many_to_be_caught_up_are_left(settings: Any) -> None:
     settings.SINGLEJOB = {"MAX_CATCH_UP": 2}
     job = scheduled(catch_up="all")
     fall_behind(job)
     die_running(job)
     let_pass(job, 4)
-    assert [run_slot(job).slot for _ in range(2)] == [newest_slot(job, back=1), newest_slot(job)]
+    backs = [4, 1, 0]  # the dead run's first
+    assert [run_slot(job).slot for _ in backs] == [newest_slot(job, back=back) for back in backs]
     assert run_slot(job).reason == Reason.NOT_DUE
 
 
@@ -467,7 +468,7 @@ def test_the_slot_of_a_run_whose_lock_was_cleared_is_run_again(name: str) -> Non
     slot = die_running(job)
     assert clear(lock(name))
     runs().all().delete()
-    assert gate().next_slot == slot
+    assert (gate().last_slot, gate().abandoned) == (slot, True)
     outcome = run_slot(job)
     assert (outcome.slot, outcome.value.attempt) == (slot, 2)
     assert run_slot(job).reason == Reason.NOT_DUE
@@ -502,7 +503,7 @@ def test_who_takes_the_lock_over_for_something_else_leaves_the_slot_due(other: C
     fall_behind(job)
     slot = die_running(job)
     other()
-    assert gate().next_slot == slot
+    assert (gate().last_slot, gate().abandoned) == (slot, True)
     outcome = run_slot(job)
     assert (outcome.slot, outcome.value.attempt) == (slot, 2)
     assert slots_run() == [(slot, 1, "abandoned"), (slot, 2, "successful")]
@@ -612,3 +613,53 @@ def test_a_late_end_is_no_death() -> None:
     expire()
     assert in_thread(partial(lease.finish, None))
     assert run_slot(job).reason == Reason.NOT_DUE
+
+
+def test_a_call_in_between_changes_nothing_about_the_dead_runs_slot() -> None:
+    job = scheduled(max_attempts=2)
+    fall_behind(job)
+    slot = die_running(job)
+    assert runner.run(job).value.attempt == 1
+    assert (gate().last_slot, gate().last_attempt, gate().abandoned) == (slot, 1, True)
+    die_running(job)
+    runner.run(job)
+    assert slots_run() == [
+        (slot, 1, "abandoned"),
+        (None, 1, "successful"),
+        (slot, 2, "abandoned"),
+        (None, 1, "successful"),
+    ]
+    assert run_slot(job).reason == Reason.NOT_DUE
+
+
+@pytest.mark.parametrize("is_cleared", [False, True], ids=["taken over", "cleared"])
+def test_the_death_of_a_run_under_a_former_lock_is_no_reason_to_run_a_later_slot_again(is_cleared: bool) -> None:
+    """The next release has renamed `lock=`, and has run the next slot already."""
+    former = scheduled(lock="former")
+    fall_behind(former)
+    die_running(former)
+    let_pass(former, 1)
+    job = scheduled(lock="shop", schedule=former.schedule)
+    slot = run_slot(job).slot
+    assert slot == newest_slot(job)
+    if is_cleared:
+        assert clear(lock("former"))
+    else:
+        take("former")
+    assert (gate().last_slot, gate().abandoned) == (slot, False)
+    assert run_slot(job).reason == Reason.NOT_DUE
+    assert [status for *_, status in slots_run()] == ["abandoned", "successful"]
+
+
+def test_a_death_after_an_edit_leaves_the_new_schedule_where_it_is() -> None:
+    job = scheduled(lock="shop", catch_up="all")
+    fall_behind(job)
+    slot = die_running(job)
+    changed = scheduled(lock="shop", catch_up="all", schedule=MINUTE)
+    keep_up()
+    take("shop").release()
+    status = gate()
+    assert (status.last_slot, status.abandoned) == (slot, True)
+    assert status.next_slot
+    assert status.next_slot > slot + 20 * MINUTE
+    assert (run_slot(changed).slot, last_run().attempt) == (slot, 2)

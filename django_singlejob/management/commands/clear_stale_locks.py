@@ -1,5 +1,6 @@
 """``manage.py clear_stale_locks``: end the leases of dead holders."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -53,7 +54,8 @@ class Command(BaseCommand):
         if orphans:
             self.stdout.write(f"Runs that had no lock any more, now abandoned: {orphans}.")
 
-    def _clear(self, found: "list[JobLock]", *, is_dry: bool, force: bool) -> None:
+    def _clear(self, found: "Iterable[JobLock]", *, is_dry: bool, force: bool) -> None:
+        lock = None
         for lock in found:
             if is_dry:
                 self.stdout.write(f"Would clear {_described(lock)}.")
@@ -63,7 +65,7 @@ class Command(BaseCommand):
                 self.stdout.write(
                     f"Left {lock.name}: it changed hands, its holder gave a sign of life, or its gate is busy."
                 )
-        if not found:
+        if lock is None:
             self.stdout.write("No stale locks.")
 
     def _list_overrunning(self) -> None:

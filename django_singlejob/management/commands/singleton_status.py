@@ -103,7 +103,7 @@ def _row(health: Health) -> tuple[str, ...]:
 
 
 def _last(status: "JobStatus") -> str:
-    if status.last_status == "abandoned":  # nobody saw when it died
+    if status.last_status in ("", "abandoned"):  # nobody saw when it died
         return status.last_status
     return f"{status.last_status} {_distance(status.now, status.last_finished_at)}".strip()
 

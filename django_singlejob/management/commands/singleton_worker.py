@@ -33,6 +33,8 @@ class Command(BaseCommand):
                     result = _result(report, signals.received)
                     self._say(result, given["verbosity"], is_skip=bool(report.outcome and report.outcome.reason))
                     status = status or result.status
+                if signals.received and not status:
+                    status = 128 + signals.received
         except Error as error:
             if not database.is_connection_lost(error):
                 raise
