@@ -20,6 +20,7 @@ from django_singlejob.interrupt import is_told_to_end
 from django_singlejob.memory import follow, is_ahead, is_followed, leave
 from django_singlejob.querysets import gates, locks
 from django_singlejob.registry import Job
+from django_singlejob.signals import lock_taken_over
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
@@ -50,7 +51,9 @@ def tick() -> Iterator[Report]:
         if isinstance(report.error, DatabaseUnreachable):
             return  # each job would wait for it
     for lock in dead_locks():
-        clear(lock, error="The holder died; the lock was cleared by a tick.")
+        if clear(lock, error="The holder died; a tick cleared the lock."):
+            logger.warning("The lock %r was cleared: its holder (%s) is dead.", lock.name, lock.holder)
+            lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
         yield from _run_all(job for job in due_jobs() if job.lock == lock.name)
 
 

@@ -11,6 +11,7 @@ from django.dispatch import Signal
 from django_singlejob import SKIPPED, CurrentRun, LeaseLost, LockHeld, current_run, job_lock, signals, singleton_job
 from django_singlejob.models import JobRun
 from django_singlejob.querysets import locks
+from django_singlejob.scheduler import tick
 from tests.contract.acts import expire, gate, is_free, last_run, lock, start_run, take
 
 if TYPE_CHECKING:
@@ -128,6 +129,15 @@ def test_a_takeover_is_told_with_the_new_lease_and_the_old_row(heard: list[Word]
     assert word.arguments["lease"] is successor
     assert (word.arguments["lock"], word.arguments["lock"].token) == (before, dead.token)
     assert word.arguments["lock"].heartbeat_at == before.heartbeat_at
+
+
+def test_so_does_a_tick_that_clears_a_dead_holders_lock(heard: list[Word]) -> None:
+    dead = start_run()
+    expire()
+    assert list(tick()) == []
+    assert [(word.signal, word.sender) for word in heard] == [("lock_taken_over", "nightly")]
+    assert heard[0].arguments["lease"] is None
+    assert heard[0].arguments["lock"].token == dead.token
 
 
 def test_a_block_tells_nothing(heard: list[Word]) -> None:
