@@ -75,9 +75,8 @@ def pass_by(status: "JobStatus", claim: Claim) -> bool:
 
 
 def _move_on(status: "JobStatus", changes: dict[str, Any]) -> bool:
-    # Somebody may be inside a long transaction on this row: wait no longer than for a grant.
     with database.durable(database.alias()):
-        return gates().move_on(status, changes)
+        return gates().is_at_hand(status.name) and gates().move_on(status, changes)
 
 
 def begun(claim: Claim, attempt: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.apps import apps
+from django.db import connections
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
 
 from django_singlejob.clock import DBNow
@@ -147,6 +148,13 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """Record the start of a job. ``False``: the row has changed, it is paused, or it started sooner than
         ``min_interval`` ago by now."""
         return self.ready(min_interval).update(last_started_at=DBNow(), **changes) == 1
+
+    def is_at_hand(self, name: str) -> bool:
+        """Whether nobody is inside a transaction on this gate, as far as the database can tell without waiting."""
+        # MySQL would wait for it for almost a minute.
+        has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
+        rows = self.select_for_update(skip_locked=True) if has_skip_locked else self
+        return rows.filter(name=name).values_list("pk").first() is not None
 
     def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
         """Change where the schedule stands, without a run. ``False``: somebody was faster, look again."""

@@ -362,7 +362,7 @@ def test_a_transaction_of_a_running_job_does_not_hold_up_a_tick_that_moves_its_s
     scheduled(schedule="@daily")
     ticking = elsewhere(names)
     try:
-        assert ticking.result(10) == ["due"]
+        assert ticking.result(30) == ["due"]
     finally:
         done.set()
         writing.result(30)
