@@ -11,10 +11,9 @@ import select
 import time
 from argparse import ArgumentParser
 from collections import Counter
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 import django
 
@@ -22,35 +21,33 @@ django.setup()
 
 from django.conf import settings  # noqa: E402
 
-from django_singlejob import current_run, singleton_job  # noqa: E402
+from django_singlejob import singleton_job  # noqa: E402
 from django_singlejob.clock import DBNow  # noqa: E402
 from django_singlejob.conf import ZERO, options  # noqa: E402
 from django_singlejob.models import JobStatus  # noqa: E402
 from django_singlejob.querysets import gates  # noqa: E402
 from django_singlejob.scheduler import run_due, tick  # noqa: E402
 from django_singlejob.timetable import next_slot, parse  # noqa: E402
-from tests.app.jobs import A_MINUTE, say, wait_until_told  # noqa: E402
+from tests.app.jobs import A_MINUTE, say, this_run, wait_until_told  # noqa: E402
 from tests.app.models import SlotRun  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def sleep(seconds: float, /) -> None:
+def sleep(seconds: float | SupportsIndex, /) -> None:
     """The `time.sleep` of Python 3.11 sleeps until an instant, which is an error under libfaketime 0.9.10."""
-    select.select([], [], [], seconds)
+    select.select([], [], [], float(seconds))
 
 
 time.sleep = sleep
 
 
 def timely() -> None:
-    """Takes a millisecond; only the run that finds the hang file takes for ever. The last run that is wanted pauses
-    the job."""
-    run = current_run()
-    assert run is not None
-    with suppress(FileNotFoundError):
-        given.hang_file.unlink()
+    """Takes a millisecond; only the one that is to hang takes for ever. The last that is wanted pauses the job."""
+    run = this_run()
+    assert run.slot
+    if run.attempt == 1 and SlotRun.objects.count() == given.hang_after:
         say("hanging in the slot", run.slot)
         time.sleep(A_MINUTE)
     time.sleep(0.001)
@@ -84,10 +81,12 @@ def cron() -> Iterator[None]:
 
 def now() -> datetime:
     """This server's clock. On SQLite it is the database's too: there only the one that cron looks at can be wrong."""
-    return datetime.now(UTC) + given.skew
+    skew: timedelta = given.skew
+    return datetime.now(UTC) + skew
 
 
 def clock_error() -> float:
+    """By how many seconds it is wrong, as the database sees it."""
     return (now() - gates().seen({"timely"}, ZERO)["timely"].now).total_seconds()
 
 
@@ -101,8 +100,8 @@ parser.add_argument("--interval", type=seconds, required=True)
 parser.add_argument("--catch-up", required=True)
 parser.add_argument("--lease", type=seconds)
 parser.add_argument("--runs", type=int, required=True)
+parser.add_argument("--hang-after", type=int)
 parser.add_argument("--stop-file", type=Path, required=True)
-parser.add_argument("--hang-file", type=Path, required=True)
 given = parser.parse_args()
 
 # However long the machine stands still, no slot is given up.

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,23 +26,22 @@ from tests.app.models import SlotRun
 from tests.processes.witness import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from tests.children import Child, Spawn
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 
-INTERVAL = timedelta(milliseconds=100)
+SLOTS = 200
+INTERVAL = timedelta(milliseconds=50)
 # By how much a server's clock is wrong at most; in seconds.
 MOST = 30
-PATIENCE = 100
+PATIENCE = 150
 
 BEGUN_OR_ENDED = r"ready|\{.*\}"
 CLOCK = r"This server's clock is -?\d\d seconds off the database's, and cron fires by it: set both by NTP\."
 HANGING = r"hanging in the slot .*"
-TAKEN_OVER = r"The lock 'timely' was taken over: its holder \(.*\) is dead\."
-MISFIRED = r"The job 'timely' misfired: .*, a later slot was run in its place\."
+TAKEN_OVER = r"The lock 'timely' was (taken over|cleared): its holder \(.*\) is dead\."
 
 
 @dataclass
@@ -61,10 +62,6 @@ class Server:
         summary: dict[str, Any] = json.loads(self.lines[-1])
         return summary
 
-    def stop(self) -> None:
-        self.stop_file.touch()
-        assert self.child.finish() == 0
-
     def said(self, *patterns: str) -> list[str]:
         """The lines that are like one of these."""
         return [line for line in self.lines if any(re.fullmatch(pattern, line) for pattern in patterns)]
@@ -78,7 +75,6 @@ class Servers(list[Server]):
 
     def __init__(self, spawn: Spawn, folder: Path, go: Path) -> None:
         super().__init__()
-        self.hang_file = folder / "hang"
         self._spawn = spawn
         self._folder = folder
         self._go = go
@@ -96,7 +92,7 @@ class Servers(list[Server]):
 
     def add(self, skew: float) -> Server:
         stop_file = self._folder / f"stop-{len(self)}"
-        options = [*self._options, f"--stop-file={stop_file}", f"--hang-file={self.hang_file}"]
+        options = [*self._options, f"--interval={INTERVAL.total_seconds()}", f"--stop-file={stop_file}"]
         if connection.vendor == "sqlite":
             child = self._spawn("-m", "tests.processes.server", f"--skew={skew}", *options)
         else:
@@ -115,15 +111,30 @@ class Servers(list[Server]):
         for server in self:
             server.child.send_signal(signum)
 
+    def end(self) -> None:
+        for server in self:
+            server.child.kill_all()
+            # Who is killed leaves these behind, and then libfaketime would not start in a process of the same pid.
+            for name in "faketime_shm", "sem.faketime_sem":
+                Path(f"/dev/shm/{name}_{server.child.pid}").unlink(missing_ok=True)
+
 
 @pytest.fixture
-def servers(spawn: Spawn, tmp_path: Path, go: Path) -> Servers:
-    return Servers(spawn, tmp_path, go)
+def servers(spawn: Spawn, tmp_path: Path, go: Path) -> Iterator[Servers]:
+    servers = Servers(spawn, tmp_path, go)
+    yield servers
+    servers.end()
 
 
 def wrong_clock(error: float) -> dict[str, str]:
     """The environment of a process whose clock is so many seconds fast."""
-    return {"LD_PRELOAD": faketime_library(), "FAKETIME": f"{error:+.3f}", "DONT_FAKE_MONOTONIC": "1"}
+    return {
+        "LD_PRELOAD": faketime_library(),
+        "FAKETIME": f"{error:+.3f}",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        # Or version 0.9.10 shifts deadlines by that clock all the same: whoever waits for Python's GIL waits too long.
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+    }
 
 
 @cache
@@ -138,19 +149,20 @@ def faketime_library() -> str:
 
 @pytest.mark.parametrize("count", [2, 10])
 def test_200_slots_are_run_once_each_however_wrong_the_servers_clocks_are(servers: Servers, count: int) -> None:
-    servers.start(count, interval=INTERVAL.total_seconds(), catch_up="all", runs=200)
+    servers.start(count, catch_up="all", runs=SLOTS)
     servers.stop_when_they_are_done()
 
     slots = slots_run_in_a_row()
-    assert len(slots) == 200
+    assert len(slots) == SLOTS
     assert set(SlotRun.objects.values_list("attempt", flat=True)) == {1}
     assert list(JobRun.objects.order_by("pk").values_list("slot", "status", "trigger")) == [
         (slot, "successful", "schedule") for slot in slots
     ]
     gate = JobStatus.objects.get(name="timely")
-    assert (gate.run_count, gate.fence, gate.misfire_count, gate.last_slot) == (200, 200, 0, slots[-1])
+    assert (gate.run_count, gate.misfire_count, gate.last_slot) == (SLOTS, 0, slots[-1])
+    assert gate.fence >= SLOTS
 
-    assert sum(server.summary.get("ran", 0) for server in servers) == 200
+    assert sum(server.summary.get("ran", 0) for server in servers) == SLOTS
     for server in servers:
         assert server.child.returncode == 0
         assert server.summary["clock_error"] == pytest.approx(server.skew, abs=5)
@@ -158,15 +170,14 @@ def test_200_slots_are_run_once_each_however_wrong_the_servers_clocks_are(server
 
 
 def test_no_slot_is_lost_or_run_again_when_servers_are_away_or_die_and_the_history_is_deleted(servers: Servers) -> None:
-    servers.start(4, interval=INTERVAL.total_seconds(), catch_up="all", lease=2, runs=80)
-    delete_history_until(lambda: SlotRun.objects.count() >= 10)
-    servers[0].stop()
-    delete_history_until(lambda: SlotRun.objects.count() >= 20)
+    servers.start(4, catch_up="all", lease=5, hang_after=SLOTS // 2, runs=SLOTS)
+    delete_history_until(lambda: SlotRun.objects.count() >= SLOTS // 8)
+    servers[0].stop_file.touch()
+    delete_history_until(lambda: SlotRun.objects.count() >= SLOTS // 4)
     back = servers.add(servers[0].skew)
-    delete_history_until(lambda: "ready" in back.child.output)
 
-    servers.hang_file.touch()
-    dead = eventually(lambda: next((server for server in servers if server.said(HANGING)), None))
+    delete_history_until(lambda: "ready" in back.child.output and any(server.said(HANGING) for server in servers))
+    (dead,) = (server for server in servers if server.said(HANGING))
     hung_in = JobStatus.objects.get(name="timely").last_slot
     dead.child.kill()
     # Of its run too, of which nobody knows yet that it is dead.
@@ -175,11 +186,12 @@ def test_no_slot_is_lost_or_run_again_when_servers_are_away_or_die_and_the_histo
     servers.stop_when_they_are_done()
 
     slots = slots_run_in_a_row()
-    assert len(slots) == 80
+    assert len(slots) == SLOTS
     attempts = dict(SlotRun.objects.values_list("slot", "attempt"))
     assert attempts == dict.fromkeys(slots, 1) | {hung_in: 2}
     gate = JobStatus.objects.get(name="timely")
-    assert (gate.run_count, gate.fence, gate.misfire_count, gate.last_slot) == (81, 81, 0, slots[-1])
+    assert (gate.run_count, gate.misfire_count, gate.last_slot) == (SLOTS + 1, 0, slots[-1])
+    assert gate.fence >= SLOTS + 1
 
     assert dead.child.returncode == -signal.SIGKILL
     assert sum(len(server.said(TAKEN_OVER)) for server in servers) == 1
@@ -189,24 +201,25 @@ def test_no_slot_is_lost_or_run_again_when_servers_are_away_or_die_and_the_histo
 
 
 def test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each(servers: Servers) -> None:
-    interval = timedelta(milliseconds=20)
-    servers.start(4, interval=interval.total_seconds(), catch_up="latest", runs=100)
-    eventually(lambda: SlotRun.objects.count() >= 30)
+    servers.start(4, catch_up="latest", runs=80)
+    eventually(lambda: SlotRun.objects.count() >= 20)
     servers.signal(signal.SIGSTOP)
     time.sleep(1)
     servers.signal(signal.SIGCONT)
     servers.stop_when_they_are_done()
 
     slots = list(SlotRun.objects.order_by("pk").values_list("slot", flat=True))
-    assert len(slots) == 100
+    assert len(slots) == 80
     assert slots == sorted(set(slots))
-    all_slots = [slots[0], *slots_between(parse(interval), slots[0], slots[-1])]
+    all_slots = slots_from(slots[0], slots[-1])
     assert set(slots) <= set(all_slots)
+    assert len(all_slots) - len(slots) >= 10
     gate = JobStatus.objects.get(name="timely")
-    assert (gate.run_count, gate.fence) == (100, 100)
-    assert gate.misfire_count == len(all_slots) - len(slots) >= 10
+    # Those that were skipped are no misfires: a later one was run within their grace.
+    assert (gate.run_count, gate.misfire_count) == (80, 0)
+    assert gate.fence >= 80
     for server in servers:
-        assert server.said_nothing_but(MISFIRED)
+        assert server.said_nothing_but()
 
 
 @pytest.mark.parametrize("seconds_ago", [3, -20])
@@ -253,7 +266,7 @@ def delete_history_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
-        call_command("prune_singletons", days=0, keep=0, verbosity=0)
+        call_command("prune_singletons", days=0, keep=0, stdout=StringIO())
         time.sleep(0.02)
 
 
@@ -261,6 +274,10 @@ def slots_run_in_a_row() -> list[datetime]:
     """The slots in the order in which they were run: none is missing, none was run early by the database's clock."""
     runs = list(SlotRun.objects.order_by("pk"))
     slots = [run.slot for run in runs]
-    assert slots == [slots[0], *slots_between(parse(INTERVAL), slots[0], slots[-1])]
+    assert slots == slots_from(slots[0], slots[-1])
     assert all(run.ended_at > run.slot - INTERVAL / 2 for run in runs)
     return slots
+
+
+def slots_from(first: datetime, last: datetime) -> list[datetime]:
+    return [first, *slots_between(parse(INTERVAL), first, last)]
