@@ -27,13 +27,14 @@ from django_singlejob.lease import Grant, Lease
 from django_singlejob.leftovers import announce, forget, give_back
 from django_singlejob.memory import begun, follow, is_followed, pass_by, tell
 from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.queue import one_offs
 from django_singlejob.signals import lock_taken_over
 from django_singlejob.slots import Misfires, Policy, claim, reach
 from django_singlejob.timetable import latest_slot
 from django_singlejob.watch import Watch, bury
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.models import JobLock, JobStatus, OneOffJob
     from django_singlejob.querysets import JobStatusQuerySet
 
 logger = logging.getLogger("django_singlejob")
@@ -57,7 +58,7 @@ class Terms:
     """What is asked for: which lock, for which job (``""``: none), for how long, on which conditions.
 
     ``policy``: the job's schedule. ``is_scheduled``: it is asked for a slot that is due, or, a cron daemon being at it,
-    ``early``.
+    ``early``. ``one_off``: the one that it is asked for.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Terms:
     is_scheduled: bool = False
     early: timedelta = ZERO
     trigger: str | None = None
+    one_off: "OneOffJob | None" = None
 
     @classmethod
     def of(cls, name: str, *, lease: timedelta | None, heartbeat: bool, wait: timedelta | None, **others: Any) -> Self:
@@ -253,6 +255,8 @@ class Attempt:
 
     def _called(self, sight: _Sight) -> _Start:
         """A run that no schedule starts. It consumes no slot, also not that of a run whose holder died."""
+        if self.terms.one_off:
+            return _Start(attempt=self.terms.one_off.attempt + 1)
         dead = self._dead(sight)
         if dead and dead.slot is None and self._is_to_be_rerun(dead.attempt):
             return _Start(attempt=dead.attempt + 1)
@@ -306,7 +310,7 @@ class Attempt:
         is_cleared = sight.own.last_status == "abandoned" and self.terms.rerun_abandoned
         return ZERO if start.attempt > 1 or is_cleared else self.terms.min_interval
 
-    def _grant(self, sight: _Sight, start: _Start) -> Lease | None:
+    def _grant(self, sight: _Sight, start: _Start) -> Lease | Refusal | None:
         """``None``: somebody was faster, look again; nothing was written."""
         alias = database.alias()
         asked_at = local_now()
@@ -319,6 +323,9 @@ class Attempt:
             if not self._insert_or_take_over(sight.lock, self._row(**facts)):
                 database.roll_back(alias)
                 return None
+            if not self._claim():
+                database.roll_back(alias)
+                return Refusal(Reason.ALREADY_RAN)
         lease = Lease(self._granted(sight, asked_at=asked_at, **facts))
         tell(self.terms.own_name, start.misfires)
         if sight.lock:
@@ -331,6 +338,11 @@ class Attempt:
             return locks().grant(self.terms.name, row)
         # Never an INSERT here: if the row is gone, its holder was alive and has finished, and nothing is to be rerun.
         return locks().take_over(stale, row)
+
+    def _claim(self) -> bool:
+        """``False``: somebody else runs that one-off, or has, or it was cancelled."""
+        one_off = self.terms.one_off
+        return one_off is None or one_offs().claim(one_off, self.token, self.terms.holder)
 
     def _pass_gates(self, sight: _Sight, start: _Start) -> bool:
         is_own = sight.own is sight.gate

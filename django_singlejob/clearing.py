@@ -10,7 +10,6 @@ from django.db import Error
 
 from django_singlejob import database
 from django_singlejob.clock import backoff
-from django_singlejob.interrupt import is_told_to_end
 from django_singlejob.querysets import gates, locks
 from django_singlejob.watch import Watch, bury
 
@@ -22,21 +21,35 @@ logger = logging.getLogger("django_singlejob")
 TRIES = 10
 
 
+class Watchman:
+    """Tells the stale locks whose holders are dead, after watching them all for two heartbeat intervals of theirs."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, Watch] = {}
+        #: Whether there are stale locks of which he could not tell yet.
+        self.is_busy = False
+
+    def dead(self) -> list["JobLock"]:
+        """Those of which he can tell by now; to be asked again soon while he is busy."""
+        stale = {lock.name: lock for lock in locks().stale()}
+        self._watches = {name: self._watches.get(name) or Watch() for name in stale}
+        dead = [lock for name, lock in stale.items() if _is_dead(lock, self._watches[name])]
+        self.is_busy = len(dead) < len(stale)
+        return dead
+
+
 def dead_locks() -> Iterator["JobLock"]:
-    """The stale locks whose holders are dead, each as soon as that is known: it takes two heartbeat intervals of
-    theirs. They are watched all at once. Ends early when this process is told to."""
-    watches = {lock.name: Watch() for lock in locks().stale()}
+    """The stale locks whose holders are dead, each as soon as that is known."""
+    watchman = Watchman()
+    told = set()
     for pause in backoff():
-        stale = locks().stale().in_bulk(watches)
-        for name in watches.keys() - stale.keys():
-            del watches[name]
-        for name, lock in stale.items():
-            if _is_dead(lock, watches[name]):
-                del watches[name]
-                yield lock
-        if not watches or is_told_to_end():
-            return
         time.sleep(pause)
+        for lock in watchman.dead():
+            if lock.token not in told:
+                told.add(lock.token)
+                yield lock
+        if not watchman.is_busy:
+            return
 
 
 def _is_dead(lock: "JobLock", watch: Watch) -> bool:

@@ -4,8 +4,8 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from django_singlejob import runner
 from django_singlejob.acquisition import Refusal, Terms, acquire
@@ -14,8 +14,12 @@ from django_singlejob.heartbeat import kept_alive
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.lease import Lease
+from django_singlejob.orders import Order
 from django_singlejob.registry import Job, OnHeld, register, validate_name
 from django_singlejob.slots import CatchUp
+
+if TYPE_CHECKING:
+    from django_singlejob.models import OneOffJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,6 +33,24 @@ class _Runnable(Job, Generic[P, R]):
     def run(self, *args: P.args, **kwargs: P.kwargs) -> runner.Outcome:
         """Run the job, and tell what became of it. Raises what the job raises."""
         return runner.run(self, args, kwargs)
+
+    def using(self, *, run_after: datetime | None = None, priority: int = 0, queue_name: str = "default") -> Order:
+        """For a one-off that is not to be run as soon as somebody can: see ``Order``. Raises ``InvalidOrder``."""
+        return Order(
+            job_name=self.name,
+            max_attempts=self.most_attempts,
+            queue_name=queue_name,
+            priority=priority,
+            run_after=run_after,
+        )
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
+        """Have a worker run the job once, as soon as one can: see ``Order.enqueue``."""
+        return self.using().enqueue(*args, **kwargs)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
+        """The same, for an ``async def``."""
+        return await self.using().aenqueue(*args, **kwargs)
 
 
 class SingletonJob(_Runnable[P, R]):

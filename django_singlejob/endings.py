@@ -2,6 +2,7 @@
 
 import asyncio
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -14,7 +15,11 @@ TRACEBACK_LENGTH = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """What the gate and the history are told. ``is_failure``: it counts as one of consecutive failures."""
+    """What the gate and the history are told.
+
+    ``is_failure``: it counts as one of consecutive failures. ``aftermath``: what else is written in the transaction
+    that tells them.
+    """
 
     status: str
     duration: timedelta
@@ -22,6 +27,7 @@ class Ending:
     is_failure: bool = False
     error: str = ""
     traceback: str = ""
+    aftermath: Callable[[], object] | None = None
 
 
 def ending(failure: BaseException | None, *, duration: timedelta, acquire_duration: timedelta) -> Ending:

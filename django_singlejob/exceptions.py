@@ -15,6 +15,10 @@ class InvalidSchedule(SingleJobError, ValueError):
     """A schedule or a time zone that cannot be understood, or a schedule that is never due."""
 
 
+class InvalidOrder(SingleJobError, ValueError):
+    """A one-off job with arguments that are no JSON, or with options that cannot be."""
+
+
 class DuplicateJob(SingleJobError):
     """Two functions were registered as jobs under one name."""
 

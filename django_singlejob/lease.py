@@ -273,6 +273,8 @@ class Lease:
                 return is_uncertain
             if ending and self.grant.run_id:
                 runs().finish(self.grant.run_id, self.token, _run_result(ending))
+            if ending and ending.aftermath:
+                ending.aftermath()
             return True
 
     def _is_recorded(self, ending: Ending | None) -> bool:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django_singlejob import database
 from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.queue import one_offs
 
 logger = logging.getLogger("django_singlejob")
 
@@ -50,6 +51,7 @@ def _release_row(name: str, token: UUID) -> None:
         return
     with database.durable(alias):
         if gates().hold(name, token) and locks().release(name, token) and lock.run_id:
+            one_offs().give_back(token)
             runs().finish(lock.run_id, token, {"status": "interrupted", "error": "The process ended."})
 
 

@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.holder import COMMAND_LENGTH, HOSTNAME_LENGTH
 from django_singlejob.querysets import JobLockQuerySet, JobRunQuerySet, JobStatusQuerySet
+from django_singlejob.queue import OneOffJobQuerySet
 from django_singlejob.registry import NAME_LENGTH
 
 
@@ -160,3 +161,51 @@ class JobLock(models.Model):
     def holder(self) -> str:
         """For people: ``web-1, pid 4711``."""
         return f"{self.hostname}, pid {self.pid}"
+
+
+class OneOffJob(models.Model):
+    """A job to be run once, at or after an instant."""
+
+    class Status(models.TextChoices):
+        WAITING = "waiting", _("waiting")
+        IN_PROGRESS = "in_progress", _("in progress")
+        DONE = "done", _("done")
+        FAILED = "failed", _("failed")
+        CANCELLED = "cancelled", _("cancelled")
+
+    job_name = models.CharField(_("job"), max_length=NAME_LENGTH)
+    args = models.JSONField(_("arguments"), default=list, blank=True)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+    queue_name = models.CharField(_("queue"), max_length=NAME_LENGTH, default="default")
+    priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("-100 to 100; the highest is run first."))
+    status = models.CharField(_("status"), max_length=20, choices=Status, default=Status.WAITING)
+    run_after = models.DateTimeField(_("run after"))
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    heartbeat_at = models.DateTimeField(_("last heartbeat at"), null=True, blank=True)
+    version = models.PositiveBigIntegerField(_("version"), default=0, help_text=_("Grows with each change."))
+    token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Of the lock of its last run."))
+    attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("How often it was begun."))
+    max_attempts = models.PositiveIntegerField(_("most attempts"), default=1)
+    hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH, blank=True, default="")
+    pid = models.PositiveBigIntegerField(_("process id"), null=True, blank=True)
+    result = models.JSONField(_("result"), null=True, blank=True)
+    error = models.TextField(_("error"), blank=True, default="")
+    traceback = models.TextField(_("traceback"), blank=True, default="")
+    created_at = models.DateTimeField(_("created at"))
+
+    objects = OneOffJobQuerySet.as_manager()
+
+    if TYPE_CHECKING:  # annotated by OneOffJobQuerySet.next_due
+        now: datetime
+
+    class Meta:
+        verbose_name = _("one-off job")
+        verbose_name_plural = _("one-off jobs")
+        indexes = [
+            models.Index(fields=["status", "-priority", "run_after", "id"], name="singlejob_one_off_due"),
+            models.Index(fields=["status", "finished_at"], name="singlejob_one_off_finished"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_name} #{self.pk} ({self.status})"

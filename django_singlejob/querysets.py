@@ -31,23 +31,24 @@ Row = TypeVar("Row", "JobLock", "JobStatus")
 
 def locks() -> JobLockQuerySet:
     """The leases, on the database that decides."""
-    return cast("JobLockQuerySet", _rows("JobLock"))
+    return cast("JobLockQuerySet", rows("JobLock"))
 
 
 def gates() -> JobStatusQuerySet:
     """The gates, on the database that decides."""
-    return cast("JobStatusQuerySet", _rows("JobStatus"))
+    return cast("JobStatusQuerySet", rows("JobStatus"))
 
 
 def runs() -> JobRunQuerySet:
     """The history, on the database that decides."""
-    return cast("JobRunQuerySet", _rows("JobRun"))
+    return cast("JobRunQuerySet", rows("JobRun"))
 
 
-def _rows(model: str) -> QuerySet[Any]:
+def rows(model: str) -> QuerySet[Any]:
+    """The model's, on the database that decides."""
     # Looked up at use: this module may be imported before the apps are ready, the models may not.
-    rows: QuerySet[Any] = apps.get_model("django_singlejob", model)._default_manager.using(alias())
-    return rows
+    found: QuerySet[Any] = apps.get_model("django_singlejob", model)._default_manager.using(alias())
+    return found
 
 
 class JobLockQuerySet(QuerySet["JobLock"]):
@@ -94,13 +95,13 @@ class JobLockQuerySet(QuerySet["JobLock"]):
 
     def release(self, name: str, token: UUID) -> bool:
         """Delete the holder's own row. ``False``: it is no longer that holder's."""
-        return _delete(self.filter(name=name, token=token)) == 1
+        return delete_rows(self.filter(name=name, token=token)) == 1
 
     def clear(self, seen: JobLock, *, force: bool) -> bool:
         """Delete the row that was seen; ``False``: it is another one by now, or, unless ``force``, its holder lives."""
         if force:
-            return _delete(self.filter(name=seen.name, token=seen.token)) == 1
-        return _delete(self._unchanged(seen).stale()) == 1
+            return delete_rows(self.filter(name=seen.name, token=seen.token)) == 1
+        return delete_rows(self._unchanged(seen).stale()) == 1
 
     def _unchanged(self, seen: JobLock) -> JobLockQuerySet:
         return self.filter(name=seen.name, token=seen.token, heartbeats=seen.heartbeats)
@@ -264,7 +265,7 @@ class JobRunQuerySet(QuerySet["JobRun"]):
         pruned = 0
         # MySQL has no LIMIT in a subquery.
         while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
-            pruned += _delete(runs().filter(pk__in=keys))
+            pruned += delete_rows(runs().filter(pk__in=keys))
         return pruned
 
 
@@ -281,7 +282,8 @@ def _recently(min_interval: timedelta) -> Q:
     return Q(last_started_at__gt=DBNow() - min_interval, last_started_at__lte=DBNow() + min_interval)
 
 
-def _delete(rows: QuerySet[Any]) -> int:
+def delete_rows(rows: QuerySet[Any]) -> int:
+    """Delete them, in one conditional statement. Returns how many it were."""
     # delete() would first read the rows and then delete by primary key alone, as soon as any app listens to
     # post_delete: it would forget the token in between.
     return rows._raw_delete(rows.db)

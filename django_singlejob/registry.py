@@ -107,6 +107,11 @@ class Job:
         return self.retry_delay * factor if is_shorter else longest
 
     @property
+    def most_attempts(self) -> int:
+        """How often a one-off of it is begun at most, if its holders die or it fails."""
+        return max(self.max_attempts if self.rerun_abandoned else 1, self.retries + 1)
+
+    @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.func)
 

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from asgiref.sync import async_to_sync, sync_to_async
 
 from django_singlejob.acquisition import Attempt, Reason, Refusal, Terms, acquire
-from django_singlejob.clock import in_words, local_now, since
+from django_singlejob.clock import DBNow, in_words, local_now, since
 from django_singlejob.conf import ZERO
 from django_singlejob.endings import Ending, ending
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
@@ -23,12 +23,14 @@ from django_singlejob.heartbeat import kept_alive
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.lease import Lease
+from django_singlejob.orders import Order, is_json, one_off_result, place
 from django_singlejob.querysets import runs
+from django_singlejob.queue import one_offs
 from django_singlejob.registry import Job
 from django_singlejob.signals import job_finished, job_skipped, job_started
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobRun
+    from django_singlejob.models import JobRun, OneOffJob
 
 logger = logging.getLogger("django_singlejob")
 
@@ -125,6 +127,7 @@ def run(
     trigger: str = "call",
     command: Sequence[str] | None = None,
     early: timedelta = ZERO,
+    one_off: "OneOffJob | None" = None,
 ) -> Outcome:
     """Run the job if its lock can be had; with ``trigger="schedule"``, if a slot of its schedule is due as well, or
     will be within ``early``.
@@ -135,13 +138,14 @@ def run(
     with Window() as window:
         if job.is_async:
             return async_to_sync(run_async)(
-                job, args, kwargs, trigger=trigger, command=command, early=early, window=window
+                job, args, kwargs, trigger=trigger, command=command, early=early, one_off=one_off, window=window
             )
         asked_at = local_now()
-        answer = acquire(_terms(job, trigger, command, early))
+        answer = acquire(_terms(job, trigger, command, early, one_off))
         if isinstance(answer, Refusal):
             return _skip(job, answer)
-        execution = _Execution(job, answer, window, acquire_duration=since(asked_at))
+        call = _Call(args, kwargs or {}, one_off)
+        execution = _Execution(job, answer, window, call, acquire_duration=since(asked_at))
         try:
             with execution.surroundings():
                 execution.value = window.run(lambda: _call(job, args, kwargs or {}))
@@ -169,14 +173,16 @@ async def run_async(
     trigger: str = "call",
     command: Sequence[str] | None = None,
     early: timedelta = ZERO,
+    one_off: "OneOffJob | None" = None,
     window: Window | None = None,
 ) -> Outcome:
     """The same for an ``async def``. The job runs in the caller's event loop; a thread only asks the database."""
     asked_at = local_now()
-    answer = await _acquire(_terms(job, trigger, command, early))
+    answer = await _acquire(_terms(job, trigger, command, early, one_off))
     if isinstance(answer, Refusal):
         return _skip(job, answer)
-    execution = _Execution(job, answer, window or Window(), acquire_duration=since(asked_at))
+    call = _Call(args, kwargs or {}, one_off)
+    execution = _Execution(job, answer, window or Window(), call, acquire_duration=since(asked_at))
     try:
         with execution.surroundings():
             execution.value = await execution.window.run_async(lambda: job.func(*args, **kwargs or {}))
@@ -217,7 +223,9 @@ async def _to_the_end(function: Callable[[], T]) -> tuple[T, asyncio.CancelledEr
     return call.result(), cancelled
 
 
-def _terms(job: Job, trigger: str, command: Sequence[str] | None, early: timedelta) -> Terms:
+def _terms(
+    job: Job, trigger: str, command: Sequence[str] | None, early: timedelta, one_off: "OneOffJob | None" = None
+) -> Terms:
     return Terms.of(
         job.lock,
         lease=job.lease,
@@ -232,6 +240,7 @@ def _terms(job: Job, trigger: str, command: Sequence[str] | None, early: timedel
         is_scheduled=trigger == "schedule",
         early=early,
         trigger=trigger,
+        one_off=one_off,
     )
 
 
@@ -251,14 +260,23 @@ def held_message(name: str, refusal: Refusal) -> str:
     return f"The lock {name!r} was not granted: {refusal.reason.label}."
 
 
+class _Call(NamedTuple):
+    """What the job was called with; ``one_off``: the one that asked for it, if one did."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    one_off: "OneOffJob | None"
+
+
 class _Execution:
     """What stands around a body, and what becomes of it."""
 
-    def __init__(self, job: Job, lease: Lease, window: Window, *, acquire_duration: timedelta) -> None:
+    def __init__(self, job: Job, lease: Lease, window: Window, call: _Call, *, acquire_duration: timedelta) -> None:
         self.window = window
         self.value: Any = None
         self._job = job
         self._lease = lease
+        self._call = call
         self._run = CurrentRun(job=job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
         self._acquire_duration = acquire_duration
         self._started_at = local_now()
@@ -276,7 +294,7 @@ class _Execution:
         """Give the lock back, tell everybody, and raise what there is to raise: the job's own exception first."""
         self.window.close()
         end = ending(self.failure, duration=since(self._started_at), acquire_duration=self._acquire_duration)
-        loss = self._give_back(end)
+        loss = self._give_back(replace(end, aftermath=self._aftermath(end)))
         error = self.failure or loss
         if not self._lease.is_inherited:
             status = "failed" if loss and not self.failure else end.status
@@ -294,6 +312,21 @@ class _Execution:
         return Outcome(
             status="successful", value=self.value, run_id=grant.run_id, duration=end.duration, slot=grant.slot
         )
+
+    def _aftermath(self, end: Ending) -> Callable[[], object] | None:
+        """What becomes of the one-off that asked for this run; or the one that shall run it again after a failure."""
+        call, job = self._call, self._job
+        if call.one_off:
+            result = one_off_result(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
+            return partial(one_offs().finish, self._lease.token, result)
+        if not end.is_failure or not job.retries:
+            return None
+        if not is_json([call.args, dict(call.kwargs)]):
+            logger.error("The job %r is not tried again: its arguments are no JSON.", job.name)
+            return None
+        order = Order(job_name=job.name, max_attempts=job.most_attempts)
+        again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
+        return partial(place, order, call.args, call.kwargs, attempt=1, run_after=again_at)
 
     def _give_back(self, end: Ending) -> LeaseLost | None:
         """``None``: it was ours to the end."""

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -9,24 +10,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import Error
+from django.db.models import IntegerField, Value
 
 from django_singlejob import database, registry, runner
-from django_singlejob.clearing import clear, dead_locks
-from django_singlejob.clock import in_words
+from django_singlejob.clearing import Watchman, clear
+from django_singlejob.clock import backoff, in_words, local_now, since
 from django_singlejob.conf import ZERO, options
 from django_singlejob.endings import status_of, summary
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, UnsafeTransaction
 from django_singlejob.interrupt import is_told_to_end
 from django_singlejob.memory import follow, is_ahead, is_followed, leave
 from django_singlejob.querysets import gates, locks
+from django_singlejob.queue import one_offs
 from django_singlejob.registry import Job
 from django_singlejob.signals import lock_taken_over
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobStatus
+    from django_singlejob.models import JobStatus, OneOffJob
 
 logger = logging.getLogger("django_singlejob")
 
+# Many one-offs do not keep a slot waiting for longer than one of them and so many seconds.
+DUE_JOBS_EVERY = timedelta(seconds=1)
 # After these nothing more is to be expected of the pass.
 _FINAL = (JobInterrupted, DatabaseUnreachable, UnsafeTransaction)
 
@@ -39,22 +44,75 @@ class Report(NamedTuple):
     error: BaseException | None = None
 
 
-def tick() -> Iterator[Report]:
-    """Run each job that has a slot which is due; then clear the locks whose holders died, and run their slots again.
+def tick(queues: Sequence[str] = ()) -> Iterator[Report]:
+    """One pass: keep up with the code, run what is due, and stay until it is known of each stale lock whether its
+    holder is dead. Raises database errors."""
+    keep_up()
+    watchman = Watchman()
+    for pause in backoff():
+        time.sleep(pause)
+        yield from run_what_is_due(watchman, queues)
+        if not watchman.is_busy or is_told_to_end():
+            return
+
+
+def run_what_is_due(watchman: Watchman, queues: Sequence[str] = ()) -> Iterator[Report]:
+    """Clear the locks whose holders died; run each job that has a slot which is due, or is to be run again since its
+    holder died; then the one-offs that are due, of these queues (none named: of all).
 
     A job that fails stops no other. What others were faster with is reported as skipped; jobs that this release of the
     code does not know are not run. Raises database errors.
     """
-    keep_up()
+    for lock in watchman.dead():
+        if clear(lock, error="The holder died; a tick cleared the lock."):
+            logger.warning("The lock %r was cleared: its holder (%s) is dead.", lock.name, lock.holder)
+            lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
     for report in _run_all(due_jobs()):
         yield report
         if isinstance(report.error, DatabaseUnreachable):
             return  # each job would wait for it
-    for lock in dead_locks():
-        if clear(lock, error="The holder died; a tick cleared the lock."):
-            logger.warning("The lock %r was cleared: its holder (%s) is dead.", lock.name, lock.holder)
-            lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
-        yield from _run_all(job for job in due_jobs() if job.lock == lock.name)
+    yield from _run_one_offs(queues)
+
+
+def is_anything_due(queues: Sequence[str] = ()) -> bool:
+    """Whether it is worth while to look closer. Takes one query, whatever there is."""
+    here = Value(1, output_field=IntegerField())
+    one, *others = (
+        rows.order_by().values_list(here)
+        for rows in (gates().due(), locks().stale(), one_offs().in_queues(queues).due())
+    )
+    return bool(one.union(*others, all=True)[:1])
+
+
+def _run_one_offs(queues: Sequence[str]) -> Iterator[Report]:
+    passed: set[str] = set()
+    until, looked_at = None, local_now()
+    while row := one_offs().in_queues(queues).next_due(until, passed):
+        # Those that come later are left to the next tick, or one that enqueues itself would never end it.
+        until = until or row.now
+        if is_told_to_end():
+            return
+        if not registry.is_known(row.job_name):
+            passed.add(row.job_name)  # of another release of the code
+            continue
+        report = _run_one_off(registry.get(row.job_name), row)
+        yield report
+        if isinstance(report.error, _FINAL):
+            return
+        if report.outcome and report.outcome.reason:
+            # It waits its turn, and so do the others of its job.
+            passed.add(row.job_name)
+        if since(looked_at) >= DUE_JOBS_EVERY:
+            yield from _run_all(due_jobs())
+            looked_at = local_now()
+
+
+def _run_one_off(job: Job, row: "OneOffJob") -> Report:
+    asked = replace(job, on_held="skip", wait=None)
+    report = _attempt(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row))
+    if report.error:
+        _log(job, report.error)
+    return report._replace(job=job)
 
 
 def _run_all(jobs: Iterable[Job]) -> Iterator[Report]:
@@ -80,7 +138,9 @@ def _log(job: Job, error: BaseException) -> None:
 
 def keep_up() -> None:
     """Have the database follow the schedules as they stand in the code: those that are new or changed begin at their
-    next slot from now, those that are no more are forgotten. A restart alone changes nothing."""
+    next slot from now, those that are no more are forgotten. A restart alone changes nothing. One-offs whose lock was
+    deleted by hand are put back."""
+    one_offs().abandon_orphans("Its lock was deleted by hand.")
     statuses = gates().scheduled()
     for status in statuses.values():
         if registry.is_known(status.name) and registry.get(status.name).schedule is None:
@@ -132,7 +192,7 @@ def run_due(
     """
     most = options().max_catch_up if job.catch_up == "all" else 1
     for count in range(most):
-        report = _attempt(job, args, kwargs, early)
+        report = _attempt(job, partial(runner.run, job, args, kwargs, trigger="schedule", early=early))
         is_over = report.error is None and report.outcome is not None and report.outcome.reason is not None
         if not (is_over and count):
             yield report
@@ -140,10 +200,10 @@ def run_due(
             return
 
 
-def _attempt(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, early: timedelta) -> Report:
+def _attempt(job: Job, run: Callable[[], runner.Outcome]) -> Report:
     pid = os.getpid()
     try:
-        return Report(job, runner.run(job, args, kwargs, trigger="schedule", early=early))
+        return Report(job, run())
     except BaseException as error:
         is_ours = not isinstance(error, KeyboardInterrupt | GeneratorExit) or isinstance(error, JobInterrupted)
         if not is_ours or os.getpid() != pid:

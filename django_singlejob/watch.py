@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from django_singlejob import database
 from django_singlejob.clock import local_now, since
 from django_singlejob.querysets import gates, runs
+from django_singlejob.queue import one_offs
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -41,5 +42,6 @@ class Watch:
 def bury(dead: "JobLock", error: str) -> None:
     """Record the death of a holder whose lock is taken from it, in the same transaction."""
     runs().abandon(dead, error)
+    one_offs().abandon(dead, error)
     if dead.job_name:
         gates().abandon(dead)

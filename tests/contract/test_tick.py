@@ -142,6 +142,7 @@ def test_who_is_dead_is_looked_at_last_for_that_takes_a_while(slots: int) -> Non
     die_running(job)
     let_pass(job, slots)
     fall_behind(scheduled("due", schedule=hourly(ago=MINUTE)))
+    locks().update(heartbeat_interval=BEAT)
     assert names() == ["due", "dead"]
 
 

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -18,6 +18,7 @@ from django_singlejob.clock import in_words
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.interrupt import Signals, deferred_signals
+from django_singlejob.management.arguments import seconds
 from django_singlejob.management.child import Child
 from django_singlejob.management.results import EX_USAGE, Result, of_error, of_outcome
 from django_singlejob.scheduler import Report, run_due
@@ -56,11 +57,11 @@ class Command(BaseCommand):
             metavar="JSON",
             help="The job's arguments: a JSON list, or an object of keyword arguments.",
         )
-        parser.add_argument("--wait", type=_seconds, metavar="S", help="Keeps trying for so many seconds.")
-        parser.add_argument("--lease", type=_seconds, metavar="S", help="How long the right lasts without a heartbeat.")
+        parser.add_argument("--wait", type=seconds, metavar="S", help="Keeps trying for so many seconds.")
+        parser.add_argument("--lease", type=seconds, metavar="S", help="How long the right lasts without a heartbeat.")
         parser.add_argument(
             "--min-interval",
-            type=_seconds,
+            type=seconds,
             metavar="S",
             help="Not again sooner than so many seconds after the last start (default: the job's own; for one that "
             'has no schedule, SINGLEJOB["MIN_INTERVAL"]): servers whose cron clocks differ then run it once.',
@@ -163,16 +164,6 @@ def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
         return words, False, []
     where = words.index("--")
     return words[:where], True, words[where + 1 :]
-
-
-def _seconds(text: str) -> timedelta:
-    try:
-        duration = timedelta(seconds=float(text))
-    except (ValueError, OverflowError):
-        duration = None
-    if duration is None or duration < ZERO:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds.")
-    return duration
 
 
 def _status(text: str) -> int:

@@ -1,0 +1,50 @@
+"""What a server does all day: one pass after the other over what is due."""
+
+import logging
+import random
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from django.db import Error
+
+from django_singlejob import database
+from django_singlejob.clearing import Watchman
+from django_singlejob.clock import backoff, local_now, since
+from django_singlejob.interrupt import is_told_to_end
+from django_singlejob.scheduler import Report, is_anything_due, keep_up, run_what_is_due
+
+logger = logging.getLogger("django_singlejob")
+
+# What a release of the code changes need not be looked at each second.
+KEEP_UP_EVERY = timedelta(minutes=1)
+# How often one that sleeps looks whether it is told to end. Seconds.
+_NAP = 0.1
+
+
+def work(interval: timedelta, queues: Sequence[str] = ()) -> Iterator[Report]:
+    """Run what is due until this process is told to end, looking each ``interval``, or a bit sooner or later so that
+    servers spread out. While nothing is due that takes one query. It goes on when the database comes back."""
+    watchman, kept_up_at, pauses = Watchman(), float("-inf"), backoff(interval.total_seconds())
+    while not is_told_to_end():
+        try:
+            if since(kept_up_at) >= KEEP_UP_EVERY:
+                keep_up()
+                kept_up_at = local_now()
+            if is_anything_due(queues):
+                yield from run_what_is_due(watchman, queues)
+            pauses = backoff(interval.total_seconds())
+            _pause(interval.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311
+        except Error as error:
+            if not (database.is_connection_lost(error) or database.is_transient(error)):
+                raise
+            logger.warning("The database does not answer, which is tried again: %s", error)
+            database.drop(database.alias())
+            _pause(next(pauses) or interval.total_seconds())
+
+
+def _pause(seconds: float) -> None:
+    # A signal is remembered, and ends no sleep.
+    end = local_now() + seconds
+    while not is_told_to_end() and (left := end - local_now()) > 0:
+        time.sleep(min(left, _NAP))

@@ -1,0 +1,502 @@
+"""One-off jobs: each is run once, by whoever is there, under its job's lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+
+from django_singlejob import current_run, registry, runner, singleton_job
+from django_singlejob.acquisition import Reason
+from django_singlejob.clearing import clear
+from django_singlejob.clock import DBNow
+from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.interrupt import deferred_signals
+from django_singlejob.leftovers import give_back
+from django_singlejob.querysets import gates, locks
+from django_singlejob.queue import one_offs
+from django_singlejob.scheduler import keep_up, tick
+from tests.contract.acts import (
+    HOUR,
+    MINUTE,
+    all_at_once,
+    expire,
+    is_free,
+    last_run,
+    lock,
+    start_run,
+    take,
+    ticked,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django_singlejob.lease import Lease
+    from django_singlejob.models import OneOffJob
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+on_either_lock = pytest.mark.parametrize("name", ["mail", "shop"])
+
+
+def mailing(body: Callable[..., Any] | None = None, **settings: Any) -> Any:
+    """A job that returns its arguments."""
+    return singleton_job("mail", **settings)(body or (lambda *args, **kwargs: [args, kwargs]))
+
+
+def the_one_off() -> OneOffJob:
+    return one_offs().get()
+
+
+def begin(job: Any, row: OneOffJob, **terms: Any) -> Lease:
+    """Somebody runs it, and goes on."""
+    return start_run(job.name, name=job.lock, one_off=row, max_attempts=job.max_attempts, **terms)
+
+
+def statuses() -> list[tuple[str, int]]:
+    return list(one_offs().order_by("pk").values_list("status", "attempt"))
+
+
+# --- asked for
+
+
+def test_it_waits_until_a_tick_runs_it_once() -> None:
+    row = mailing().enqueue("hello", [1, None], copies=2)
+    assert (row.status, row.attempt, row.priority, row.queue_name) == ("waiting", 0, 0, "default")
+    assert timedelta() <= datetime.now(UTC) - row.run_after < MINUTE
+    (report,) = tick()
+    assert report.outcome
+    assert report.outcome.status == "successful"
+    row = the_one_off()
+    assert (row.status, row.attempt, row.result, row.error) == ("done", 1, [["hello", [1, None]], {"copies": 2}], "")
+    assert row.started_at
+    assert row.finished_at
+    assert (last_run("mail").trigger, last_run("mail").attempt, last_run("mail").status) == ("one_off", 1, "successful")
+    assert is_free("mail")
+    assert ticked() == []
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_inside_a_transaction_it_is_seen_when_that_is_committed(is_committed: bool) -> None:
+    job = mailing()
+    with transaction.atomic():
+        job.enqueue()
+        transaction.set_rollback(not is_committed)
+    assert len(ticked()) == is_committed
+
+
+def test_not_before_its_time() -> None:
+    job = mailing()
+    job.using(run_after=datetime.now(UTC) + HOUR).enqueue("later")
+    job.using(run_after=datetime.now(UTC) - HOUR).enqueue("now")
+    ticked()
+    assert statuses() == [("waiting", 0), ("done", 1)]
+
+
+def test_the_highest_priority_goes_first_then_the_one_that_waits_the_longest() -> None:
+    ran: list[str] = []
+    job = mailing(ran.append)
+    for name, priority, ago in [("third", 0, 2), ("fourth", 0, 1), ("last", -5, 9), ("first", 7, 1), ("second", 7, 0)]:
+        job.using(priority=priority, run_after=datetime.now(UTC) - ago * HOUR).enqueue(name)
+    ticked()
+    assert ran == ["first", "second", "third", "fourth", "last"]
+
+
+def test_a_worker_of_some_queues_leaves_the_others() -> None:
+    job = mailing()
+    for name in "slow", "fast", "default":
+        job.using(queue_name=name).enqueue()
+    list(tick(["fast", "slow"]))
+    assert dict(one_offs().values_list("queue_name", "status")) == {
+        "slow": "done",
+        "fast": "done",
+        "default": "waiting",
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ([object()], "argument 0 is <object"),
+        ([[{"a": {1, 2}}]], r"argument 0\[0\]\['a'\] is {1, 2}, of the type set"),
+        ([float("nan")], "argument 0 is nan"),
+        ([{1: 2}], "argument 0 has the key 1, which is no string"),
+        ([2**63], "more than 64 bits"),
+        (["\0"], "NUL"),
+        ([{"\ud800": 1}], "a key of argument 0 has a character"),
+        ([datetime(2026, 1, 1, tzinfo=UTC)], "of the type datetime"),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_place(args: list[Any], told: str) -> None:
+    job = mailing()
+    with pytest.raises(InvalidOrder, match=told):
+        job.enqueue(*args)
+    assert not one_offs().exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"priority": 101},
+        {"priority": 0.5},
+        {"queue_name": ""},
+        {"queue_name": "q" * 201},
+        {"run_after": datetime(2026, 1, 1)},  # noqa: DTZ001
+        {"run_after": MINUTE},
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOrder):
+        mailing().using(**options)
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    -(2**63),
+    1.5,
+    "",
+    "h\u00e9 \U0001f600 'quoted' \\\\",
+    [],
+    {},
+    [[{"a": [None, 1e300]}]],
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_what_is_json_comes_back_as_it_was(value: Any) -> None:
+    mailing(lambda given: given).enqueue(value)
+    ticked()
+    assert (the_one_off().args, the_one_off().result) == ([value], value)
+
+
+def test_a_result_that_is_no_json_is_not_kept_and_no_failure() -> None:
+    mailing(current_run).enqueue()
+    ticked()
+    assert (the_one_off().status, the_one_off().result) == ("done", None)
+
+
+def test_it_can_be_asked_for_in_a_coroutine() -> None:
+    row = async_to_sync(mailing().aenqueue)(1)
+    assert row.args == [1]
+
+
+def test_an_async_job_is_run_too() -> None:
+    async def send(text: str) -> str:
+        return text.upper()
+
+    mailing(send).enqueue("hi")
+    ticked()
+    assert the_one_off().result == "HI"
+
+
+# --- one copy
+
+
+@on_either_lock
+def test_one_that_finds_the_lock_held_waits_and_burns_no_attempt(name: str) -> None:
+    job = mailing(lock=name)
+    for _ in range(3):
+        job.enqueue()
+    lease = take(name)
+    (report,) = tick()
+    assert report.outcome
+    assert report.outcome.reason == Reason.HELD
+    assert statuses() == [("waiting", 0)] * 3
+    assert lease.release()
+    assert len(ticked()) == 3
+    assert statuses() == [("done", 1)] * 3
+
+
+def test_it_does_not_hold_up_those_of_other_jobs() -> None:
+    mailing().using(priority=10).enqueue()
+    singleton_job("other")(lambda: None).enqueue()
+    take("mail")
+    ticked()
+    assert dict(one_offs().values_list("job_name", "status")) == {"mail": "waiting", "other": "done"}
+
+
+@on_either_lock
+def test_of_many_servers_each_is_run_by_one(name: str) -> None:
+    running: list[int] = []
+    ran: list[int] = []
+
+    def send(number: int) -> None:
+        running.append(number)
+        assert running == [number]
+        ran.append(number)
+        running.remove(number)
+
+    job = mailing(send, lock=name)
+    for number in range(20):
+        job.enqueue(number)
+    all_at_once([tick_until_none_waits] * 4)
+    assert sorted(ran) == list(range(20))
+    assert statuses() == [("done", 1)] * 20
+
+
+def tick_until_none_waits() -> None:
+    while one_offs().filter(status__in=["waiting", "in_progress"]).exists():
+        list(tick())
+
+
+@on_either_lock
+def test_two_who_saw_the_same_one_run_it_once(name: str) -> None:
+    job = mailing(lock=name)
+    for _ in range(5):
+        row = job.enqueue()
+        outcomes = all_at_once([partial(runner.run, job, trigger="one_off", one_off=row)] * 4)
+        assert sorted(outcome.status for outcome in outcomes) == ["skipped"] * 3 + ["successful"]
+    assert statuses() == [("done", 1)] * 5
+
+
+def test_one_that_was_done_or_cancelled_since_it_was_seen_is_not_run() -> None:
+    job = mailing()
+    row = job.enqueue()
+    ticked()
+    assert runner.run(job, trigger="one_off", one_off=row).reason == Reason.ALREADY_RAN
+    row = job.enqueue()
+    assert one_offs().cancel() == 1
+    assert runner.run(job, trigger="one_off", one_off=row).reason == Reason.ALREADY_RAN
+    assert statuses() == [("done", 1), ("cancelled", 0)]
+    assert is_free("mail")
+
+
+def test_a_paused_job_keeps_its_one_offs() -> None:
+    job = mailing()
+    job()
+    job.enqueue()
+
+    gates().update(paused=True)
+    ticked()
+    assert statuses() == [("waiting", 0)]
+    gates().update(paused=False)
+    ticked()
+    assert statuses() == [("done", 1)]
+
+
+def test_a_job_that_this_release_does_not_know_is_left_alone() -> None:
+    mailing().using(priority=5).enqueue()
+    registry._jobs.clear()
+    singleton_job("other")(lambda: None).enqueue()
+    ticked()
+    assert statuses() == [("waiting", 0), ("done", 1)]
+
+
+def test_one_that_enqueues_itself_does_not_keep_a_tick_from_ending() -> None:
+    def again(number: int) -> None:
+        job.enqueue(number + 1)
+
+    job = mailing(again)
+    job.enqueue(0)
+    assert len(ticked()) <= 2
+    assert one_offs().waiting().count() == 1
+
+
+# --- failure
+
+
+def fail(*_: Any) -> None:
+    raise ZeroDivisionError("five")
+
+
+def test_one_that_fails_has_failed() -> None:
+    mailing(fail).enqueue()
+    (report,) = tick()
+    assert type(report.error) is ZeroDivisionError
+    row = the_one_off()
+    assert (row.status, row.attempt, row.error) == ("failed", 1, "ZeroDivisionError: five")
+    assert "in fail" in row.traceback
+    assert row.finished_at
+    assert ticked() == []
+
+
+def test_with_retries_it_is_tried_again_later_and_later() -> None:
+    mailing(fail, retries=2, retry_delay=10 * MINUTE).enqueue()
+    for attempt, delay in [(1, 10), (2, 20)]:
+        ticked()
+        assert statuses() == [("waiting", attempt)]
+        wait = the_one_off().run_after - datetime.now(UTC)
+        assert delay - 2 < wait / MINUTE < delay + 1
+        assert ticked() == []
+        one_offs().update(run_after=DBNow())
+    ticked()
+    assert statuses() == [("failed", 3)]
+    assert ticked() == []
+
+
+def test_until_it_succeeds() -> None:
+    runs: list[int] = []
+
+    def fail_twice() -> str:
+        run = current_run()
+        assert run
+        runs.append(run.attempt)
+        if len(runs) < 3:
+            fail()
+        return "sent"
+
+    mailing(fail_twice, retries=5, retry_delay=timedelta()).enqueue()
+    for _ in range(3):
+        ticked()
+    row = the_one_off()
+    assert (runs, row.status, row.result, row.error, row.traceback) == ([1, 2, 3], "done", "sent", "", "")
+
+
+@pytest.mark.parametrize("trigger", ["call", "command", "schedule"])
+def test_a_run_that_fails_is_tried_again_as_a_one_off_with_its_arguments(trigger: str) -> None:
+    ran: list[Any] = []
+
+    def fail_once(*args: Any, **kwargs: Any) -> None:
+        ran.append((args, kwargs))
+        if len(ran) == 1:
+            fail()
+
+    job = mailing(fail_once, retries=1, retry_delay=10 * MINUTE, schedule=timedelta(days=10_000))
+    keep_up()
+    if trigger == "schedule":
+        gates().update(next_slot=datetime(2024, 9, 5, tzinfo=UTC))
+    with pytest.raises(ZeroDivisionError):
+        runner.run(job, [1], {"a": 2}, trigger=trigger)
+    row = the_one_off()
+    assert (row.status, row.attempt, row.args, row.kwargs) == ("waiting", 1, [1], {"a": 2})
+    assert 8 < (row.run_after - datetime.now(UTC)) / MINUTE < 11
+    one_offs().update(run_after=DBNow())
+    ticked()
+    assert ran == [((1,), {"a": 2})] * 2
+    assert (statuses(), last_run("mail").attempt) == ([("done", 2)], 2)
+
+
+def test_arguments_that_are_no_json_cannot_be_tried_again_which_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    job = mailing(fail, retries=1)
+    with pytest.raises(ZeroDivisionError):
+        job(object())
+    assert "'mail' is not tried again: its arguments are no JSON" in caplog.text
+    assert not one_offs().exists()
+    assert is_free("mail")
+
+
+def test_one_that_is_told_to_end_is_begun_again_and_burns_no_attempt() -> None:
+    def be_told() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            pass
+
+    job = mailing(be_told)
+    job.enqueue()
+    job.enqueue()
+    with deferred_signals():
+        (report,) = tick()
+    assert type(report.error).__name__ == "JobInterrupted"
+    assert statuses() == [("waiting", 0)] * 2
+    assert is_free("mail")
+
+
+def test_one_that_runs_for_too_long_has_failed() -> None:
+    def hang() -> None:
+        while True:
+            pass
+
+    mailing(hang, max_runtime=timedelta(seconds=0.2)).enqueue()
+    ticked()
+    assert statuses() == [("failed", 1)]
+
+
+# --- death
+
+
+@on_either_lock
+@pytest.mark.parametrize("how", ["tick", "take over", "clear"])
+def test_when_its_holder_dies_it_is_begun_again(name: str, how: str) -> None:
+    job = mailing(lock=name)
+    begin(job, job.enqueue("hello"))
+    assert statuses() == [("in_progress", 1)]
+    expire(name)
+    if how == "take over":
+        take(name).release()
+    elif how == "clear":
+        assert clear(lock(name))
+    ticked()
+    row = the_one_off()
+    assert (row.status, row.attempt, row.result) == ("done", 2, [["hello"], {}])
+
+
+def test_not_while_it_lives() -> None:
+    job = mailing()
+    lease = begin(job, job.enqueue())
+    ticked()
+    assert statuses() == [("in_progress", 1)]
+    assert lease.release()
+
+
+def test_after_so_many_attempts_it_has_failed() -> None:
+    job = mailing(max_attempts=2)
+    job.enqueue()
+    for status in "waiting", "failed":
+        begin(job, the_one_off())
+        expire("mail")
+        assert clear(lock("mail"))
+        assert the_one_off().status == status
+    assert ticked() == []
+    assert the_one_off().error == "The lock was cleared."
+    assert the_one_off().finished_at
+
+
+def test_who_was_taken_for_dead_cannot_end_it() -> None:
+    job = mailing()
+    zombie = begin(job, job.enqueue())
+    expire("mail")
+    ticked()
+    done = one_offs().values().get()
+    assert not one_offs().finish(zombie.token, {"status": "failed"})
+    assert not zombie.release()
+    assert one_offs().values().get() == done
+    assert statuses() == [("done", 2)]
+
+
+def test_a_lock_that_was_deleted_by_hand_leaves_none_in_progress_for_ever() -> None:
+    job = mailing()
+    begin(job, job.enqueue())
+    assert one_offs().abandon_orphans("gone") == 0
+
+    locks().all()._raw_delete("default")
+    ticked()
+    assert statuses() == [("done", 2)]
+
+
+def test_a_process_that_ends_puts_it_back() -> None:
+    job = mailing()
+    lease = begin(job, job.enqueue())
+    give_back(lease.token)
+    assert statuses() == [("waiting", 0)]
+    assert is_free("mail")
+
+
+# --- ended
+
+
+def test_only_those_that_wait_can_be_cancelled() -> None:
+    job = mailing()
+    rows = [job.enqueue() for _ in range(3)]
+    one_offs().filter(pk=rows[0].pk).update(status="done")
+    begin(job, rows[1])
+    assert one_offs().cancel() == 1
+    assert [status for status, _ in statuses()] == ["done", "in_progress", "cancelled"]
+
+
+def test_only_those_that_ended_long_ago_are_pruned() -> None:
+    job = mailing()
+    for status in "waiting", "in_progress", "done", "failed", "cancelled":
+        job.enqueue()
+        one_offs().filter(pk=one_offs().latest("pk").pk).update(status=status, finished_at=DBNow() - HOUR)
+    assert one_offs().surplus(2 * HOUR).prune() == 0
+    assert one_offs().surplus(MINUTE).prune(batch=2) == 3
+    assert [status for status, _ in statuses()] == ["waiting", "in_progress"]
