@@ -41,6 +41,8 @@ logger = logging.getLogger("django_singlejob")
 
 # For how long it is tried again while others are in the way, or the database does not answer. Seconds.
 PERSEVERANCE = 5.0
+# However long the lease: whoever wants the lock of a dead holder watches for two intervals.
+LONGEST_INTERVAL = timedelta(minutes=1)
 
 
 class Reason(models.TextChoices):
@@ -80,7 +82,7 @@ class Terms:
     def of(cls, name: str, *, lease: timedelta | None, heartbeat: bool, wait: timedelta | None, **others: Any) -> Self:
         """With what the settings say where nothing else is asked for."""
         duration = lease or options().lease
-        interval = duration / options().heartbeats_per_lease if heartbeat else None
+        interval = min(duration / options().heartbeats_per_lease, LONGEST_INTERVAL) if heartbeat else None
         return cls(name=name, lease=duration, heartbeat_interval=interval, wait=wait or ZERO, **others)
 
     @property
@@ -306,9 +308,11 @@ class Attempt:
         return self.terms.rerun_abandoned and attempt < self.terms.max_attempts
 
     def _min_interval(self, sight: _Sight, start: _Start) -> timedelta:
-        # It is not too soon for a run that is in the place of a dead one.
-        is_cleared = sight.own.last_status == "abandoned" and self.terms.rerun_abandoned
-        return ZERO if start.attempt > 1 or is_cleared else self.terms.min_interval
+        # It is not too soon for a run that is in the place of a dead one, unless too many have died.
+        dead, own = self._dead(sight), sight.own
+        deaths = dead.attempt if dead else own.consecutive_failures
+        is_replacement = (dead or own.last_status == "abandoned") and self._is_to_be_rerun(deaths)
+        return ZERO if start.attempt > 1 or is_replacement else self.terms.min_interval
 
     def _grant(self, sight: _Sight, start: _Start) -> Lease | Refusal | None:
         """``None``: somebody was faster, look again; nothing was written."""

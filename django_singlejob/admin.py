@@ -1,4 +1,4 @@
-"""The admin: who holds what, and what has run. It only shows."""
+"""The admin: who holds what, what has run, and what waits to be run. It only shows."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,8 +7,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.models import JobLock, JobRun, JobStatus
+from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from django_singlejob.querysets import JobLockQuerySet, gates, locks, runs
+from django_singlejob.queue import one_offs
 
 if TYPE_CHECKING:
     BaseAdmin = admin.ModelAdmin[Any]
@@ -102,3 +103,24 @@ class JobRunAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobRun]:
         return runs()
+
+
+@admin.register(OneOffJob)
+class OneOffJobAdmin(ReadOnlyAdmin):
+    list_display = [
+        "job_name",
+        "status",
+        "queue_name",
+        "priority",
+        "run_after",
+        "attempt",
+        "started_at",
+        "finished_at",
+        "error",
+    ]
+    list_filter = ["status"]
+    search_fields = ["job_name", "queue_name", "hostname"]
+    ordering = ["-pk"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[OneOffJob]:
+        return one_offs()

@@ -26,15 +26,16 @@ class Watchman:
 
     def __init__(self) -> None:
         self._watches: dict[str, Watch] = {}
-        #: Whether there are stale locks of which he could not tell yet.
-        self.is_busy = False
+        #: The names of the stale locks of which he could not tell yet, and of their jobs.
+        self.watched: set[str] = set()
 
     def dead(self) -> list["JobLock"]:
-        """Those of which he can tell by now; to be asked again soon while he is busy."""
+        """Those of which he can tell by now; to be asked again soon while some are watched."""
         stale = {lock.name: lock for lock in locks().stale()}
         self._watches = {name: self._watches.get(name) or Watch() for name in stale}
         dead = [lock for name, lock in stale.items() if _is_dead(lock, self._watches[name])]
-        self.is_busy = len(dead) < len(stale)
+        watched = [lock for lock in stale.values() if lock not in dead]
+        self.watched = {name for lock in watched for name in (lock.name, lock.job_name)}
         return dead
 
 
@@ -48,7 +49,7 @@ def dead_locks() -> Iterator["JobLock"]:
             if lock.token not in told:
                 told.add(lock.token)
                 yield lock
-        if not watchman.is_busy:
+        if not watchman.watched:
             return
 
 

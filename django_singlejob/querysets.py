@@ -7,7 +7,7 @@ they resurrect a row, or end the lease of a successor.
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.apps import apps
@@ -20,11 +20,12 @@ from django_singlejob.database import alias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import timedelta
     from uuid import UUID
 
     from django_singlejob.holder import Holder
     from django_singlejob.models import JobLock, JobRun, JobStatus
+
+MILLISECOND = timedelta(milliseconds=1)
 
 Row = TypeVar("Row", "JobLock", "JobStatus")
 
@@ -134,8 +135,11 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def unchanged(self, seen: JobStatus) -> JobStatusQuerySet:
         """The row if its schedule stands where it was seen, and nobody has begun a run since."""
         # Of these, each start and each move of a schedule adds to the fence. The rest is for edits by hand.
-        at = {"schedule": seen.schedule, "time_zone": seen.time_zone, "next_slot": seen.next_slot}
-        return self.filter(name=seen.name, fence=seen.fence, **at)
+        rows = self.filter(name=seen.name, fence=seen.fence, schedule=seen.schedule, time_zone=seen.time_zone)
+        if seen.next_slot is None:
+            return rows.filter(next_slot=None)
+        # Not by "=": what SQLite's own clock wrote has fewer digits.
+        return rows.filter(next_slot__gt=seen.next_slot - MILLISECOND, next_slot__lt=seen.next_slot + MILLISECOND)
 
     def passed(self, name: str, token: UUID) -> JobStatusQuerySet:
         """The row if nobody has passed the gate since the grant of that token."""
@@ -143,7 +147,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def pass_through(self, seen: JobStatus, token: UUID) -> bool:
         """Pass the gate. ``False``: somebody was faster, look again."""
-        return self.filter(name=seen.name, fence=seen.fence).update(fence=seen.fence + 1, token=token) == 1
+        return self.unchanged(seen).update(fence=seen.fence + 1, token=token) == 1
 
     def start(self, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
         """Record the start of a job. ``False``: the row has changed, it is paused, or it started sooner than

@@ -14,7 +14,7 @@ from django.utils.module_loading import autodiscover_modules
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DuplicateJob, InvalidName, InvalidSchedule, SingleJobError, UnknownJob
 from django_singlejob.slots import MISFIRE_GRACE, CatchUp, Policy
-from django_singlejob.timetable import Every, parse
+from django_singlejob.timetable import LONGEST, Every, parse
 
 NAME_LENGTH = 200
 # MySQL compares without case and trailing spaces, SQLite with both: only these names are the same everywhere.
@@ -143,6 +143,8 @@ def _validate_duration(job: str, name: str, value: object) -> None:
         raise SingleJobError(f"Job {job!r}: {name} is {value!r}, but must be a timedelta.")
     if value is not None and (value < ZERO or (value == ZERO and name in ("lease", "max_runtime"))):
         raise SingleJobError(f"Job {job!r}: {name} is {value!r}, but must be longer.")
+    if value is not None and value > LONGEST and name in ("lease", "min_interval", "retry_delay"):
+        raise SingleJobError(f"Job {job!r}: {name} is {value!r}, but {LONGEST.days} days are the most.")
 
 
 _jobs: dict[str, Job] = {}

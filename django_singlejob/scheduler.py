@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_singlejob")
 
+# Somebody may be inside a long fenced transaction: that its holder lives is all that can be seen. Seconds.
+LONGEST_TICK = 300.0
 # Many one-offs do not keep a slot waiting for longer than one of them and so many seconds.
 DUE_JOBS_EVERY = timedelta(seconds=1)
 # After these nothing more is to be expected of the pass.
@@ -48,11 +50,11 @@ def tick(queues: Sequence[str] = ()) -> Iterator[Report]:
     """One pass: keep up with the code, run what is due, and stay until it is known of each stale lock whether its
     holder is dead. Raises database errors."""
     keep_up()
-    watchman = Watchman()
+    watchman, give_up_at = Watchman(), local_now() + LONGEST_TICK
     for pause in backoff():
         time.sleep(pause)
         yield from run_what_is_due(watchman, queues)
-        if not watchman.is_busy or is_told_to_end():
+        if not watchman.watched or is_told_to_end() or local_now() >= give_up_at:
             return
 
 
@@ -67,11 +69,12 @@ def run_what_is_due(watchman: Watchman, queues: Sequence[str] = ()) -> Iterator[
         if clear(lock, error="The holder died; a tick cleared the lock."):
             logger.warning("The lock %r was cleared: its holder (%s) is dead.", lock.name, lock.holder)
             lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
-    for report in _run_all(due_jobs()):
+    # To see whether the holder of a stale lock is dead takes a while, in which the others need not wait.
+    for report in _run_all(due_jobs(watchman.watched)):
         yield report
         if isinstance(report.error, DatabaseUnreachable):
             return  # each job would wait for it
-    yield from _run_one_offs(queues)
+    yield from _run_one_offs(queues, watchman.watched)
 
 
 def is_anything_due(queues: Sequence[str] = ()) -> bool:
@@ -84,7 +87,7 @@ def is_anything_due(queues: Sequence[str] = ()) -> bool:
     return bool(one.union(*others, all=True)[:1])
 
 
-def _run_one_offs(queues: Sequence[str]) -> Iterator[Report]:
+def _run_one_offs(queues: Sequence[str], busy: AbstractSet[str]) -> Iterator[Report]:
     passed: set[str] = set()
     until, looked_at = None, local_now()
     while row := one_offs().in_queues(queues).next_due(until, passed):
@@ -92,10 +95,11 @@ def _run_one_offs(queues: Sequence[str]) -> Iterator[Report]:
         until = until or row.now
         if is_told_to_end():
             return
-        if not registry.is_known(row.job_name):
-            passed.add(row.job_name)  # of another release of the code
+        job = registry.get(row.job_name) if registry.is_known(row.job_name) else None
+        if job is None or not busy.isdisjoint({job.name, job.lock}):
+            passed.add(row.job_name)
             continue
-        report = _run_one_off(registry.get(row.job_name), row)
+        report = _run_one_off(job, row)
         yield report
         if isinstance(report.error, _FINAL):
             return
@@ -103,7 +107,7 @@ def _run_one_offs(queues: Sequence[str]) -> Iterator[Report]:
             # It waits its turn, and so do the others of its job.
             passed.add(row.job_name)
         if since(looked_at) >= DUE_JOBS_EVERY:
-            yield from _run_all(due_jobs())
+            yield from _run_all(due_jobs(busy))
             looked_at = local_now()
 
 
@@ -167,13 +171,12 @@ def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
         logger.info("The schedule of %r is left for the next tick, since others are at it: %s", status.name, error)
 
 
-def due_jobs() -> list[Job]:
+def due_jobs(busy: AbstractSet[str] = frozenset()) -> list[Job]:
     """The jobs with a slot that is due, or is to be run again since its holder died; the oldest slot first. Not those
-    whose lock is stale: it takes a while to see that its holder is dead."""
-    stale = set(locks().stale().values_list("name", flat=True))
+    of these names or locks: of a job whose lock was renamed, the former one may be watched."""
     statuses = {name: status for name, status in gates().due().surveyed().items() if registry.is_known(name)}
     jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
-    return [job for job in jobs if job.lock not in stale]
+    return [job for job in jobs if busy.isdisjoint({job.name, job.lock})]
 
 
 def _is_due(job: Job, status: "JobStatus") -> bool:

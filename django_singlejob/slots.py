@@ -10,7 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO
-from django_singlejob.timetable import MINUTE, Every, Schedule, latest_slot, next_slot, slots_between
+from django_singlejob.timetable import EPOCH, MINUTE, Every, Schedule, latest_slot, next_slot, slots_between
 
 CatchUp = Literal["none", "latest", "all"]
 
@@ -105,7 +105,7 @@ def claim(
 def _chosen(policy: Policy, first: datetime, newest: datetime, now: datetime) -> datetime | None:
     if policy.catch_up == "all":
         return _oldest_of_newest(policy.schedule, first, newest, policy.max_catch_up)
-    if policy.catch_up == "none" and newest < now - policy.misfire_grace:
+    if policy.catch_up == "none" and newest < _in_time_from(policy, now):
         return None
     return newest
 
@@ -125,12 +125,17 @@ def _oldest_of_newest(schedule: Schedule, first: datetime, newest: datetime, mos
 
 def _missed(policy: Policy, due: datetime, slot: datetime, now: datetime) -> list[Misfires]:
     """The misfires if this is the slot to be run. In whose place a later one is run within their grace are none."""
-    before, too_late = slot - _RESOLUTION, now - policy.misfire_grace - _RESOLUTION
+    before, too_late = slot - _RESOLUTION, _in_time_from(policy, now) - _RESOLUTION
     if policy.catch_up == "all":
         misfires = _misfires(policy.schedule, due, before, Fate.DROPPED)
     else:
         misfires = _misfires(policy.schedule, due, min(before, too_late), Fate.COALESCED)
     return [*misfires, Misfires(slot, slot, 1, Fate.LATE)] if slot <= too_late else misfires
+
+
+def _in_time_from(policy: Policy, now: datetime) -> datetime:
+    # A grace without end may be longer than there is time.
+    return now - min(policy.misfire_grace, now - EPOCH)
 
 
 def _misfires(schedule: Schedule, first: datetime, last: datetime, fate: Fate) -> list[Misfires]:

@@ -8,16 +8,30 @@ from datetime import timedelta
 
 from django.db import Error
 
-from django_singlejob import database
+from django_singlejob import database, runner
 from django_singlejob.clearing import Watchman
-from django_singlejob.clock import backoff, local_now, since
+from django_singlejob.clock import backoff, local_now
+from django_singlejob.conf import options
 from django_singlejob.interrupt import is_told_to_end
+from django_singlejob.querysets import runs
+from django_singlejob.queue import one_offs
+from django_singlejob.registry import Job
 from django_singlejob.scheduler import Report, is_anything_due, keep_up, run_what_is_due
 
 logger = logging.getLogger("django_singlejob")
 
 # What a release of the code changes need not be looked at each second.
 KEEP_UP_EVERY = timedelta(minutes=1)
+
+
+def prune() -> str:
+    """Delete the runs and one-offs that are older than the settings want."""
+    age = timedelta(days=options().history_days)
+    return f"{runs().surplus(age, options().history_keep).prune()} runs, {one_offs().surplus(age).prune()} one-offs"
+
+
+# On all servers together once a day; it is not registered, so that nobody asks for it where there is no worker.
+PRUNING = Job(name="django_singlejob.prune", func=prune, min_interval=timedelta(days=1))
 # How often one that sleeps looks whether it is told to end. Seconds.
 _NAP = 0.1
 
@@ -25,12 +39,13 @@ _NAP = 0.1
 def work(interval: timedelta, queues: Sequence[str] = ()) -> Iterator[Report]:
     """Run what is due until this process is told to end, looking each ``interval``, or a bit sooner or later so that
     servers spread out. While nothing is due that takes one query. It goes on when the database comes back."""
-    watchman, kept_up_at, pauses = Watchman(), float("-inf"), backoff(interval.total_seconds())
+    watchman, keep_up_at, pauses = Watchman(), local_now(), backoff(interval.total_seconds())
     while not is_told_to_end():
         try:
-            if since(kept_up_at) >= KEEP_UP_EVERY:
+            if local_now() >= keep_up_at:
                 keep_up()
-                kept_up_at = local_now()
+                runner.run(PRUNING)
+                keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
             if is_anything_due(queues):
                 yield from run_what_is_due(watchman, queues)
             pauses = backoff(interval.total_seconds())

@@ -8,7 +8,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from django_singlejob.orders import Order, place
 from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.queue import one_offs
 from tests.contract.acts import everything, expire, start_run
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
-MODELS = ["joblock", "jobstatus", "jobrun"]
+MODELS = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
 HOSTILE = "<script>alert('it is ours')</script>"
 
 each_model = pytest.mark.parametrize("model", MODELS)
@@ -35,8 +37,13 @@ def list_of(model: str) -> str:
 
 
 def details_of(model: str) -> str:
-    rows = {"joblock": locks(), "jobstatus": gates(), "jobrun": runs()}[model]
-    return reverse(f"admin:django_singlejob_{model}_change", args=[rows.first().pk])  # type: ignore[union-attr]
+    rows: dict[str, Any] = {"joblock": locks(), "jobstatus": gates(), "jobrun": runs(), "oneoffjob": one_offs()}
+    return reverse(f"admin:django_singlejob_{model}_change", args=[rows[model].first().pk])
+
+
+def begin(name: str) -> None:
+    """Somebody runs a one-off of that job, and goes on: there is a row of each model."""
+    start_run(name, one_off=place(Order(job_name=name), [], {}))
 
 
 def page(client: Client, url: str) -> str:
@@ -61,7 +68,7 @@ class Fields(HTMLParser):
 
 @each_model
 def test_a_superuser_sees_the_list_and_the_details(admin_client: Client, model: str) -> None:
-    start_run("nightly")
+    begin("nightly")
     assert "nightly" in page(admin_client, list_of(model))
     assert "nightly" in page(admin_client, details_of(model))
 
@@ -73,8 +80,8 @@ def test_an_empty_list_is_a_list(admin_client: Client, model: str) -> None:
 
 @each_model
 def test_nobody_can_add_change_or_delete(admin_client: Client, model: str) -> None:
-    start_run("nightly")
-    before = everything()
+    begin("nightly")
+    before = [*everything(), *one_offs().values()]
     assert Fields(page(admin_client, list_of(model))).names == set()
     assert Fields(page(admin_client, details_of(model))).names == set()
     add = reverse(f"admin:django_singlejob_{model}_add")
@@ -83,14 +90,15 @@ def test_nobody_can_add_change_or_delete(admin_client: Client, model: str) -> No
         assert admin_client.post(url, {"name": "nightly", "post": "yes"}).status_code == 403
     chosen = {"action": "delete_selected", "_selected_action": "nightly"}
     admin_client.post(list_of(model), chosen)
-    assert everything() == before
+    assert [*everything(), *one_offs().values()] == before
 
 
 @each_model
 def test_hostile_text_is_only_text(admin_client: Client, model: str) -> None:
-    start_run("nightly")
+    begin("nightly")
     locks().update(hostname=HOSTILE, command=HOSTILE)
     runs().update(hostname=HOSTILE, error=HOSTILE, traceback=HOSTILE, status="failed")
+    one_offs().update(hostname=HOSTILE, error=HOSTILE, args=[HOSTILE], result=HOSTILE, queue_name=HOSTILE)
     for url in list_of(model), details_of(model):
         shown = page(admin_client, url)
         assert HOSTILE not in shown
@@ -99,11 +107,11 @@ def test_hostile_text_is_only_text(admin_client: Client, model: str) -> None:
 
 @each_model
 def test_a_longer_list_takes_no_more_queries(admin_client: Client, model: str) -> None:
-    start_run("nightly")
+    begin("nightly")
     page(admin_client, list_of(model))
     few = count_queries(admin_client, list_of(model))
     for name in "hourly", "weekly", "yearly":
-        start_run(name)
+        begin(name)
     assert count_queries(admin_client, list_of(model)) == few < 10
 
 
@@ -118,8 +126,8 @@ def count_queries(client: Client, url: str) -> int:
     [("", {"nightly", "hourly"}), ("?state=held", {"nightly"}), ("?state=stale", {"hourly"})],
 )
 def test_locks_are_live_or_stale(admin_client: Client, state: str, shown: set[str]) -> None:
-    start_run("nightly")
-    start_run("hourly")
+    begin("nightly")
+    begin("hourly")
     expire("hourly")
     seen = page(admin_client, f"{list_of('joblock')}{state}")
     assert {name for name in ("nightly", "hourly") if f"/{name}/change/" in seen} == shown
@@ -129,13 +137,13 @@ def test_locks_are_live_or_stale(admin_client: Client, state: str, shown: set[st
 
 @each_model
 def test_they_can_be_searched_for(admin_client: Client, model: str) -> None:
-    start_run("nightly")
-    start_run("hourly")
+    begin("nightly")
+    begin("hourly")
     assert "1 result" in page(admin_client, f"{list_of(model)}?q=night")
 
 
 def test_a_lock_whose_run_is_not_in_the_history_any_more_is_shown(admin_client: Client) -> None:
-    start_run("nightly")
+    begin("nightly")
     runs().all().delete()
     assert "nightly" in page(admin_client, details_of("joblock"))
 

@@ -38,6 +38,7 @@ from django_singlejob import (
 from django_singlejob.acquisition import Reason
 from django_singlejob.management import child, results
 from django_singlejob.management.commands import singleton_status
+from django_singlejob.orders import Order
 from django_singlejob.runner import CurrentRun
 from tests.children import ROOT
 
@@ -110,7 +111,7 @@ def test_the_length_of_a_name_is_told() -> None:
     assert f"1 to {registry.NAME_LENGTH} " in told
 
 
-@pytest.mark.parametrize(("title", "kind"), [("current_run", CurrentRun), ("Outcome", Outcome)])
+@pytest.mark.parametrize(("title", "kind"), [("current_run", CurrentRun), ("Outcome", Outcome), ("Order", Order)])
 def test_every_attribute_stands_there(title: str, kind: Any) -> None:
     read_later = [name for name, member in vars(kind).items() if isinstance(member, cached_property)]
     told = first_names(section("python.md", title), "Attribute")
@@ -176,15 +177,21 @@ def test_every_signal_stands_there() -> None:
     assert sorted(first_names(section("signals.md"), "Signal")) == sorted(ours)
 
 
-@pytest.mark.parametrize("model", [models.JobLock, models.JobStatus, models.JobRun], ids=lambda model: model.__name__)
+@pytest.mark.parametrize(
+    "model", [models.JobLock, models.JobStatus, models.JobRun, models.OneOffJob], ids=lambda model: model.__name__
+)
 def test_every_field_stands_there(model: Any) -> None:
     told = first_names(section("models.md", model.__name__), "Field")
     assert told == [field.name for field in model._meta.get_fields()]
 
 
-@pytest.mark.parametrize("kind", [models.JobRun.Status, models.JobRun.Trigger], ids=lambda kind: kind.__name__)
-def test_every_choice_stands_there(kind: Any) -> None:
-    rows = table(section("models.md", "JobRun"), "Field")
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [("JobRun", models.JobRun.Status), ("JobRun", models.JobRun.Trigger), ("OneOffJob", models.OneOffJob.Status)],
+    ids=lambda each: getattr(each, "__qualname__", each),
+)
+def test_every_choice_stands_there(model: str, kind: Any) -> None:
+    rows = table(section("models.md", model), "Field")
     meaning = next(row[1] for row in rows if names(row[0]) == [kind.__name__.lower()])
     assert set(kind.values) <= set(names(meaning))
 

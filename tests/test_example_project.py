@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob.models import JobRun, JobStatus
+from django_singlejob.clock import DBNow
+from django_singlejob.models import JobRun, JobStatus, OneOffJob
 from tests.children import PATIENCE, ROOT, Child, Spawn
 
 if TYPE_CHECKING:
@@ -61,6 +62,32 @@ def test_the_jobs_of_the_shop_run_from_the_crontab_line(shop: Manage) -> None:
     assert "sales_report: ran its slot" in report
     assert "sales_report" not in said(shop("singleton_worker", "--once"))
     assert "Deleted 32 abandoned carts." in said(shop("run_singleton", "clean_up_carts", "--now"))
+
+
+def test_an_order_is_confirmed_by_mail_once(shop: Manage) -> None:
+    assert "Order 1 is placed." in said(shop("place_order", "ada@example.com", "12.5"))
+    confirmed = said(shop("singleton_worker", "--once"))
+    assert "Mail to ada@example.com: Order 1 of 12.50 has arrived." in confirmed
+    assert "confirm_order: ran" in confirmed
+    assert said(shop("singleton_worker", "--once")) == ""
+
+
+def test_an_order_that_is_gone_is_looked_for_again_later(shop: Manage) -> None:
+    """As anything that fails would be: five times."""
+    said(shop("place_order", "ada@example.com", "12.5"))
+    OneOffJob.objects.update(args=[0])
+    assert "confirm_order: failed" in said(shop("singleton_worker", "--once"), status=1)
+    assert OneOffJob.objects.get().status == "waiting"
+    assert said(shop("singleton_worker", "--once")) == ""
+
+
+def test_a_customer_is_forgotten_at_night(shop: Manage) -> None:
+    said(shop("place_order", "ada@example.com", "12.5"))
+    assert " 03:00 UTC" in said(shop("forget_customer", "ada@example.com"))
+    assert "delete_customer" not in said(shop("singleton_worker", "--once"))
+    OneOffJob.objects.waiting().update(run_after=DBNow())
+    assert "delete_customer: ran" in said(shop("singleton_worker", "--once"))
+    assert OneOffJob.objects.get(job_name="delete_customer").result == {"carts": 0, "orders": 1}
 
 
 def an_hour_late(name: str) -> None:

@@ -8,7 +8,8 @@ import pytest
 from django.apps import apps
 from django.db import connection, models
 
-from django_singlejob.models import JobLock, JobRun, JobStatus
+from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
+from django_singlejob.orders import Order
 from tests.contract.acts import lock, start_run
 
 if TYPE_CHECKING:
@@ -26,11 +27,15 @@ FIELDS: dict[type[Model], str] = {
         consecutive_failures run_count mean_duration misfire_count""",
     JobRun: """id job_name fence token status trigger slot attempt hostname pid started_at finished_at duration
         acquire_duration error traceback""",
+    # token is not in the design either.
+    OneOffJob: """id job_name args kwargs queue_name priority status run_after started_at finished_at heartbeat_at
+        version token attempt max_attempts hostname pid result error traceback created_at""",
 }
 TABLES: dict[type[Model], str] = {
     JobLock: "django_singlejob_joblock",
     JobStatus: "django_singlejob_jobstatus",
     JobRun: "django_singlejob_jobrun",
+    OneOffJob: "django_singlejob_oneoffjob",
 }
 INDEXES: dict[type[Model], dict[str, list[str]]] = {
     JobLock: {},
@@ -39,6 +44,10 @@ INDEXES: dict[type[Model], dict[str, list[str]]] = {
         "singlejob_run_job_started": ["job_name", "started_at"],
         "singlejob_run_started": ["started_at"],
         "singlejob_run_status_started": ["status", "started_at"],
+    },
+    OneOffJob: {
+        "singlejob_one_off_due": ["status", "priority", "run_after", "id"],
+        "singlejob_one_off_finished": ["status", "finished_at"],
     },
 }
 
@@ -82,12 +91,17 @@ def test_tables_and_indexes_have_these_names(model: type[Model]) -> None:
 def test_keys_are_names_or_numbers_without_end() -> None:
     assert JobLock._meta.pk.name == JobStatus._meta.pk.name == "name"
     assert isinstance(JobRun._meta.pk, models.BigAutoField)
+    assert isinstance(OneOffJob._meta.pk, models.BigAutoField)
     assert JobLock._meta.get_field("name").max_length == JobStatus._meta.get_field("name").max_length == 200
 
 
 def test_what_can_become_of_a_run() -> None:
     assert JobRun.Status.values == ["running", "successful", "failed", "abandoned", "interrupted"]
     assert JobRun.Trigger.values == ["call", "command", "schedule", "one_off", "manual"]
+
+
+def test_what_can_become_of_a_one_off() -> None:
+    assert OneOffJob.Status.values == ["waiting", "in_progress", "done", "failed", "cancelled"]
 
 
 @pytest.mark.django_db
@@ -97,6 +111,8 @@ class TestRows:
         assert str(lock()) == str(JobStatus.objects.get()) == "nightly"
         assert str(JobRun.objects.get()) == f"nightly #{JobRun.objects.get().pk} (running)"
         assert lock().holder == f"{lock().hostname}, pid {lock().pid}"
+        one_off = Order(job_name="nightly").enqueue()
+        assert str(one_off) == f"nightly #{one_off.pk} (waiting)"
 
     def test_a_lock_outlives_the_row_of_its_run(self) -> None:
         lease = start_run()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -209,3 +209,15 @@ def test_it_takes_so_many_statements(django_assert_num_queries: DjangoAssertNumQ
         lease.renew()
     with django_assert_num_queries(fenced), lease.atomic():
         pass
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("change", [{"next_slot": DBNow()}, {"schedule": "@daily"}, {"time_zone": "UTC"}, {"fence": 5}])
+def test_a_row_that_was_edited_is_not_unchanged(change: dict[str, Any]) -> None:
+    gates().remember("nightly")
+    seen = gates().get()
+    assert gates().unchanged(seen).exists()
+    gates().update(**change)
+    assert not gates().unchanged(seen).exists()
+    assert not gates().pass_through(seen, uuid4())
+    assert gates().unchanged(gates().get()).exists()

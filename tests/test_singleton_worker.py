@@ -1,4 +1,4 @@
-"""`singleton_worker --once` as it is called in this process; `processes/` has what a cron daemon would start."""
+"""`singleton_worker` as it is called in this process; `processes/` has what a cron daemon or systemd would start."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from django.core.management import CommandError, call_command
 
 from django_singlejob import acquisition, singleton_job
 from django_singlejob.querysets import gates
+from django_singlejob.queue import one_offs
 from tests.contract.acts import (
     MINUTE,
     coming_slot,
@@ -255,14 +256,87 @@ def test_settings_that_cannot_work_are_usage_errors(settings: Settings) -> None:
     assert everything() == before
 
 
-def test_it_has_to_be_told_that_once_is_wanted() -> None:
-    with pytest.raises(CommandError):
-        call_command("singleton_worker")
-
-
 def test_later_slots_are_run_by_later_calls() -> None:
     job = due()
     called()
     let_pass(job, 1)
     called()
     assert [slot for slot, *_ in slots_run()] == [newest_slot(job, back=1), newest_slot(job)]
+
+
+# --- one-offs
+
+
+def test_a_line_is_said_of_each_one_off() -> None:
+    singleton_job("mail")(len).enqueue("hello")
+    said, complained = called()
+    assert said == "mail: ran in 0.0 s.\n"
+    assert complained == ""
+    assert (one_offs().get().status, one_offs().get().result) == ("done", 5)
+
+
+def test_those_of_other_queues_are_left_to_other_workers() -> None:
+    job = singleton_job("mail")(len)
+    for name in "slow", "fast", "default":
+        job.using(queue_name=name).enqueue("hello")
+    said, _ = called(queues=["fast", "slow"])
+    assert said.count("mail: ran") == 2
+    assert one_offs().waiting().get().queue_name == "default"
+
+
+# --- the loop
+
+
+def worked(**options: Any) -> tuple[str, str]:
+    """What the command says until it ends well, and what it complains of."""
+    said, complained = StringIO(), StringIO()
+    looking = {"interval": timedelta(seconds=0.01)} | options
+    call_command("singleton_worker", stdout=said, stderr=complained, no_color=True, **looking)
+    return said.getvalue(), complained.getvalue()
+
+
+def end_it() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_without_once_it_goes_on_until_it_is_told_to_end_which_is_no_failure() -> None:
+    def enqueue_the_last() -> None:
+        last.enqueue()
+
+    due(body=enqueue_the_last)
+    last = singleton_job("last")(end_it)
+    said, complained = worked()
+    assert said.startswith("nightly: ran its slot ")
+    assert complained == "last: interrupted by signal 15.\n"
+    assert slots_run()[0][1:] == (1, "successful")
+    assert (one_offs().get().status, one_offs().get().attempt) == ("waiting", 0)
+
+
+def test_a_failure_does_not_end_it() -> None:
+    due("broken", fail, schedule=hourly(ago=40 * MINUTE))
+    due("last", end_it, schedule=hourly(ago=20 * MINUTE))
+    _, complained = worked()
+    assert complained.splitlines()[0].startswith("broken: failed, ZeroDivisionError: five")
+
+
+def test_it_ends_after_so_many_runs() -> None:
+    job = singleton_job("mail")(len)
+    for _ in range(3):
+        job.enqueue("hello")
+    said, _ = worked(max_jobs=2)
+    assert said.count("mail: ran") == 2
+    assert one_offs().waiting().count() == 1
+
+
+def test_what_was_skipped_is_no_run() -> None:
+    singleton_job("mail")(len).using(priority=1).enqueue("hello")
+    singleton_job("other")(len).enqueue("hello")
+    take("mail")
+    said, _ = worked(max_jobs=1)
+    assert said == "other: ran in 0.0 s.\n"
+
+
+@pytest.mark.parametrize("option", ["--interval=-1", "--interval=often", "--max-jobs=-1", "--max-jobs=many"])
+def test_what_is_no_number_is_refused(option: str) -> None:
+    with pytest.raises(CommandError, match="is no"):
+        call_command("singleton_worker", option)

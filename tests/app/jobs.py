@@ -267,3 +267,13 @@ def aborts_its_transaction() -> None:
     write("never committed")
     with suppress(Error), connection.cursor() as cursor:
         cursor.execute("SELECT nonsense")
+
+
+# --- one-offs
+
+
+@singleton_job(lease=SHORT_LEASE, max_attempts=1000)
+def noted(number: int, seconds: float = 0.0) -> None:
+    """Each run that comes to its end leaves a row, and nobody else is there meanwhile."""
+    work(seconds)
+    write(f"{number}/{this_run().attempt}/{this_run().lease.fence}")

@@ -1,0 +1,34 @@
+"""Where customers come: what is to be done about them later is enqueued here, and done by a worker."""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from django.db import transaction
+from django.utils import timezone
+
+from django_singlejob.models import OneOffJob
+
+from .jobs import confirm_order, delete_customer
+from .models import Order
+
+QUIET_HOUR = 3
+
+
+def place_order(email: str, amount: Decimal) -> Order:
+    """Take an order, and have it confirmed: without the one there is not the other."""
+    with transaction.atomic():
+        order = Order.objects.create(email=email, amount=amount)
+        confirm_order.enqueue(order.pk)
+    return order
+
+
+def forget_customer(email: str) -> OneOffJob:
+    """Have the customer's data deleted when nobody shops. Until then that can be cancelled."""
+    return delete_customer.using(run_after=tonight(), priority=-10).enqueue(email)
+
+
+def tonight() -> datetime:
+    """The next quiet hour, in the shop's time zone."""
+    now = timezone.localtime()
+    quiet = now.replace(hour=QUIET_HOUR, minute=0, second=0, microsecond=0)
+    return quiet if quiet > now else quiet + timedelta(days=1)
