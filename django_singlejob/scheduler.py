@@ -53,28 +53,33 @@ def tick(queues: Sequence[str] = ()) -> Iterator[Report]:
     watchman, give_up_at = Watchman(), local_now() + LONGEST_TICK
     for pause in backoff():
         time.sleep(pause)
-        yield from run_what_is_due(watchman, queues)
+        if clear_dead(watchman) or not pause:
+            yield from run_what_is_due(watchman.watched, queues)
         if not watchman.watched or is_told_to_end() or local_now() >= give_up_at:
             return
 
 
-def run_what_is_due(watchman: Watchman, queues: Sequence[str] = ()) -> Iterator[Report]:
-    """Clear the locks whose holders died; run each job that has a slot which is due, or is to be run again since its
-    holder died; then the one-offs that are due, of these queues (none named: of all).
+def clear_dead(watchman: Watchman) -> bool:
+    """Clear the locks whose holders died, as far as that is known by now. ``False``: there were none."""
+    cleared = [lock for lock in watchman.dead() if clear(lock, error="The holder died; a tick cleared the lock.")]
+    for lock in cleared:
+        logger.warning("The lock %r was cleared: its holder (%s) is dead.", lock.name, lock.holder)
+        lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
+    return bool(cleared)
+
+
+def run_what_is_due(busy: AbstractSet[str] = frozenset(), queues: Sequence[str] = ()) -> Iterator[Report]:
+    """Run each job that has a slot which is due, or is to be run again since its holder died; then the one-offs that
+    are due, of these queues (none named: of all). Not those of these names or locks.
 
     A job that fails stops no other. What others were faster with is reported as skipped; jobs that this release of the
     code does not know are not run. Raises database errors.
     """
-    for lock in watchman.dead():
-        if clear(lock, error="The holder died; a tick cleared the lock."):
-            logger.warning("The lock %r was cleared: its holder (%s) is dead.", lock.name, lock.holder)
-            lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
-    # To see whether the holder of a stale lock is dead takes a while, in which the others need not wait.
-    for report in _run_all(due_jobs(watchman.watched)):
+    for report in _run_all(due_jobs(busy)):
         yield report
         if isinstance(report.error, DatabaseUnreachable):
             return  # each job would wait for it
-    yield from _run_one_offs(queues, watchman.watched)
+    yield from _run_one_offs(queues, busy)
 
 
 def is_anything_due(queues: Sequence[str] = ()) -> bool:
@@ -113,10 +118,8 @@ def _run_one_offs(queues: Sequence[str], busy: AbstractSet[str]) -> Iterator[Rep
 
 def _run_one_off(job: Job, row: "OneOffJob") -> Report:
     asked = replace(job, on_held="skip", wait=None)
-    report = _attempt(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row))
-    if report.error:
-        _log(job, report.error)
-    return report._replace(job=job)
+    report = attempt(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row))
+    return logged(report._replace(job=job))
 
 
 def _run_all(jobs: Iterable[Job]) -> Iterator[Report]:
@@ -125,19 +128,17 @@ def _run_all(jobs: Iterable[Job]) -> Iterator[Report]:
             return
         # The others are waiting.
         for report in run_due(replace(job, on_held="skip", wait=None)):
-            if report.error:
-                _log(job, report.error)
-            yield report._replace(job=job)
+            yield logged(report._replace(job=job))
 
 
-def _log(job: Job, error: BaseException) -> None:
-    match status_of(error):
-        case "successful":
-            return
-        case "interrupted":
-            logger.warning("The job %r was interrupted: %s", job.name, summary(error))
-        case _:
-            logger.error("The job %r failed.", job.name, exc_info=error)
+def logged(report: Report) -> Report:
+    """The same; nobody else may ever see what went wrong."""
+    status = status_of(report.error)
+    if status == "interrupted":
+        logger.warning("The job %r was interrupted: %s", report.job.name, summary(report.error))
+    elif status != "successful":
+        logger.error("The job %r failed.", report.job.name, exc_info=report.error)
+    return report
 
 
 def keep_up() -> None:
@@ -195,7 +196,7 @@ def run_due(
     """
     most = options().max_catch_up if job.catch_up == "all" else 1
     for count in range(most):
-        report = _attempt(job, partial(runner.run, job, args, kwargs, trigger="schedule", early=early))
+        report = attempt(job, partial(runner.run, job, args, kwargs, trigger="schedule", early=early))
         is_over = report.error is None and report.outcome is not None and report.outcome.reason is not None
         if not (is_over and count):
             yield report
@@ -203,7 +204,8 @@ def run_due(
             return
 
 
-def _attempt(job: Job, run: Callable[[], runner.Outcome]) -> Report:
+def attempt(job: Job, run: Callable[[], runner.Outcome]) -> Report:
+    """What becomes of it, also if it is an exception."""
     pid = os.getpid()
     try:
         return Report(job, run())

@@ -13,15 +13,19 @@ from django_singlejob.clearing import Watchman
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import options
 from django_singlejob.interrupt import is_told_to_end
-from django_singlejob.querysets import runs
+from django_singlejob.querysets import locks, runs
 from django_singlejob.queue import one_offs
 from django_singlejob.registry import Job
-from django_singlejob.scheduler import Report, is_anything_due, keep_up, run_what_is_due
+from django_singlejob.scheduler import Report, attempt, clear_dead, is_anything_due, keep_up, logged, run_what_is_due
 
 logger = logging.getLogger("django_singlejob")
 
 # What a release of the code changes need not be looked at each second.
 KEEP_UP_EVERY = timedelta(minutes=1)
+
+
+# How often one that sleeps looks whether it is told to end. Seconds.
+_NAP = 0.1
 
 
 def prune() -> str:
@@ -32,8 +36,6 @@ def prune() -> str:
 
 # On all servers together once a day; it is not registered, so that nobody asks for it where there is no worker.
 PRUNING = Job(name="django_singlejob.prune", func=prune, min_interval=timedelta(days=1))
-# How often one that sleeps looks whether it is told to end. Seconds.
-_NAP = 0.1
 
 
 def work(interval: timedelta, queues: Sequence[str] = ()) -> Iterator[Report]:
@@ -44,10 +46,12 @@ def work(interval: timedelta, queues: Sequence[str] = ()) -> Iterator[Report]:
         try:
             if local_now() >= keep_up_at:
                 keep_up()
-                runner.run(PRUNING)
+                logged(attempt(PRUNING, lambda: runner.run(PRUNING)))
                 keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
             if is_anything_due(queues):
-                yield from run_what_is_due(watchman, queues)
+                clear_dead(watchman)
+                held = set(locks().live().values_list("name", flat=True))
+                yield from run_what_is_due(watchman.watched | held, queues)
             pauses = backoff(interval.total_seconds())
             _pause(interval.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311
         except Error as error:

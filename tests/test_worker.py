@@ -78,7 +78,7 @@ def test_idle_it_asks_one_question_at_a_time(passes: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["nothing", "a slot", "a one-off", "one of another queue", "a stale lock", "a live one"]
+    "what", ["nothing", "a slot", "a one-off", "one of another queue", "a stale lock", "a live lock"]
 )
 def test_what_is_worth_a_closer_look(what: str) -> None:
     if what == "a slot":
