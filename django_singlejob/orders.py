@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_singlejob.clock import DBNow
 from django_singlejob.endings import Ending
-from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.exceptions import InvalidOrder, LeaseLost
 from django_singlejob.queue import GIVEN_BACK, one_offs
 from django_singlejob.registry import NAME_LENGTH, Job
 
@@ -88,10 +88,12 @@ def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
 def one_off_result(
     job: Job, end: Ending, failure: BaseException | None, value: object, *, attempt: int
 ) -> dict[str, Any]:
-    """What is recorded of a one-off whose run ended so. If it was told to end, it is begun again; if it failed, too,
-    as long as its job wants that."""
+    """What is recorded of a one-off whose run ended so. If it was told to end, or its lease could not be proven for a
+    while, it is begun again; if it failed, too, as long as its job wants that."""
     if isinstance(failure, KeyboardInterrupt):
         return dict(GIVEN_BACK)
+    if isinstance(failure, LeaseLost) and attempt < job.most_attempts:
+        return {"status": "waiting", "error": end.error}
     told = {"error": end.error, "traceback": end.traceback, "result": value if is_json(value) else None}
     if end.status == "successful":
         return told | {"status": "done", "finished_at": DBNow()}

@@ -93,6 +93,31 @@ def test_what_is_worth_a_closer_look(what: str) -> None:
     assert is_anything_due(["default"]) == (what in ("a slot", "a one-off", "a stale lock"))
 
 
+def test_a_stale_lock_is_watched_though_it_looks_seldom(passes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    usual = worker._pause
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        usual(seconds)
+
+    monkeypatch.setattr(worker, "_pause", pause)
+    take(heartbeat_interval=timedelta(seconds=10))
+    passes += [expire]
+    list(worker.work(timedelta(seconds=60)))
+    assert pauses[0] > 40
+    assert pauses[1] < 2
+
+
+def test_a_paused_job_is_not_asked_for(passes: list[Any]) -> None:
+    job: Any = singleton_job("mail")(lambda: None)
+    job()
+    gates().update(paused=True)
+    job.enqueue()
+    passes += [lambda: gates().update(paused=False)]
+    assert [report.outcome and report.outcome.reason for report in worker.work(INTERVAL)] == [None]
+
+
 def test_it_goes_on_when_the_database_comes_back(
     passes: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,7 +17,7 @@ QUIET_HOUR = 3
 def place_order(email: str, amount: Decimal) -> Order:
     """Take an order, and have it confirmed: without the one there is not the other."""
     with transaction.atomic():
-        order = Order.objects.create(email=email, amount=amount)
+        order: Order = Order.objects.create(email=email, amount=amount)
         confirm_order.enqueue(order.pk)
     return order
 

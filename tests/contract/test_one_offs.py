@@ -16,7 +16,7 @@ from django_singlejob import current_run, registry, runner, singleton_job
 from django_singlejob.acquisition import Reason
 from django_singlejob.clearing import clear
 from django_singlejob.clock import DBNow
-from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.exceptions import InvalidOrder, LeaseLost
 from django_singlejob.interrupt import deferred_signals
 from django_singlejob.leftovers import give_back
 from django_singlejob.querysets import gates, locks
@@ -398,6 +398,16 @@ def test_one_that_is_told_to_end_is_begun_again_and_burns_no_attempt() -> None:
     assert type(report.error).__name__ == "JobInterrupted"
     assert statuses() == [("waiting", 0)] * 2
     assert is_free("mail")
+
+
+def test_one_whose_lease_could_not_be_proven_for_a_while_is_begun_again() -> None:
+    def lose() -> None:
+        raise LeaseLost
+
+    mailing(lose, max_attempts=2).enqueue()
+    ticked()
+    assert [attempt for _, attempt in statuses()] == [2]
+    assert the_one_off().status == "failed"
 
 
 def test_one_that_runs_for_too_long_has_failed() -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_singlejob.models import JobLock, JobRun, OneOffJob
+from django_singlejob.models import JobLock, OneOffJob
 from django_singlejob.orders import Order
 from tests.app.models import Counter
-from tests.processes.witness import eventually
+from tests.processes.witness import ends, eventually
 
 if TYPE_CHECKING:
     from tests.children import Child, Spawn
@@ -45,7 +45,8 @@ def end(*workers: Child) -> None:
     for child in workers:
         child.send_signal(signal.SIGTERM)
     for child in workers:
-        assert child.finish() == 0
+        # One that has only just been started does not handle signals yet.
+        assert child.finish() in (0, -signal.SIGTERM)
 
 
 def test_two_workers_run_each_one_off_once(spawn: Spawn) -> None:
@@ -55,7 +56,7 @@ def test_two_workers_run_each_one_off_once(spawn: Spawn) -> None:
     end(*workers)
     assert notes() == [(number, 1) for number in range(100)]
     assert set(OneOffJob.objects.values_list("attempt", flat=True)) == {1}
-    assert set(JobRun.objects.values_list("status", flat=True)) == {"successful"}
+    assert set(ends("noted")) == {"successful"}
 
 
 def test_workers_that_are_killed_lose_nothing(spawn: Spawn) -> None:
@@ -64,7 +65,7 @@ def test_workers_that_are_killed_lose_nothing(spawn: Spawn) -> None:
     deadline = time.monotonic() + PATIENCE
     while not all_are_done():
         assert time.monotonic() < deadline
-        eventually(lambda: all_are_done() or JobLock.objects.exists())
+        eventually(lambda: all_are_done() or JobLock.objects.filter(name="noted").exists())
         victim = workers.pop(0)
         victim.kill()
         victim.wait()
@@ -76,9 +77,8 @@ def test_workers_that_are_killed_lose_nothing(spawn: Spawn) -> None:
     attempts = dict(OneOffJob.objects.order_by("pk").values_list("args__0", "attempt"))
     # Who ran twice to its end was killed between that and its record, and each killed run has counted.
     assert all(attempt <= attempts[number] for number, attempt in done)
-    abandoned = JobRun.objects.filter(status="abandoned").count()
-    assert sum(attempts.values()) == 40 + abandoned
-    assert not JobRun.objects.filter(status="running").exists()
+    assert sum(attempts.values()) == 40 + ends("noted").count("abandoned")
+    assert "running" not in ends("noted")
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -86,14 +86,14 @@ def test_a_worker_that_is_told_to_end_leaves_nothing_locked_and_loses_nothing(sp
     enqueue(3, seconds=60)
     child = worker(spawn)
     eventually(OneOffJob.objects.in_progress().exists)
-    eventually(JobLock.objects.exists)
+    eventually(JobLock.objects.filter(name="noted").exists)
     time.sleep(0.2)
     for _ in range(count):
         child.send_signal(signal.SIGTERM)
     assert child.finish() == 0
-    assert not JobLock.objects.exists()
+    assert not JobLock.objects.filter(name="noted").exists()
     assert list(OneOffJob.objects.values_list("status", "attempt")) == [("waiting", 0)] * 3
-    assert list(JobRun.objects.values_list("status", flat=True)) == ["interrupted"]
+    assert ends("noted") == ["interrupted"]
 
 
 @pytest.mark.on_database("postgresql", "mysql")

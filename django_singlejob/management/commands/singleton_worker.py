@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
 from django_singlejob import database, registry
+from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.interrupt import Signals, deferred_signals
 from django_singlejob.management.arguments import seconds, whole_number
@@ -52,6 +53,8 @@ class Command(BaseCommand):
     def handle(self, **given: Any) -> None:
         try:
             registry.autodiscover()
+            if given["interval"] == ZERO or given["max_jobs"] == 0:
+                raise CommandError("--interval and --max-jobs must be more than 0.", returncode=EX_USAGE)
             with deferred_signals() as signals:
                 status = self._once(given, signals) if given["once"] else self._work(given, signals)
         except Error as error:
