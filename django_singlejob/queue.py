@@ -51,7 +51,8 @@ class OneOffJobQuerySet(QuerySet["OneOffJob"]):
 
     def next_due(self, until: datetime | None, passed: set[str]) -> OneOffJob | None:
         """The next to be run, with ``now``: due at that instant (``None``: now), and of no job that was passed over."""
-        due = self.due().exclude(job_name__in=passed).annotate(now=DBNow())
+        facts = {"now": DBNow()}
+        due = self.due().exclude(job_name__in=passed).annotate(**facts)
         row: OneOffJob | None = (due if until is None else due.filter(run_after__lte=until)).first()
         return row
 
@@ -90,7 +91,7 @@ class OneOffJobQuerySet(QuerySet["OneOffJob"]):
         """Put back those whose lock is gone, as after a DELETE by hand. Returns how many."""
         # Two reads, in this order: one that begins between them is not among the first.
         tokens = dict(self.in_progress().values_list("pk", "token"))
-        held = set(locks().filter(token__in=tokens.values()).values_list("token", flat=True)) if tokens else set()
+        held = set(locks().values_list("token", flat=True)) if tokens else set()
         orphans = {pk: token for pk, token in tokens.items() if token not in held}
         return sum(self.filter(pk=pk, token=token).put_back(error) for pk, token in orphans.items())
 
