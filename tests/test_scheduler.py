@@ -175,7 +175,7 @@ def test_a_child_that_a_job_forks_does_not_go_on_with_the_pass(monkeypatch: pyte
         monkeypatch.setattr(os, "getpid", lambda: 0)
         raise SystemExit(0)
 
-    job: Any = singleton_job("forks", schedule=hourly(ago=30 * MINUTE))(leave_as_a_child)
+    job: Any = singleton_job("forks", schedule=hourly(ago=30 * MINUTE), heartbeat=False)(leave_as_a_child)
     fall_behind(job)
     due(schedule=hourly(ago=10 * MINUTE))
     with pytest.raises(SystemExit):
