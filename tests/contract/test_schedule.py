@@ -42,7 +42,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ANOTHER_SCHEDULE = {"schedule": "30 2 1 * *"}
 ANOTHER_ZONE = {"time_zone": "Asia/Kathmandu"}  # a quarter of an hour beside the others
-AN_INTERVAL = {"schedule": timedelta(minutes=45)}
+AN_INTERVAL = {"schedule": timedelta(days=9_999)}  # no slot is near
 
 on_any_edit = pytest.mark.parametrize(
     "edit", [ANOTHER_SCHEDULE, ANOTHER_ZONE, AN_INTERVAL], ids=["schedule", "zone", "interval"]
