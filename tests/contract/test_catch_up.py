@@ -17,8 +17,9 @@ from django_singlejob.scheduler import tick
 from django_singlejob.slots import Policy, claim
 from django_singlejob.timetable import latest_slot, next_slot, parse
 from tests.contract.acts import gate
+from tests.databases import APPS
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 MINUTE = timedelta(minutes=1)
 MOST = 5

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.databases import APPS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.children import Spawn
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.django_db(transaction=True, available_apps=APPS), pytest.mark.timeout(240)]
 
 
 @pytest.fixture(autouse=True)

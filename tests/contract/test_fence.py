@@ -17,6 +17,7 @@ from django_singlejob.querysets import locks
 from django_singlejob.watch import Watch
 from tests.app.models import Counter
 from tests.contract.acts import BEAT, ask, everything, expire, gate, lock, lose, pass_gate, take
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tests.children import Spawn
     from tests.contract.conftest import Ahead, Elsewhere
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 
 def test_the_fence_grows_whatever_becomes_of_the_lock(spawn: Spawn) -> None:

@@ -13,13 +13,14 @@ from django_singlejob.acquisition import Reason, Refusal
 from django_singlejob.clock import DBNow
 from django_singlejob.querysets import gates, runs
 from tests.contract.acts import ask, everything, expire, gate, is_free, last_run, lock, start_run, take
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from typing import Any
 
     from tests.contract.conftest import Ahead, Elsewhere
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 HOUR = timedelta(hours=1)
 

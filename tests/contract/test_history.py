@@ -11,8 +11,9 @@ import pytest
 from django_singlejob import current_run, job_lock, singleton_job
 from django_singlejob.querysets import gates, runs
 from tests.contract.acts import gate, is_free, last_run, lock, start_run
+from tests.databases import APPS
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 
 class Unprintable(Exception):

@@ -14,8 +14,9 @@ from django.db import connections
 from django_singlejob import SKIPPED, JobTimeout, LeaseLost, current_run, job_lock, singleton_job
 from django_singlejob.querysets import locks
 from tests.contract.acts import gate, is_free, last_run
+from tests.databases import APPS
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 
 def work_for_ever() -> None:

@@ -15,13 +15,14 @@ from django_singlejob.acquisition import Reason, Refusal
 from django_singlejob.querysets import gates, locks
 from tests.app.models import Counter
 from tests.contract.acts import ask, everything, gate, is_free, lock, lose, take, win
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from typing import Any
 
     from tests.contract.conftest import Ahead, Elsewhere
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 
 def test_a_free_lock_is_granted() -> None:

@@ -11,11 +11,12 @@ from django_singlejob import LeaseLost, current_run, job_lock, singleton_job
 from django_singlejob.endings import Ending
 from django_singlejob.querysets import gates, locks, runs
 from tests.contract.acts import MINUTE, everything, expire, gate, is_free, last_run, lock, lose, start_run, take
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 SUCCESS = Ending(status="successful", duration=timedelta(seconds=1))
 

@@ -34,6 +34,7 @@ from tests.contract.acts import (
     take,
     ticked,
 )
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from django_singlejob.lease import Lease
     from django_singlejob.models import OneOffJob
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 on_either_lock = pytest.mark.parametrize("name", ["mail", "shop"])
 

@@ -9,13 +9,14 @@ import pytest
 
 from django_singlejob.querysets import runs
 from tests.contract.acts import expire, is_free, last_run, lock, start_run
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.children import Spawn
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 FORKING_JOB = """
 import os, sys

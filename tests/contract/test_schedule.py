@@ -32,13 +32,14 @@ from tests.contract.acts import (
     take,
     ticked,
 )
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
     from tests.contract.conftest import Ahead
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 ANOTHER_SCHEDULE = {"schedule": "30 2 1 * *"}
 ANOTHER_ZONE = {"time_zone": "Asia/Kathmandu"}  # a quarter of an hour beside the others

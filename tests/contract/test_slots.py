@@ -40,13 +40,14 @@ from tests.contract.acts import (
     take,
     ticked,
 )
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.contract.conftest import Ahead
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 # The job's own lock, and one that other jobs may share: then two gates are passed.
 on_either_lock = pytest.mark.parametrize("name", ["nightly", "shop"])

@@ -17,7 +17,7 @@ from django_singlejob.clearing import clear, dead_locks
 from django_singlejob.holder import this_process
 from django_singlejob.querysets import locks, runs
 from tests.contract.acts import ask, expire, is_free, last_run, lock, lose, start_run, take
-from tests.databases import free_port
+from tests.databases import APPS, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.children import Spawn
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 
 def nowhere(database_url: str) -> str:

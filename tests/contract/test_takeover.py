@@ -29,6 +29,7 @@ from tests.contract.acts import (
     start_run,
     take,
 )
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from typing import Any
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from tests.contract.conftest import Ahead
     from tests.proxy import Proxy
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 SUCCESS = Ending(status="successful", duration=timedelta(seconds=1))
 

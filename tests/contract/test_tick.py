@@ -53,6 +53,7 @@ from tests.contract.acts import (
     take,
     ticked,
 )
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 
     from tests.contract.conftest import Elsewhere
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 
 def names() -> list[str]:

@@ -11,11 +11,12 @@ from django.db import connection, transaction
 from django_singlejob import SKIPPED, LockHeld, UnsafeTransaction, job_lock, singleton_job
 from tests.app.models import Counter
 from tests.contract.acts import ask, everything, is_free, last_run, lock, lose, start_run, take
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 in_test_case = pytest.mark.django_db(transaction=False)
 

@@ -14,12 +14,13 @@ from django_singlejob.clock import DBNow
 from django_singlejob.models import JobLock, JobRun
 from tests.app.jobs import LEASE
 from tests.app.models import Counter
+from tests.databases import APPS
 from tests.processes.witness import ends, is_over
 
 if TYPE_CHECKING:
     from tests.processes.conftest import Call
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 
 @pytest.mark.parametrize(("status", "ended"), [(0, "successful"), (3, "failed")])

@@ -13,12 +13,13 @@ from django_singlejob import LockHeld, job_lock
 from django_singlejob.models import JobLock, JobStatus
 from tests.app.jobs import LEASE, SHORT_LEASE
 from tests.app.models import Counter
+from tests.databases import APPS
 from tests.processes.witness import ends, eventually
 
 if TYPE_CHECKING:
     from tests.processes.conftest import Call
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 POLL = timedelta(seconds=1.5)
 SLACK = timedelta(seconds=1)

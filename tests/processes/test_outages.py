@@ -11,6 +11,7 @@ import pytest
 from django_singlejob import LockHeld, job_lock
 from django_singlejob.models import JobLock, JobStatus
 from tests.app.jobs import LEASE
+from tests.databases import APPS
 from tests.processes.witness import ends, eventually, is_over
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from tests.processes.conftest import Act, Call
     from tests.proxy import Proxy
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_database("postgresql", "mysql")]
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.on_database("postgresql", "mysql"),
+]
 
 OUTAGE = 2.5
 SLACK = 1.0

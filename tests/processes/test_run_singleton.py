@@ -13,13 +13,14 @@ from django.core.management import call_command
 
 from django_singlejob import job_lock
 from django_singlejob.models import JobLock, JobRun, JobStatus
+from tests.databases import APPS
 from tests.processes.witness import ends, is_over
 
 if TYPE_CHECKING:
     from tests.children import Child, Spawn
     from tests.proxy import Proxy
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 PROMPTLY = 5.0
 

@@ -23,6 +23,7 @@ from django.db import connection
 from django_singlejob.models import JobRun, JobStatus
 from django_singlejob.timetable import parse, slots_between
 from tests.app.models import SlotRun
+from tests.databases import APPS
 from tests.processes.witness import eventually
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.children import Child, Spawn
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.django_db(transaction=True, available_apps=APPS), pytest.mark.timeout(240)]
 
 SLOTS = 200
 INTERVAL = timedelta(milliseconds=50)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob.models import JobLock, JobRun
+from tests.databases import APPS
 from tests.processes.witness import ends, is_over
 
 if TYPE_CHECKING:
     from tests.children import Spawn
     from tests.processes.conftest import Act
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 # More than half a lease, so that nothing here ends by itself in time.
 PROMPTLY = 5.0

@@ -11,13 +11,14 @@ import pytest
 from django_singlejob.models import JobLock, OneOffJob
 from django_singlejob.orders import Order
 from tests.app.models import Counter
+from tests.databases import APPS
 from tests.processes.witness import ends, eventually
 
 if TYPE_CHECKING:
     from tests.children import Child, Spawn
     from tests.proxy import Proxy
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 PATIENCE = 90
 
