@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but make and python3 >= 3.11: each target installs what it uses into .venv.
 comma := ,
 PYTHON := .venv/bin/python
-PYTEST := $(PYTHON) -m pytest -n 4
+PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal
 MANAGE := $(PYTHON) example_project/manage.py
 MYSQL := $(findstring mysql,$(DATABASE_URL) $(MYSQL_URL))
 EXTRAS := postgres$(addprefix $(comma),$(MYSQL))
