@@ -1,6 +1,5 @@
 """How a dead holder's lock is cleared, without a successor."""
 
-import logging
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -15,8 +14,6 @@ from django_singlejob.watch import Watch, bury
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
-
-logger = logging.getLogger("django_singlejob")
 
 TRIES = 10
 

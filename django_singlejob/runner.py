@@ -318,7 +318,7 @@ class _Execution:
         call, job = self._call, self._job
         if call.one_off:
             result = one_off_result(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
-            return partial(one_offs().finish, self._lease.token, result)
+            return partial(self._end_one_off, result)
         if not end.is_failure or not job.retries:
             return None
         if not is_json([call.args, dict(call.kwargs)]):
@@ -327,6 +327,10 @@ class _Execution:
         order = Order(job_name=job.name, max_attempts=job.most_attempts)
         again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
         return partial(place, order, call.args, call.kwargs, attempt=1, run_after=again_at)
+
+    def _end_one_off(self, result: Mapping[str, Any]) -> None:
+        if not one_offs().finish(self._lease.token, result):
+            logger.warning("A one-off of %r was changed by hand while it ran: only the history knows.", self._job.name)
 
     def _give_back(self, end: Ending) -> LeaseLost | None:
         """``None``: it was ours to the end."""

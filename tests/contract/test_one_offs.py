@@ -473,6 +473,50 @@ def test_who_was_taken_for_dead_cannot_end_it() -> None:
     assert statuses() == [("done", 2)]
 
 
+def test_nor_the_attempt_that_came_after() -> None:
+    job = mailing()
+    zombie = begin(job, job.enqueue())
+    expire("mail")
+    assert clear(lock("mail"))
+    begin(job, the_one_off())
+    before = one_offs().values().get()
+    assert not one_offs().finish(zombie.token, {"status": "failed"})
+    give_back(zombie.token)
+    assert one_offs().values().get() == before
+    assert statuses() == [("in_progress", 2)]
+
+
+@pytest.mark.parametrize("how", ["done", "cleared", "given back", "deleted"])
+def test_what_becomes_of_one_is_nothing_to_the_others(how: str) -> None:
+    other = singleton_job("other")(lambda: None)
+    begin(other, other.enqueue())
+    before = one_offs().values().get()
+    job = mailing()
+    row = job.enqueue()
+    if how == "done":
+        ticked()
+    else:
+        begin(job, row)
+    if how == "cleared":
+        expire("mail")
+        assert clear(lock("mail"))
+    elif how == "given back":
+        give_back(lock("mail").token)
+    elif how == "deleted":
+        locks().filter(name="mail")._raw_delete("default")
+        assert one_offs().abandon_orphans("gone") == 1
+    assert one_offs().filter(job_name="other").values().get() == before
+    assert one_offs().get(job_name="mail").status == ("done" if how == "done" else "waiting")
+
+
+def test_one_that_was_changed_by_hand_while_it_ran_is_left_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    mailing(lambda: one_offs().update(status="cancelled")).enqueue()
+    ticked()
+    assert the_one_off().status == "cancelled"
+    assert last_run("mail").status == "successful"
+    assert "A one-off of 'mail' was changed by hand while it ran" in caplog.text
+
+
 def test_a_lock_that_was_deleted_by_hand_leaves_none_in_progress_for_ever() -> None:
     job = mailing()
     begin(job, job.enqueue())
