@@ -80,6 +80,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
     list_display = [
         "name",
         "last_status",
+        "next_slot",
         "last_started_at",
         "last_finished_at",
         "mean_duration",
@@ -110,13 +111,13 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     list_display = [
         "job_name",
         "status",
+        "attempt",
+        "run_after",
+        "error",
         "queue_name",
         "priority",
-        "run_after",
-        "attempt",
         "started_at",
         "finished_at",
-        "error",
     ]
     list_filter = ["status"]
     search_fields = ["job_name", "queue_name", "hostname"]
