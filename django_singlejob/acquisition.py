@@ -155,6 +155,8 @@ class Attempt:
         self._trouble_since: float | None = None
         self._pauses = backoff()
         self._is_warned = False
+        # A COMMIT was sent whose answer never came.
+        self._is_in_doubt = False
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number: it is not decided yet, ask again after so many seconds."""
@@ -163,7 +165,8 @@ class Attempt:
         try:
             answer = self._ask_or_excuse()
         except SingleJobError:
-            forget(self.token)
+            if not self._is_in_doubt:
+                forget(self.token)
             raise
         except Exception:
             # It may have come behind a COMMIT, as a Ctrl-C inside one does.
@@ -175,6 +178,8 @@ class Attempt:
             answer = Refusal(Reason.INTERRUPTED)
         if not self._is_final(answer):
             return next(self._pauses)
+        if self._is_in_doubt:
+            give_back(self.token)
         forget(self.token)
         return answer
 
@@ -330,6 +335,8 @@ class Attempt:
             if not self._claim():
                 database.roll_back(alias)
                 return Refusal(Reason.ALREADY_RAN)
+            self._is_in_doubt = True
+        self._is_in_doubt = False
         lease = Lease(self._granted(sight, asked_at=asked_at, **facts))
         tell(self.terms.own_name, start.misfires)
         if sight.lock:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+import django
 from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning as CheckWarning
@@ -14,6 +15,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_singlejob import conf, database, registry
 from django_singlejob.exceptions import InvalidSchedule
+
+if django.VERSION >= (6, 0):
+    # Its own check asks our backend; only a module that a project imports later might import it.
+    import django.tasks
 
 # Shorter leases are for tests.
 SHORT_LEASE = timedelta(seconds=6)

@@ -10,6 +10,7 @@ from django.db import Error
 from django_singlejob import database
 from django_singlejob.clock import backoff
 from django_singlejob.querysets import gates, locks
+from django_singlejob.signals import lock_taken_over
 from django_singlejob.watch import Watch, bury
 
 if TYPE_CHECKING:
@@ -61,23 +62,31 @@ def _is_dead(lock: "JobLock", watch: Watch) -> bool:
 
 def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cleared.") -> bool:
     """End the lease of the row that was seen, and its run. ``False``: it is another one's by now, or its holder lives
-    (``force``: that does not matter). A holder that is alive finds out at its next heartbeat, check or fenced
-    transaction."""
+    (``force``: that does not matter), or somebody is inside a fenced transaction on it for seconds. A holder that is
+    alive finds out at its next heartbeat, check or fenced transaction."""
     alias = database.alias()
     database.refuse_open_transaction(alias)
     for pause in islice(backoff(), TRIES):
         time.sleep(pause)
         try:
             gates().remember(lock.name)
-            return _clear_once(alias, lock, force=force, error=error)
+            is_cleared = _clear_once(alias, lock, force=force, error=error)
         except Error as problem:
             if not database.is_transient(problem):
                 raise
+        else:
+            if is_cleared:
+                lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
+            if is_cleared is not None:
+                return is_cleared
     return False
 
 
-def _clear_once(alias: str, lock: "JobLock", *, force: bool, error: str) -> bool:
+def _clear_once(alias: str, lock: "JobLock", *, force: bool, error: str) -> bool | None:
+    """``None``: the gate is busy."""
     with database.durable(alias):
+        if not gates().is_at_hand(lock.name):
+            return None  # MySQL would wait for it for almost a minute
         gates().shut(lock.name)
         is_cleared = locks().clear(lock, force=force)
         if is_cleared:

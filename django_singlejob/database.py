@@ -7,6 +7,7 @@ from datetime import timedelta
 from django.apps import apps
 from django.db import (
     DatabaseError,
+    Error,
     IntegrityError,
     InterfaceError,
     InternalError,
@@ -144,6 +145,18 @@ def leave_no_transaction(alias: str) -> None:
         connection.rollback()  # a BEGIN sent by hand, which Django does not know of
 
 
+def tidy_up() -> None:
+    """What a body left of this thread's connections does not touch what is done next."""
+    for connection in connections.all(initialized_only=True):
+        try:
+            leave_no_transaction(connection.alias)
+        except Error:
+            drop(connection.alias)
+        else:
+            if connection.errors_occurred and not _is_in_testcase(connection):
+                connection.close_if_unusable_or_obsolete()
+
+
 def _is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
@@ -210,7 +223,10 @@ _TRANSIENT = {
 _CONNECTION_LOST = {
     # PostgreSQL: shutdown, crash, starting up, idle in transaction too long, too many connections
     *("57P01", "57P02", "57P03", "25P03", "53300"),
+    # no room for now; a standby, as after a fail-over: a new connection may lead to another server
+    *("53100", "53200", "25006"),
     # MySQL: cannot connect, gone away, lost in a query, idle too long; too many connections, shutdown, killed
     *(2002, 2003, 2006, 2013, 4031, 1040, 1053, 1927),
+    *(1290, 1836),  # it only reads
     "sqlite-14",  # CANTOPEN
 }

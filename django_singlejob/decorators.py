@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -29,8 +30,10 @@ Skippable = Literal[runner.Skipped.SKIPPED]
 
 class _Runnable(Job, Generic[P, R]):
     __wrapped__: Callable[P, Any]
+    # Django's templates call whatever can be called: a page that only names a job would run it.
+    do_not_call_in_templates = True
 
-    def run(self, *args: P.args, **kwargs: P.kwargs) -> runner.Outcome:
+    def run(self, /, *args: P.args, **kwargs: P.kwargs) -> runner.Outcome:
         """Run the job, and tell what became of it. Raises what the job raises."""
         return runner.run(self, args, kwargs)
 
@@ -44,11 +47,11 @@ class _Runnable(Job, Generic[P, R]):
             run_after=run_after,
         )
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
         """Have a worker run the job once, as soon as one can: see ``Order.enqueue``."""
         return self.using().enqueue(*args, **kwargs)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
         """The same, for an ``async def``."""
         return await self.using().aenqueue(*args, **kwargs)
 
@@ -56,7 +59,7 @@ class _Runnable(Job, Generic[P, R]):
 class SingletonJob(_Runnable[P, R]):
     """A function that runs under its lock when it is called. ``__wrapped__`` is the plain function."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R | Skippable:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R | Skippable:
         """Run the job: its value, or ``SKIPPED``."""
         return cast("R | Skippable", self.run(*args, **kwargs).value)
 
@@ -159,6 +162,8 @@ def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
     )
     # Not the function's own attributes: one called `lock` would replace the job's.
     functools.update_wrapper(cast("Callable[..., Any]", job), func, updated=())
+    if kind is AsyncSingletonJob and sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(job)  # Django's tasks ask for it
     register(job)
     return job
 

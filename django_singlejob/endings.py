@@ -11,6 +11,7 @@ from django_singlejob.holder import printable
 
 ERROR_LENGTH = 1000
 TRACEBACK_LENGTH = 10_000
+PATH_LENGTH = 255
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class Ending:
     acquire_duration: timedelta | None = None
     is_failure: bool = False
     error: str = ""
+    error_class: str = ""
     traceback: str = ""
     aftermath: Callable[[], object] | None = None
 
@@ -40,6 +42,7 @@ def ending(failure: BaseException | None, *, duration: timedelta, acquire_durati
         acquire_duration=acquire_duration,
         is_failure=status == "failed" or isinstance(failure, JobTimeout),
         error="" if is_successful else summary(failure),
+        error_class="" if is_successful else _path_of(failure),
         traceback="" if is_successful else _traceback(failure),
     )
 
@@ -61,6 +64,11 @@ def summary(failure: BaseException | None) -> str:
     except Exception:  # a broken __str__ of somebody's exception must not cost the run its end
         words = "(it cannot be printed)"
     return printable(f"{type(failure).__name__}: {words}", ERROR_LENGTH)
+
+
+def _path_of(failure: BaseException | None) -> str:
+    kind = type(failure)
+    return printable(f"{kind.__module__}.{kind.__qualname__}", PATH_LENGTH)
 
 
 def _traceback(failure: BaseException | None) -> str:

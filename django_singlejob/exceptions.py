@@ -15,7 +15,7 @@ class InvalidSchedule(SingleJobError, ValueError):
     """A schedule or a time zone that cannot be understood, or a schedule that is never due."""
 
 
-class InvalidOrder(SingleJobError, ValueError):
+class InvalidOrder(SingleJobError, ValueError, TypeError):
     """A one-off job with arguments that are no JSON, or with options that cannot be."""
 
 
@@ -59,9 +59,9 @@ class JobInterrupted(KeyboardInterrupt):
     No ``Exception``, so that a job's ``except Exception`` does not swallow it.
 
     Attributes:
-        signum: the signal's number, or 0 when it is not known.
+        signum: the signal's number, or 0 when none arrived in its thread: it ran in one of a worker's.
     """
 
     def __init__(self, signum: int = 0) -> None:
-        super().__init__(f"The job was interrupted by signal {signum}.")
+        super().__init__(f"The job was interrupted{f' by signal {signum}' if signum else ''}.")
         self.signum = signum

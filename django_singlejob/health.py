@@ -1,11 +1,12 @@
 """How the jobs are doing, as far as the database knows. It only reads."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from django.db import models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob import registry
@@ -61,24 +62,48 @@ class Health:
         state: what it is up to.
         status: its gate; ``None``: nobody has asked for it yet.
         lock: the lock that it holds; ``None``: none.
-        schedule: in words; empty: it has none.
     """
 
     name: str
     state: State
     status: "JobStatus | None"
     lock: "JobLock | None"
-    schedule: str
+
+    @property
+    def schedule(self) -> str:
+        """In words, as the database has it: that is what is run by. Empty: it has none."""
+        if self.status and self.status.schedule:
+            schedule = schedule_of(self.status)
+            return in_words(schedule) if schedule else self.status.schedule
+        policy = registry.get(self.name).policy if registry.is_known(self.name) else None
+        return in_words(policy.schedule) if policy else ""
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a job's; a lock that belongs to none has a ``Health`` while it is held."""
+        return registry.is_known(self.name) or _has_run(self.status)
 
 
-def survey() -> list[Health]:
-    """All jobs that are registered or have run, and all locks that are held, by name. Takes two queries."""
-    statuses = gates().surveyed()
-    # Of two locks that one job holds, as while it moves to another one: the stale one is to be seen.
-    held = {lock.job_name or lock.name: lock for lock in sorted(locks().judged(), key=lambda lock: lock.is_stale)}
+def survey(name: str | None = None) -> list[Health]:
+    """All jobs that are registered or have run, and all locks that are held, by name; or only those of this name. Takes
+    two queries."""
+    statuses, seen = gates(), locks().judged()
     known = {job.name for job in registry.all_jobs()}
-    have_run = {name for name, status in statuses.items() if status.last_started_at or status.schedule}
+    if name is not None:
+        statuses, seen = statuses.filter(name=name), seen.filter(Q(job_name=name) | Q(job_name="", name=name))
+        known &= {name}
+    return _judge(statuses.surveyed(), seen, known)
+
+
+def _judge(statuses: Mapping[str, "JobStatus"], seen: Iterable["JobLock"], known: set[str]) -> list[Health]:
+    # Of two locks that one job holds, as while it moves to another one: the stale one is to be seen.
+    held = {lock.job_name or lock.name: lock for lock in sorted(seen, key=lambda lock: lock.is_stale)}
+    have_run = {name for name, status in statuses.items() if _has_run(status)}
     return [_health(name, statuses.get(name), held.get(name)) for name in sorted(known | have_run | held.keys())]
+
+
+def _has_run(status: "JobStatus | None") -> bool:
+    return bool(status and (status.last_started_at or status.schedule))
 
 
 def worst(healths: Iterable[Health]) -> Level:
@@ -87,9 +112,7 @@ def worst(healths: Iterable[Health]) -> Level:
 
 
 def _health(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Health:
-    return Health(
-        name=name, state=next(_states(name, status, lock)), status=status, lock=lock, schedule=_schedule(name, status)
-    )
+    return Health(name=name, state=next(_states(name, status, lock)), status=status, lock=lock)
 
 
 def _states(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Iterator[State]:
@@ -118,24 +141,15 @@ def _troubles(status: "JobStatus", lock: "JobLock | None") -> Iterator[State]:
 def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
     if not status.mean_duration or status.run_count < options().overrun_min_runs:
         return False
-    return lock.acquired_at <= status.now - status.mean_duration * options().overrun_factor
+    return (status.now - lock.acquired_at) / status.mean_duration >= options().overrun_factor
 
 
 def _is_ahead(status: "JobStatus") -> bool:
-    schedule = _parsed(status)
+    schedule = schedule_of(status)
     return schedule is not None and is_ahead(status, schedule)
 
 
-def _schedule(name: str, status: "JobStatus | None") -> str:
-    """As the database has it: that is what is run by."""
-    if status and status.schedule:
-        schedule = _parsed(status)
-        return in_words(schedule) if schedule else status.schedule
-    policy = registry.get(name).policy if registry.is_known(name) else None
-    return in_words(policy.schedule) if policy else ""
-
-
-def _parsed(status: "JobStatus") -> Schedule | None:
+def schedule_of(status: "JobStatus") -> Schedule | None:
     """``None``: it has none, or that of a newer release, which this one does not understand."""
     try:
         return parse(status.schedule, status.time_zone) if status.schedule else None

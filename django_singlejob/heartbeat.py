@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Protocol
 
 from django.db import connections
 
 from django_singlejob.clock import local_now
 from django_singlejob.database import alias
 from django_singlejob.exceptions import JobTimeout, LeaseLost
-from django_singlejob.interrupt import Window, blocked_signals
+from django_singlejob.interrupt import blocked_signals
 from django_singlejob.lease import Lease
 from django_singlejob.signals import lease_lost
 
@@ -27,8 +28,15 @@ HURRY = 4
 MOST_BEATS = 6
 
 
+class Interruptible(Protocol):
+    """What is interrupted when the lease is lost: a window, or several."""
+
+    def fire(self, exception: type[BaseException], /) -> None:
+        """Raise it in there."""
+
+
 @contextmanager
-def kept_alive(lease: Lease, window: Window, max_runtime: timedelta | None = None) -> Iterator[None]:
+def kept_alive(lease: Lease, window: Interruptible, max_runtime: timedelta | None = None) -> Iterator[None]:
     """Heartbeats go on inside. If the lease is lost, or ``max_runtime`` is over, the window's body is interrupted."""
     keeper = _Keeper(lease, window, max_runtime)
     try:
@@ -39,7 +47,7 @@ def kept_alive(lease: Lease, window: Window, max_runtime: timedelta | None = Non
 
 
 class _Keeper:
-    def __init__(self, lease: Lease, window: Window, max_runtime: timedelta | None) -> None:
+    def __init__(self, lease: Lease, window: Interruptible, max_runtime: timedelta | None) -> None:
         self._lease = lease
         self._window = window
         self._wake = threading.Event()

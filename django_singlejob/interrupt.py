@@ -39,6 +39,8 @@ class Window:
         self._thread = threading.get_ident()
         self._outer: Window | None = None
         self._outer_was_open = False
+        #: The one inside this one, if there is one.
+        self.inner: Window | None = None
         self._fired: set[type[BaseException]] = set()
         self._waiting: type[BaseException] | None = None
         self._cancel: Callable[[Interrupt], object] | None = None
@@ -51,6 +53,7 @@ class Window:
         if self._outer:
             self._outer_was_open = self._outer.is_open
             self._outer.close()
+            self._outer.inner = self
         _here.innermost = self
         return self
 
@@ -66,6 +69,8 @@ class Window:
     def make_way(self) -> None:
         """Let the window around this one be the innermost again."""
         _here.innermost = self._outer
+        if self._outer:
+            self._outer.inner = None
         if self._outer and self._outer_was_open and not self._outer.is_left:
             self._outer.open()
 
@@ -163,6 +168,13 @@ class Window:
                 self._may_be_coming = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(exception))
 
+    def fire_throughout(self, exception: type[BaseException]) -> None:
+        """The same for the windows inside this one, too: whatever runs in its thread is to end."""
+        # Outside in: what waits for this one keeps a job from beginning in it.
+        self.fire(exception)
+        if inner := self.inner:
+            inner.fire_throughout(exception)
+
     def interrupt(self, interrupt: BaseException) -> None:
         """Raise ``interrupt`` in the body, from its own thread; in a coroutine by way of its loop."""
         if self._cancel is None:
@@ -193,6 +205,8 @@ def _is_of_a_database(error: Exception) -> bool:
 
 class _Here(threading.local):
     innermost: Window | None = None
+    #: A thread that works for a command which is told to end by signals.
+    is_hand = False
 
     @property
     def is_main(self) -> bool:
@@ -208,6 +222,8 @@ class Signals:
     def __init__(self) -> None:
         #: The first signal's number; ``None``: none came.
         self.received: int | None = None
+        #: Whether another came, and not in the same burst.
+        self.is_repeated = False
         #: Called with each signal's number instead of raising: for a command that runs a child.
         self.forward: Callable[[int], None] | None = None
         #: An exception that another thread wants raised in the main thread.
@@ -215,6 +231,7 @@ class Signals:
         self._errands_sent = 0
         self._is_remembered = False
         self._raised_at = -SECOND_SIGNAL
+        self._received_at = float("inf")
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
         """The handler: raise in the open window, or remember."""
@@ -222,7 +239,9 @@ class Signals:
             self._errands_sent -= 1
             self._do_errand()
             return
-        self.received = self.received or signum
+        if self.received is None:
+            self.received, self._received_at = signum, local_now()
+        self.is_repeated = self.is_repeated or local_now() - self._received_at >= SECOND_SIGNAL
         if self.forward:
             self.forward(signum)
         elif _here.innermost and _here.innermost.is_open:
@@ -290,12 +309,22 @@ def deferred_signals() -> Iterator[Signals]:
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
 
 
+def heed_signals() -> None:
+    """This thread works for the main thread's command: who tells that to end, tells this thread."""
+    _here.is_hand = True
+
+
 def is_told_to_end() -> bool:
     """Whether a signal waits for this thread's job, or an interrupt for the job that called it."""
-    if _signals is not None and _here.is_main and _signals.received is not None:
+    if _signals is not None and (_here.is_main or _here.is_hand) and _signals.received is not None:
         return True
     window = _here.innermost
     return window is not None and window.is_outer_awaited
+
+
+def is_told_again() -> bool:
+    """Whether another signal came since, and not in the same burst."""
+    return _signals is not None and _signals.is_repeated
 
 
 @contextmanager

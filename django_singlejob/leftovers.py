@@ -3,6 +3,9 @@
 import atexit
 import logging
 import os
+import sys
+import threading
+from typing import NoReturn
 from uuid import UUID
 
 from django_singlejob import database
@@ -11,24 +14,26 @@ from django_singlejob.queue import one_offs
 
 logger = logging.getLogger("django_singlejob")
 
-_granted: dict[UUID, str] = {}
+# By token: the lock's name, and who asked for it.
+_granted: dict[UUID, tuple[str, threading.Thread]] = {}
 
 
 def announce(token: UUID, name: str) -> None:
     """To be called before the lock is asked for: an interrupt may come between the grant and its ``Lease``."""
-    _granted[token] = name
+    _granted[token] = (name, threading.current_thread())
 
 
 def forget(token: UUID) -> None:
-    """Nothing was granted, or it was given back."""
+    """Nothing was granted, or it was given back, or it is left to expire."""
     _granted.pop(token, None)
 
 
 def give_back(token: UUID) -> None:
     """Release the lock if it was granted under this token; best effort."""
-    name = _granted.pop(token, None)
-    if name is None:
+    granted = _granted.pop(token, None)
+    if granted is None:
         return
+    name, _ = granted
     try:
         _release_row(name, token)
     except Exception as error:
@@ -38,8 +43,20 @@ def give_back(token: UUID) -> None:
 @atexit.register
 def release_at_exit() -> None:
     """Give back what is still held, as after a KeyboardInterrupt at a bad moment."""
+    for token, (_, thread) in list(_granted.items()):
+        # Another thread that goes on may be in the middle of a job, until the process is gone: that is left to expire.
+        if thread is threading.current_thread() or not thread.is_alive():
+            give_back(token)
+
+
+def release_and_exit() -> NoReturn:
+    """End this process at once, and give back what it holds before. Only where no job can do anything any more: none of
+    its own code, and no statement that a server would carry out without it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
     for token in list(_granted):
         give_back(token)
+    os._exit(0)
 
 
 def _release_row(name: str, token: UUID) -> None:
@@ -50,8 +67,10 @@ def _release_row(name: str, token: UUID) -> None:
     if lock is None:
         return
     with database.durable(alias):
-        if gates().hold(name, token) and locks().release(name, token) and lock.run_id:
-            one_offs().give_back(token)
+        if not (gates().hold(name, token) and locks().release(name, token)):
+            return
+        one_offs().give_back(token)
+        if lock.run_id:
             runs().finish(lock.run_id, token, {"status": "interrupted", "error": "The process ended."})
 
 

@@ -33,8 +33,9 @@ def is_followed(status: "JobStatus", schedule: Schedule) -> bool:
 def is_ahead(status: "JobStatus", schedule: Schedule) -> bool:
     """Whether the next slot is too far away to be this schedule's: the database's clock was set back since."""
     # A cron daemon may have been early for the coming one.
-    now = status.now
-    return status.next_slot is not None and status.next_slot > next_slot(schedule, next_slot(schedule, now))
+    if status.next_slot is None or status.next_slot <= (first := next_slot(schedule, status.now)):
+        return False
+    return status.next_slot > next_slot(schedule, first)
 
 
 def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timedelta = ZERO) -> None:

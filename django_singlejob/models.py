@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_singlejob.endings import PATH_LENGTH
 from django_singlejob.holder import COMMAND_LENGTH, HOSTNAME_LENGTH
 from django_singlejob.querysets import JobLockQuerySet, JobRunQuerySet, JobStatusQuerySet
 from django_singlejob.queue import OneOffJobQuerySet
@@ -56,10 +57,13 @@ class JobRun(models.Model):
             models.Index(fields=["job_name", "started_at"], name="singlejob_run_job_started"),
             models.Index(fields=["started_at"], name="singlejob_run_started"),
             models.Index(fields=["status", "started_at"], name="singlejob_run_status_started"),
+            # For the admin's filters: a rare server is not looked for in the whole history.
+            models.Index(fields=["hostname", "started_at"], name="singlejob_run_host_started"),
+            models.Index(fields=["trigger", "started_at"], name="singlejob_run_trigger_started"),
         ]
 
     def __str__(self) -> str:
-        return f"{self.job_name} #{self.pk} ({self.status})"
+        return f"{self.job_name} #{self.pk} ({self.get_status_display()})"
 
 
 class JobStatus(models.Model):
@@ -108,6 +112,8 @@ class JobStatus(models.Model):
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
+        # To pause and resume it takes the permission to change it.
+        permissions = [("run_jobstatus", _("Can run jobs now"))]
         indexes = [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")]
 
     def __str__(self) -> str:
@@ -153,6 +159,10 @@ class JobLock(models.Model):
     class Meta:
         verbose_name = _("lock")
         verbose_name_plural = _("locks")
+        permissions = [
+            ("clear_joblock", _("Can clear stale locks")),
+            ("force_joblock", _("Can clear locks whose holders may be alive")),
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -187,25 +197,53 @@ class OneOffJob(models.Model):
     token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Of the lock of its last run."))
     attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("How often it was begun."))
     max_attempts = models.PositiveIntegerField(_("most attempts"), default=1)
+    backend = models.CharField(
+        _("backend"),
+        max_length=NAME_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("Of Django's tasks, by which it was enqueued."),
+    )
+    exclusive = models.BooleanField(
+        _("exclusive"),
+        default=True,
+        help_text=_("It runs under its job's lock. A task that is no job has none: many run at a time."),
+    )
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH, blank=True, default="")
     pid = models.PositiveBigIntegerField(_("process id"), null=True, blank=True)
+    worker_ids = models.TextField(
+        _("workers"), blank=True, default="", help_text=_("Who began it, an attempt a line: host name and process id.")
+    )
     result = models.JSONField(_("result"), null=True, blank=True)
     error = models.TextField(_("error"), blank=True, default="")
+    error_class = models.CharField(_("class of the error"), max_length=PATH_LENGTH, blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
     created_at = models.DateTimeField(_("created at"))
 
     objects = OneOffJobQuerySet.as_manager()
 
-    if TYPE_CHECKING:  # annotated by OneOffJobQuerySet.next_due
+    if TYPE_CHECKING:  # annotated by OneOffJobQuerySet.next_due and lock_due
         now: datetime
 
     class Meta:
         verbose_name = _("one-off job")
         verbose_name_plural = _("one-off jobs")
         indexes = [
-            models.Index(fields=["status", "-priority", "run_after", "id"], name="singlejob_one_off_due"),
+            # What is claimed next; whether there is anything at all; what is pruned.
+            models.Index(fields=["status", "exclusive", "-priority", "run_after", "id"], name="singlejob_one_off_next"),
+            models.Index(fields=["status", "run_after"], name="singlejob_one_off_due"),
             models.Index(fields=["status", "finished_at"], name="singlejob_one_off_finished"),
         ]
 
     def __str__(self) -> str:
-        return f"{self.job_name} #{self.pk} ({self.status})"
+        return f"{self.job_name} #{self.pk} ({self.get_status_display()})"
+
+
+class Overview(JobStatus):
+    """No rows of its own: with it the admin's index has a link to the overview."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("overview")
+        verbose_name_plural = _("overview")

@@ -113,8 +113,10 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def remember(self, *names: str) -> None:
         """Make sure that these gates exist."""
+        # To insert one that exists would wait for whoever is inside a transaction on it.
+        known = set(self.filter(name__in=names).values_list("name", flat=True))
         # Each in a statement of its own: two that insert the same rows in another order would deadlock.
-        for name in names:
+        for name in sorted({*names} - known):
             self.bulk_create([self.model(name=name)], ignore_conflicts=True)
 
     def seen(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
@@ -164,6 +166,14 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
         """Change where the schedule stands, without a run. ``False``: somebody was faster, look again."""
         return self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1
+
+    def pause(self, name: str) -> bool:
+        """Let nobody begin a run of the job. ``False``: it was paused already, or there is no such row."""
+        return self.filter(name=name, paused=False).update(paused=True) == 1
+
+    def resume(self, name: str) -> bool:
+        """Let it be run again. ``False``: it was not paused."""
+        return self.filter(name=name, paused=True).update(paused=False) == 1
 
     def due(self) -> JobStatusQuerySet:
         """Those with a slot that is due, or whose holder died, the oldest first."""

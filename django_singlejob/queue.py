@@ -1,17 +1,21 @@
 """One-off jobs: every write that decides about one, and every adjective.
 
-A row is claimed by its status and version, in the transaction that grants the job's lock, and ended in the one that
-gives the lock back. So who holds the lock under the row's token is who runs it, and when the lock is taken from a dead
-holder, the row is put back with it.
+The row of an exclusive one is claimed by its status and version, in the transaction that grants the job's lock, and
+ended in the one that gives the lock back. So who holds the lock under the row's token is who runs it, and when the lock
+is taken from a dead holder, the row is put back with it. Those that run in parallel are claimed under the token of
+their worker's own lock, and put back with that.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from django.db.models import Case, F, Q, QuerySet, Value, When
+from django.db import connections
+from django.db.models import Case, F, Q, QuerySet, Subquery, TextField, Value, When
+from django.db.models.functions import Concat, Greatest
 
 from django_singlejob.clock import DBNow
+from django_singlejob.exceptions import LeaseLost
 from django_singlejob.querysets import delete_rows, locks, rows
 
 if TYPE_CHECKING:
@@ -21,8 +25,16 @@ if TYPE_CHECKING:
 
     from django_singlejob.holder import Holder
     from django_singlejob.models import JobLock, OneOffJob
+    from django_singlejob.registry import Job
 
 GIVEN_BACK: Mapping[str, Any] = {"status": "waiting", "attempt": F("attempt") - 1}
+
+_FACTS = {"now": DBNow()}
+
+
+def worker_id(holder: Holder) -> str:
+    """What a row keeps of each attempt: a line."""
+    return f"{holder.hostname}:{holder.pid}\n"
 
 
 def one_offs() -> OneOffJobQuerySet:
@@ -45,43 +57,78 @@ class OneOffJobQuerySet(QuerySet["OneOffJob"]):
         """Those that are done, failed or cancelled."""
         return self.filter(status__in=["done", "failed", "cancelled"])
 
-    def due(self) -> OneOffJobQuerySet:
-        """Those to be run now, in their order: the highest priority first, then the one that is due for the longest."""
-        return self.waiting().filter(run_after__lte=DBNow()).order_by("-priority", "run_after", "pk")
+    def exclusive(self) -> OneOffJobQuerySet:
+        """Those that run under their job's lock."""
+        # Not "=", which Django writes as `exclusive` or `NOT exclusive`: SQLite finds no index for that.
+        return self.filter(exclusive__in=[True])
 
-    def next_due(self, until: datetime | None, passed: set[str]) -> OneOffJob | None:
-        """The next to be run, with ``now``: due at that instant (``None``: now), and of no job that was passed over."""
-        facts = {"now": DBNow()}
-        due = self.due().exclude(job_name__in=passed).annotate(**facts)
-        row: OneOffJob | None = (due if until is None else due.filter(run_after__lte=until)).first()
-        return row
+    def parallel(self) -> OneOffJobQuerySet:
+        """Those that run beside each other, under no lock but their worker's."""
+        return self.filter(exclusive__in=[False])
 
     def in_queues(self, names: Sequence[str]) -> OneOffJobQuerySet:
         """Those of these queues; none named: of all."""
         return self.filter(queue_name__in=names) if names else self
 
+    def due(self, until: datetime | None = None) -> OneOffJobQuerySet:
+        """Those to be run now, or that were at that instant."""
+        return self.waiting().filter(run_after__lte=until or DBNow())
+
+    def next_due(self, until: datetime | None = None) -> OneOffJob | None:
+        """The next to be run, with ``now``: the highest priority first, then the one that is due for the longest."""
+        return next(iter(self._first_due(1, until)), None)
+
+    def lock_due(self, most: int, until: datetime | None = None) -> list[OneOffJob]:
+        """The next so many, with ``now``, which nobody else can claim until this transaction ends. On SQLite it must
+        have written already: then nobody else can write at all."""
+        has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
+        return self._first_due(most, until, skip_locked=has_skip_locked)
+
+    def _first_due(self, most: int, until: datetime | None, *, skip_locked: bool = False) -> list[OneOffJob]:
+        # One priority after the other, each found by an index. In one query the database would read past all those of
+        # a higher priority that are to be run later, as many as they are.
+        found: list[OneOffJob] = []
+        waiting = self.waiting()
+        while True:
+            highest = waiting.order_by("-priority").values_list("priority", flat=True)[:1]
+            due = self.due(until).filter(priority=Subquery(highest)).order_by("run_after", "pk").annotate(**_FACTS)
+            some = list((due.select_for_update(skip_locked=True) if skip_locked else due)[: most - len(found)])
+            found += some
+            if len(found) == most:
+                return found
+            passed = some[0].priority if some else highest.first()
+            if passed is None:
+                return found
+            waiting = self.waiting().filter(priority__lt=passed)
+
     def claim(self, seen: OneOffJob, token: UUID, holder: Holder) -> bool:
         """Begin to run it. ``False``: somebody else has, or it was cancelled."""
-        claimed = {
-            "status": "in_progress",
-            "version": F("version") + 1,
-            "attempt": F("attempt") + 1,
-            "token": token,
-            "hostname": holder.hostname,
-            "pid": holder.pid,
-            "started_at": DBNow(),
-            "heartbeat_at": DBNow(),
-            "finished_at": None,
-        }
-        return self.waiting().filter(pk=seen.pk, version=seen.version).update(**claimed) == 1
+        return self.waiting().filter(pk=seen.pk, version=seen.version).update(**_claimed(token, holder)) == 1
+
+    def claim_locked(self, locked: Sequence[OneOffJob], token: UUID, holder: Holder) -> bool:
+        """The same for several at once. ``False``: somebody else has one of them, and this transaction is to be undone.
+        The instances are as the rows are then, as far as a run has to know."""
+        rows = self.waiting().filter(pk__in=[row.pk for row in locked])
+        if rows.update(**_claimed(token, holder)) != len(locked):
+            return False
+        for row in locked:
+            row.status, row.version, row.attempt = "in_progress", row.version + 1, row.attempt + 1
+            row.token, row.started_at = token, row.now
+            row.worker_ids += worker_id(holder)
+        return True
 
     def finish(self, token: UUID, result: Mapping[str, Any]) -> bool:
         """Record how the run under that token ended. ``False``: it runs no one-off, or not any more."""
         return self.in_progress().filter(token=token).update(version=F("version") + 1, **result) == 1
 
-    def give_back(self, token: UUID) -> None:
-        """Put back what was interrupted under that token, as if nobody had begun it."""
-        self.finish(token, GIVEN_BACK)
+    def finish_all(self, claimed: Sequence[OneOffJob], token: UUID, result: Mapping[str, Any]) -> int:
+        """The same for several at once, of one version. Returns how many it were."""
+        rows = self.in_progress().filter(pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)
+        return rows.update(version=F("version") + 1, **result)
+
+    def give_back(self, token: UUID) -> int:
+        """Put back what was interrupted under that token, as if nobody had begun it. Returns how many it were."""
+        return self.in_progress().filter(token=token).update(version=F("version") + 1, **GIVEN_BACK)
 
     def abandon(self, dead: JobLock, error: str) -> None:
         """Put back what a dead holder ran; it has failed if that was its last attempt."""
@@ -103,12 +150,25 @@ class OneOffJobQuerySet(QuerySet["OneOffJob"]):
             "finished_at": Case(When(is_last, then=DBNow()), default=None),
             "version": F("version") + 1,
             "error": error,
+            "error_class": f"{LeaseLost.__module__}.{LeaseLost.__name__}",
+            "traceback": "",
         }
         return self.in_progress().update(**changes)
+
+    def make_exclusive(self, job: Job) -> int:
+        """Have those that wait run under the lock of the job that their function has become. Returns how many."""
+        changes = {"job_name": job.name, "exclusive": True, "max_attempts": job.most_attempts}
+        return self.waiting().update(version=F("version") + 1, **changes)
 
     def cancel(self) -> int:
         """Cancel those that nobody has begun. Returns how many; one that is in progress runs to its end."""
         return self.waiting().update(status="cancelled", version=F("version") + 1, finished_at=DBNow())
+
+    def retry(self) -> int:
+        """Have those that failed, or were cancelled, be begun once more at least. Returns how many."""
+        again = {"status": "waiting", "version": F("version") + 1, "run_after": DBNow(), "finished_at": None}
+        most = Greatest(F("max_attempts"), F("attempt") + 1)
+        return self.filter(status__in=["failed", "cancelled"]).update(max_attempts=most, **again)
 
     def surplus(self, age: timedelta) -> OneOffJobQuerySet:
         """Those that ended longer ago than ``age``."""
@@ -120,3 +180,18 @@ class OneOffJobQuerySet(QuerySet["OneOffJob"]):
         while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
             pruned += delete_rows(one_offs().ended().filter(pk__in=keys))
         return pruned
+
+
+def _claimed(token: UUID, holder: Holder) -> dict[str, Any]:
+    return {
+        "status": "in_progress",
+        "version": F("version") + 1,
+        "attempt": F("attempt") + 1,
+        "token": token,
+        "hostname": holder.hostname,
+        "pid": holder.pid,
+        "worker_ids": Concat(F("worker_ids"), Value(worker_id(holder)), output_field=TextField()),
+        "started_at": DBNow(),
+        "heartbeat_at": DBNow(),
+        "finished_at": None,
+    }

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -110,6 +110,16 @@ class Job:
     def most_attempts(self) -> int:
         """How often a one-off of it is begun at most, if its holders die or it fails."""
         return max(self.max_attempts if self.rerun_abandoned else 1, self.retries + 1)
+
+    def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """What is wrong with these arguments for its function; ``None``: nothing, as far as it can be told."""
+        try:
+            inspect.signature(self.func).bind(*args, **kwargs)
+        except TypeError as error:
+            return str(error)
+        except ValueError:  # one that is written in C may not tell
+            return None
+        return None
 
     @property
     def is_async(self) -> bool:

@@ -23,7 +23,7 @@ from django_singlejob.heartbeat import kept_alive
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.lease import Lease
-from django_singlejob.orders import Order, is_json, one_off_result, place
+from django_singlejob.orders import Order, is_json, place, result_of_job
 from django_singlejob.querysets import runs
 from django_singlejob.queue import one_offs
 from django_singlejob.registry import Job
@@ -317,7 +317,7 @@ class _Execution:
         """What becomes of the one-off that asked for this run; or the one that shall run it again after a failure."""
         call, job = self._call, self._job
         if call.one_off:
-            result = one_off_result(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
+            result = result_of_job(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
             return partial(self._end_one_off, result)
         if not end.is_failure or not job.retries:
             return None

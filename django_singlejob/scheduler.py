@@ -3,30 +3,35 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error
 from django.db.models import IntegerField, Value
 
-from django_singlejob import database, registry, runner
+from django_singlejob import database, registry, runner, tasks
 from django_singlejob.clearing import Watchman, clear
 from django_singlejob.clock import backoff, in_words, local_now, since
 from django_singlejob.conf import ZERO, options
 from django_singlejob.endings import status_of, summary
-from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, UnsafeTransaction
-from django_singlejob.interrupt import is_told_to_end
+from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, LeaseLost, UnsafeTransaction
+from django_singlejob.interrupt import Window, is_told_to_end
 from django_singlejob.memory import follow, is_ahead, is_followed, leave
+from django_singlejob.parallel import Batches, Performance
 from django_singlejob.querysets import gates, locks
 from django_singlejob.queue import one_offs
 from django_singlejob.registry import Job
-from django_singlejob.signals import lock_taken_over
 
 if TYPE_CHECKING:
+    from django.tasks import Task
+
     from django_singlejob.models import JobStatus, OneOffJob
+    from django_singlejob.queue import OneOffJobQuerySet
 
 logger = logging.getLogger("django_singlejob")
 
@@ -39,16 +44,16 @@ _FINAL = (JobInterrupted, DatabaseUnreachable, UnsafeTransaction)
 
 
 class Report(NamedTuple):
-    """What became of a job that was due: its outcome, or else what was raised."""
+    """What became of the job, or task, of that name, which was due: its outcome, or else what was raised."""
 
-    job: Job
+    name: str
     outcome: runner.Outcome | None = None
     error: BaseException | None = None
 
 
-def tick(queues: Sequence[str] = ()) -> Iterator[Report]:
-    """One pass: keep up with the code, run what is due, and stay until it is known of each stale lock whether its
-    holder is dead. Raises database errors."""
+def tick(queues: Sequence[str] = ()) -> Generator[Report]:
+    """One pass: keep up with the code, run what is due, one after the other, and stay until it is known of each stale
+    lock whether its holder is dead. Raises database errors."""
     keep_up()
     watchman, give_up_at = Watchman(), local_now() + LONGEST_TICK
     for pause in backoff():
@@ -64,13 +69,12 @@ def clear_dead(watchman: Watchman) -> bool:
     cleared = [lock for lock in watchman.dead() if clear(lock, error="The holder died; a tick cleared the lock.")]
     for lock in cleared:
         logger.warning("The lock %r was cleared: its holder (%s) is dead.", lock.name, lock.holder)
-        lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
     return bool(cleared)
 
 
 def run_what_is_due(busy: AbstractSet[str] = frozenset(), queues: Sequence[str] = ()) -> Iterator[Report]:
     """Run each job that has a slot which is due, or is to be run again since its holder died; then the one-offs that
-    are due, of these queues (none named: of all). Not those of these names or locks.
+    are due, of these queues (none named: of all). None of the jobs of these names or locks.
 
     A job that fails stops no other. What others were faster with is reported as skipped; jobs that this release of the
     code does not know are not run. Raises database errors.
@@ -79,7 +83,9 @@ def run_what_is_due(busy: AbstractSet[str] = frozenset(), queues: Sequence[str] 
         yield report
         if isinstance(report.error, DatabaseUnreachable):
             return  # each job would wait for it
-    yield from _run_one_offs(queues, busy)
+    if one_offs().in_queues(queues).due().exists():
+        yield from _run_one_offs(queues, busy)
+        yield from _run_tasks(queues)
 
 
 def is_anything_due(queues: Sequence[str] = ()) -> bool:
@@ -95,16 +101,16 @@ def is_anything_due(queues: Sequence[str] = ()) -> bool:
 def _run_one_offs(queues: Sequence[str], busy: AbstractSet[str]) -> Iterator[Report]:
     passed: set[str] = set()
     until, looked_at = None, local_now()
-    while row := one_offs().in_queues(queues).next_due(until, passed):
+    while row := exclusive(queues, passed).next_due(until):
         # Those that come later are left to the next tick, or one that enqueues itself would never end it.
         until = until or row.now
         if is_told_to_end():
             return
-        job = registry.get(row.job_name) if registry.is_known(row.job_name) else None
+        job = job_of(row)
         if job is None or not busy.isdisjoint({job.name, job.lock}):
             passed.add(row.job_name)
             continue
-        report = _run_one_off(job, row)
+        report = run_one_off(job, row)
         yield report
         if isinstance(report.error, _FINAL):
             return
@@ -116,28 +122,106 @@ def _run_one_offs(queues: Sequence[str], busy: AbstractSet[str]) -> Iterator[Rep
             looked_at = local_now()
 
 
-def _run_one_off(job: Job, row: "OneOffJob") -> Report:
-    asked = replace(job, on_held="skip", wait=None)
-    report = attempt(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row))
-    return logged(report._replace(job=job))
+def exclusive(queues: Sequence[str], passed: AbstractSet[str] = frozenset()) -> "OneOffJobQuerySet":
+    """The one-offs that run under their job's lock, of these queues, and of no job that was passed over."""
+    return one_offs().exclusive().in_queues(queues).exclude(job_name__in=passed)
+
+
+def job_of(row: "OneOffJob") -> Job | None:
+    """``None``: this release of the code does not know it."""
+    if registry.is_known(row.job_name):
+        return registry.get(row.job_name)
+    logger.warning("There is no job %r here: its one-offs wait.", row.job_name)
+    return None
+
+
+def run_one_off(job: Job, row: "OneOffJob") -> Report:
+    """Run the one-off of the job, if its lock can be had."""
+    asked = waitless(job)
+    if task := tasks.find(row):
+        asked = replace(asked, func=_of_task(job, row, task))
+    report = logged(attempt(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row)))
+    if task and not (report.outcome and report.outcome.reason):
+        _tell_of_end(row, task)
+    return report
+
+
+def _tell_of_end(row: "OneOffJob", task: "Task[..., Any]") -> None:
+    try:
+        tasks.end(one_offs().get(pk=row.pk), task)
+    except (Error, ObjectDoesNotExist) as error:
+        logger.warning("Nobody is told that the task of %s has finished: %s", row, error)
+
+
+def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[..., Any]:
+    """The job's function for a task of Django's: it tells that it has begun, and takes a context."""
+
+    def begin() -> list[Any]:
+        return tasks.begin(one_offs().get(pk=row.pk), task)
+
+    async def function_async(*args: Any, **kwargs: Any) -> Any:
+        return await job.func(*await sync_to_async(begin)(), *args, **kwargs)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return job.func(*begin(), *args, **kwargs)
+
+    return function_async if job.is_async else function
+
+
+def _run_tasks(queues: Sequence[str]) -> Iterator[Report]:
+    batches = Batches(queues)
+    first = batches.waiting().next_due()
+    try:
+        while first and not is_told_to_end():
+            claimed = batches.exchange(1, first.now)
+            if not claimed:
+                return
+            for perform in claimed:
+                with Window() as window:
+                    performance = perform(window)
+                database.tidy_up()
+                report = of_performance(performance, is_ours=batches.hand_in(performance))
+                if isinstance(report.error, KeyboardInterrupt) and not isinstance(report.error, JobInterrupted):
+                    raise report.error  # a Ctrl-C
+                yield report
+                if isinstance(report.error, _FINAL):
+                    return
+    finally:
+        batches.close()
+        batches.leave_to_expire()
+
+
+def of_performance(performance: Performance, *, is_ours: bool) -> Report:
+    """What became of a task, and whether that can be recorded."""
+    row, failure = performance.row, performance.failure
+    if failure is None and not is_ours:
+        failure = LeaseLost()
+    if failure:
+        return logged(Report(row.job_name, error=failure))
+    outcome = runner.Outcome(status="successful", value=performance.value, duration=performance.duration)
+    return Report(row.job_name, outcome)
+
+
+def waitless(job: Job) -> Job:
+    """The job, asked for by somebody for whom others are waiting."""
+    return replace(job, on_held="skip", wait=None)
 
 
 def _run_all(jobs: Iterable[Job]) -> Iterator[Report]:
     for job in jobs:
         if is_told_to_end():
             return
-        # The others are waiting.
-        for report in run_due(replace(job, on_held="skip", wait=None)):
-            yield logged(report._replace(job=job))
+        for report in run_due(waitless(job)):
+            yield logged(report)
 
 
 def logged(report: Report) -> Report:
     """The same; nobody else may ever see what went wrong."""
     status = status_of(report.error)
     if status == "interrupted":
-        logger.warning("The job %r was interrupted: %s", report.job.name, summary(report.error))
+        logger.warning("The job %r was interrupted: %s", report.name, summary(report.error))
     elif status != "successful":
-        logger.error("The job %r failed.", report.job.name, exc_info=report.error)
+        logger.error("The job %r failed.", report.name, exc_info=report.error)
     return report
 
 
@@ -172,10 +256,11 @@ def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
         logger.info("The schedule of %r is left for the next tick, since others are at it: %s", status.name, error)
 
 
-def due_jobs(busy: AbstractSet[str] = frozenset()) -> list[Job]:
-    """The jobs with a slot that is due, or is to be run again since its holder died; the oldest slot first. Not those
-    of these names or locks: of a job whose lock was renamed, the former one may be watched."""
-    statuses = {name: status for name, status in gates().due().surveyed().items() if registry.is_known(name)}
+def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None) -> list[Job]:
+    """The jobs, or those of ``names``, with a slot that is due, or is to be run again since its holder died; the oldest
+    slot first. Not those of ``busy`` names or locks: of a job whose lock was renamed, the former one may be watched."""
+    due = gates().due() if names is None else gates().due().filter(name__in=names)
+    statuses = {name: status for name, status in due.surveyed().items() if registry.is_known(name)}
     jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
     return [job for job in jobs if busy.isdisjoint({job.name, job.lock})]
 
@@ -208,9 +293,9 @@ def attempt(job: Job, run: Callable[[], runner.Outcome]) -> Report:
     """What becomes of it, also if it is an exception."""
     pid = os.getpid()
     try:
-        return Report(job, run())
+        return Report(job.name, run())
     except BaseException as error:
         is_ours = not isinstance(error, KeyboardInterrupt | GeneratorExit) or isinstance(error, JobInterrupted)
         if not is_ours or os.getpid() != pid:
             raise  # a Ctrl-C, or a forked child that leaves: the rest of the pass is not its own
-        return Report(job, error=error)
+        return Report(job.name, error=error)

@@ -18,7 +18,7 @@ job_skipped = Signal()
 #: ``lease`` (a ``Lease``): the holder can no longer prove its right. May be sent from another thread than the job's.
 lease_lost = Signal()
 
-#: ``lease`` (the new one; ``None``: a tick cleared it), ``lock`` (the ``JobLock`` row as the dead holder left it).
+#: ``lease`` (the new one; ``None``: it was cleared), ``lock`` (the ``JobLock`` row as its former holder left it).
 lock_taken_over = Signal()
 
 #: ``slot``, ``reason`` (a ``Fate``), ``first`` and ``count``: a slot that nobody ran within its grace. Of slots that

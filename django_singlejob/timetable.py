@@ -254,6 +254,7 @@ def slots_between(schedule: Schedule, after: datetime, until: datetime) -> Itera
         yield after
 
 
+@functools.lru_cache(maxsize=4096)
 def in_words(schedule: Schedule) -> str:
     """For people: ``At 08:00 on Monday through Friday (Europe/Rome)``, ``Every 1 hour 30 minutes``."""
     if isinstance(schedule, Every):

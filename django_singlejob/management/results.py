@@ -41,7 +41,8 @@ def of_error(name: str, error: BaseException, *, child_status: int | None = None
     """Of a job that raised; ``child_status``: its shell command's exit status."""
     match error:
         case JobInterrupted():
-            return Result(child_status or 128 + error.signum, f"{name}: interrupted by signal {error.signum}.")
+            by = f" by signal {error.signum}" if error.signum else ""
+            return Result(child_status or 128 + error.signum, f"{name}: interrupted{by}.")
         case ChildFailed():
             return Result(error.status, f"{name}: {error}")
         case LeaseLost():

@@ -125,21 +125,21 @@ class Command(BaseCommand):
             return
         trigger = "manual" if given["now"] else "command"
         try:
-            yield Report(job, runner.run(job, args, kwargs, trigger=trigger, command=given["child"] or None))
+            yield Report(job.name, runner.run(job, args, kwargs, trigger=trigger, command=given["child"] or None))
         except BaseException as error:
             if os.getpid() != self._pid:
                 raise
-            yield Report(job, error=error)
+            yield Report(job.name, error=error)
 
     def _result(self, report: Report, child: Child | None, given: dict[str, Any], signals: Signals) -> Result:
         if report.outcome:
             skipped_status = given["skipped_status"]
-            return of_outcome(report.job.name, report.outcome, skipped_status=skipped_status, signum=signals.received)
+            return of_outcome(report.name, report.outcome, skipped_status=skipped_status, signum=signals.received)
         error = report.error
         assert error  # noqa: S101  (either the one or the other)
         if given["traceback"]:
             self.stderr.write("".join(traceback.format_exception(error)))
-        return of_error(report.job.name, error, child_status=child.status if child else None)
+        return of_error(report.name, error, child_status=child.status if child else None)
 
 
 class _ParserWithChild(CommandParser):

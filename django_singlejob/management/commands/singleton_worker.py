@@ -1,9 +1,10 @@
 """``manage.py singleton_worker``: runs what is due."""
 
 import sys
-from datetime import timedelta
+from contextlib import closing
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
@@ -13,27 +14,43 @@ from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.interrupt import Signals, deferred_signals
 from django_singlejob.management.arguments import seconds, whole_number
+from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.management.results import EX_UNAVAILABLE, EX_USAGE, Result, of_error, of_outcome
 from django_singlejob.scheduler import Report, tick
-from django_singlejob.worker import work
+from django_singlejob.worker import Plan, work
 
 
 class Command(BaseCommand):
     help = (
-        "Runs what is due: each job that has a slot which is due, again those whose holders died, and one-offs; one "
-        "after the other, until it is told to end. With --once it is the one crontab line for all of them, on every "
-        "server: * * * * *"
+        "Runs what is due, several at a time, until it is told to end: each job that has a slot which is due, again "
+        "those whose holders died, and one-offs. With --once, one after the other: so it is the one crontab line for "
+        "all of them, on every server: * * * * *"
     )
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="Looks once, and ends.")
         parser.add_argument(
+            "--threads",
+            type=whole_number,
+            default=Plan.threads,
+            metavar="N",
+            help=f"Runs so many at the same time at most, each in a thread of its own (default: {Plan.threads}).",
+        )
+        parser.add_argument(
+            "--grace",
+            type=seconds,
+            default=Plan.grace,
+            metavar="S",
+            help="What is under way when it is told to end has so many seconds, then it is interrupted; or at once, if "
+            f"it is told again (default: {Plan.grace.total_seconds():.0f}).",
+        )
+        parser.add_argument(
             "--interval",
             type=seconds,
-            default=timedelta(seconds=1),
+            default=Plan.interval,
             metavar="S",
-            help="Looks every so many seconds, give or take a fifth (default: 1).",
+            help=f"Looks every so many seconds, give or take a fifth (default: {Plan.interval.total_seconds():.0f}).",
         )
         parser.add_argument(
             "--queue",
@@ -49,12 +66,15 @@ class Command(BaseCommand):
             metavar="N",
             help="Ends after so many runs, for a supervisor to start it anew.",
         )
+        parser.add_argument(
+            "--no-reload", action="store_true", help="Goes on with the code as it is, also with DEBUG = True."
+        )
 
     def handle(self, **given: Any) -> None:
         try:
             registry.autodiscover()
-            if given["interval"] == ZERO or given["max_jobs"] == 0:
-                raise CommandError("--interval and --max-jobs must be more than 0.", returncode=EX_USAGE)
+            if given["interval"] == ZERO or 0 in (given["max_jobs"], given["threads"]):
+                raise CommandError("--interval, --max-jobs and --threads must be more than 0.", returncode=EX_USAGE)
             with deferred_signals() as signals:
                 status = self._once(given, signals) if given["once"] else self._work(given, signals)
         except Error as error:
@@ -69,19 +89,26 @@ class Command(BaseCommand):
     def _once(self, given: dict[str, Any], signals: Signals) -> int:
         """Returns the exit status, of several jobs the first that is none."""
         status = 0
-        for report in tick(given["queues"]):
-            result = self._tell(report, given, signals)
-            status = status or result.status
+        with closing(tick(given["queues"])) as reports:
+            for report in reports:
+                result = self._tell(report, given, signals)
+                status = status or result.status
         return status or (128 + signals.received if signals.received else 0)
 
     def _work(self, given: dict[str, Any], signals: Signals) -> int:
         """To be told to end is how it ends well."""
-        count = 0
-        for report in work(given["interval"], given["queues"]):
-            self._tell(report, given, signals)
-            count += not _is_skip(report)
-            if count == given["max_jobs"]:
-                break
+        code = Code()
+        is_reloaded = settings.DEBUG and not given["no_reload"]
+        plan = Plan(
+            **{name: given[name] for name in ("interval", "queues", "threads", "grace", "max_jobs")},
+            is_outdated=code.is_outdated if is_reloaded else lambda: False,
+        )
+        with closing(work(plan)) as reports:
+            for report in reports:
+                self._tell(report, given, signals)
+        if is_reloaded and code.is_outdated() and not signals.received:
+            self.stdout.write("The code has changed: starting anew.")
+            start_anew()
         return 0
 
     def _tell(self, report: Report, given: dict[str, Any], signals: Signals) -> Result:
@@ -98,6 +125,6 @@ def _is_skip(report: Report) -> bool:
 
 def _result(report: Report, signum: int | None) -> Result:
     if report.outcome:
-        return of_outcome(report.job.name, report.outcome, signum=signum)
+        return of_outcome(report.name, report.outcome, signum=signum)
     assert report.error  # noqa: S101  (either the one or the other)
-    return of_error(report.job.name, report.error)
+    return of_error(report.name, report.error)

@@ -1,0 +1,237 @@
+"""What the history says of the last runs. It only reads."""
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db.models import Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+
+from django_singlejob.clock import DBNow
+from django_singlejob.conf import ZERO
+from django_singlejob.models import JobRun
+from django_singlejob.querysets import gates, runs
+from django_singlejob.queue import one_offs
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrOrPromise
+
+RECENT = 30
+# Of more rows than these a page would be slow, and nobody could tell its bars apart.
+MOST = 3_000
+# One-offs that are due for longer wait for a worker that is not there, or for their lock.
+LATE = timedelta(minutes=5)
+BAD = frozenset({"failed", "abandoned"})
+COST_BOUNDS = [timedelta(milliseconds=most) for most in (5, 10, 20, 50, 100, 200, 500, 1000)]
+
+
+class PastRun(NamedTuple):
+    """What is shown of each of a job's last runs: a list of jobs has thousands, and to make an instance of each takes
+    longer than all else on its page."""
+
+    pk: int
+    job_name: str
+    status: str
+    hostname: str
+    started_at: datetime
+    duration: timedelta | None
+    error: str
+
+    @property
+    def label(self) -> "_StrOrPromise":
+        """Its status, for people."""
+        return label(self.status)
+
+
+def label(status: str) -> "_StrOrPromise":
+    """A status of a run, for people; one that only a newer release knows, as it is."""
+    return _LABELS.get(status, status)
+
+
+_LABELS = dict(JobRun.Status.choices)
+
+
+def recent_runs(names: Collection[str]) -> dict[str, list[PastRun]]:
+    """The newest runs of each of these jobs, ``RECENT`` at most, oldest first. Takes two queries, which read no
+    more than they return, however long the history is."""
+    newest_first = runs().filter(job_name=OuterRef("name")).order_by("-started_at")
+    oldest_wanted = Subquery(newest_first.values("started_at")[RECENT - 1 : RECENT])
+    wanted = Q(pk__in=[])
+    for name, since in gates().filter(name__in=names).values_list("name", oldest_wanted):
+        wanted |= Q(job_name=name, started_at__gte=since) if since else Q(job_name=name)
+    found: dict[str, list[PastRun]] = {name: [] for name in names}
+    for row in runs().filter(wanted).order_by("started_at", "pk").values_list(*PastRun._fields):
+        run = PastRun(*row)
+        found[run.job_name].append(run)
+    return {name: some[-RECENT:] for name, some in found.items()}
+
+
+# --- the runs of the last hours
+
+
+class Run(NamedTuple):
+    """What is known of each run in a window: few columns, since they are many rows. The instants are in UTC."""
+
+    pk: int
+    job_name: str
+    status: str
+    hostname: str
+    started_at: datetime
+    finished_at: datetime | None
+    acquire_duration: timedelta | None
+
+    @property
+    def is_bad(self) -> bool:
+        return self.status in BAD
+
+    @property
+    def label(self) -> "_StrOrPromise":
+        """Its status, for people."""
+        return label(self.status)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The runs of the last hours.
+
+    Attributes:
+        now: the database's; the window ends with it.
+        begin: where it begins.
+        runs: those that began in it, the newest first, ``MOST`` at most.
+        earlier: those that began before it, and are still running.
+        is_cut: whether more began in it than these.
+    """
+
+    now: datetime
+    begin: datetime
+    runs: Sequence[Run]
+    earlier: Sequence[Run]
+    is_cut: bool
+
+
+def window(length: timedelta) -> Window:
+    """The runs of the time until now. Takes three queries, which read no more than they return."""
+    now = _now()
+    begin = now - length
+    found = _read(runs().filter(started_at__gte=begin), MOST + 1)
+    earlier = _read(runs().running().filter(started_at__lt=begin), MOST)
+    return Window(now=now, begin=begin, runs=found[:MOST], earlier=earlier, is_cut=len(found) > MOST)
+
+
+def _now() -> datetime:
+    # Django has no SELECT without a table: this one reads no row, and has its answer all the same.
+    now: datetime = runs().filter(pk=0).aggregate(now=Coalesce(Max("started_at"), DBNow()))["now"]
+    return now.astimezone(UTC)
+
+
+def _read(rows: QuerySet[Any], most: int) -> list[Run]:
+    return [_in_utc(Run(*row)) for row in rows.order_by("-started_at").values_list(*Run._fields)[:most]]
+
+
+def _in_utc(run: Run) -> Run:
+    # A connection's own time zone comes back with every instant, and two of one zone are compared by their wall clocks.
+    if run.started_at.tzinfo is UTC:
+        return run
+    finished_at = run.finished_at and run.finished_at.astimezone(UTC)
+    return run._replace(started_at=run.started_at.astimezone(UTC), finished_at=finished_at)
+
+
+# --- what there is to say of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winner:
+    """A server that won runs: how many, what part of all, how many of them ended badly, its last sign of life."""
+
+    hostname: str
+    won: int
+    share: float
+    bad: int
+    last_seen: datetime
+
+
+def winners(won: Sequence[Run], heartbeats: Iterable[tuple[str, datetime]] = ()) -> list[Winner]:
+    """Who won these runs, those with the most wins first; who sent heartbeats, and when, is a sign of life as well."""
+    signs = [*heartbeats, *(sign for run in won for sign in _signs_of_life(run))]
+    last_seen: dict[str, datetime] = {}
+    for hostname, instant in signs:
+        last_seen[hostname] = max(instant, last_seen.get(hostname, instant))
+    wins = Counter(run.hostname for run in won)
+    bad = Counter(run.hostname for run in won if run.is_bad)
+    return [
+        Winner(hostname=name, won=count, share=count / len(won), bad=bad[name], last_seen=last_seen[name])
+        for name, count in sorted(wins.items(), key=lambda win: (-win[1], win[0]))
+    ]
+
+
+def _signs_of_life(run: Run) -> Iterable[tuple[str, datetime]]:
+    yield run.hostname, run.started_at
+    # That a run was abandoned is recorded by somebody else.
+    if run.finished_at and run.status != "abandoned":
+        yield run.hostname, run.finished_at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """How long it took to acquire the locks.
+
+    ``counts``: how many took up to each bound, and longer than the one before it; beyond the last: ``None``.
+    """
+
+    counts: Sequence[tuple[timedelta | None, int]]
+    least: timedelta
+    median: timedelta
+    mean: timedelta
+    p95: timedelta
+    most: timedelta
+
+
+def costs(won: Iterable[Run]) -> Costs | None:
+    """``None``: nobody has measured any."""
+    ordered = sorted(run.acquire_duration for run in won if run.acquire_duration is not None)
+    if not ordered:
+        return None
+    places = Counter(bisect_left(COST_BOUNDS, cost) for cost in ordered)
+    return Costs(
+        counts=[(bound, places[place]) for place, bound in enumerate([*COST_BOUNDS, None])],
+        least=ordered[0],
+        median=(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2,
+        mean=sum(ordered, ZERO) / len(ordered),
+        p95=ordered[math.ceil(0.95 * len(ordered)) - 1],
+        most=ordered[-1],
+    )
+
+
+def success_rate(counts: Mapping[str, int]) -> float | None:
+    """The part of the runs that ended which were successful, from how many have which status; ``None``: none ended."""
+    ended = sum(count for status, count in counts.items() if status != "running")
+    return counts.get("successful", 0) / ended if ended else None
+
+
+# --- what went wrong
+
+
+def errors_of(some: Iterable[Run]) -> dict[int, str]:
+    """The errors of these runs, by primary key; those that were pruned meanwhile are missing."""
+    return dict(runs().filter(pk__in=[run.pk for run in some]).values_list("pk", "error"))
+
+
+def last_errors() -> dict[str, str]:
+    """The last error of each job that is failing."""
+    ended = runs().filter(job_name=OuterRef("name"), status__in=[*BAD, "interrupted"]).order_by("-started_at")
+    failing = gates().filter(consecutive_failures__gt=0).annotate(error=Subquery(ended.values("error")[:1]))
+    return {name: error or "" for name, error in failing.values_list("name", "error")}
+
+
+def late_one_offs(now: datetime) -> int:
+    """How many are due for longer than ``LATE``; of more than ``MOST``, so many."""
+    return one_offs().due(now - LATE)[:MOST].count()
+
+
+def failed_one_offs(begin: datetime) -> int:
+    """How many have failed since; of more than ``MOST``, so many."""
+    return one_offs().filter(status="failed", finished_at__gte=begin)[:MOST].count()

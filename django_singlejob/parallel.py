@@ -1,0 +1,351 @@
+"""One-offs that need no lock of their own: Django's tasks. A worker claims and records them a batch at a time.
+
+Their worker holds one lock for all of them, and its heartbeats are theirs. While it has that, nobody else touches their
+rows; when it has died, whoever takes or clears its lock puts them back, as with any dead holder.
+"""
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from asgiref.sync import async_to_sync
+from django.db import Error
+from django.utils import timezone
+
+from django_singlejob import database, tasks
+from django_singlejob.acquisition import Refusal, Terms, acquire
+from django_singlejob.clock import backoff, local_now, since
+from django_singlejob.conf import ZERO
+from django_singlejob.endings import ending
+from django_singlejob.exceptions import LeaseLost
+from django_singlejob.heartbeat import kept_alive
+from django_singlejob.holder import this_process
+from django_singlejob.interrupt import Window
+from django_singlejob.lease import Lease
+from django_singlejob.leftovers import forget
+from django_singlejob.orders import complaints_of_result, one_off_result
+from django_singlejob.querysets import gates, locks
+from django_singlejob.queue import GIVEN_BACK, one_offs
+
+if TYPE_CHECKING:
+    from django.tasks import Task
+
+    from django_singlejob.models import OneOffJob
+    from django_singlejob.queue import OneOffJobQuerySet
+
+logger = logging.getLogger("django_singlejob")
+
+# The first worker's lock is django_singlejob.worker.1, and so on: a lock's gate is there for ever, so the names are
+# used again.
+LOCK = "django_singlejob.worker"
+# How often an exchange is tried while others are in the way.
+TRIES = 10
+# Seconds.
+_SOON = 0.5
+
+
+class Performance(NamedTuple):
+    """How a one-off ended: its row, what is to be recorded, and for how long it ran; what it returned or raised."""
+
+    row: "OneOffJob"
+    result: dict[str, Any]
+    duration: timedelta
+    value: object = None
+    failure: BaseException | None = None
+
+
+class Claimed(NamedTuple):
+    """A one-off that is ours to perform: to be called, in any thread."""
+
+    row: "OneOffJob"
+    lease: Lease
+    perform: "Callable[[OneOffJob, Lease, Window], Performance]"
+
+    def __call__(self, window: Window) -> Performance:
+        return self.perform(self.row, self.lease, window)
+
+
+class Batches:
+    """What one worker has claimed of the one-offs of these queues (none named: of all).
+
+    Only what was claimed may be called in another thread.
+    """
+
+    def __init__(self, queues: Sequence[str] = ()) -> None:
+        self._queues = queues
+        self._lease: Lease | None = None
+        self._life = ExitStack()
+        self._claimed: set[int] = set()
+        self._performed: list[Performance] = []
+        self._windows: dict[int, Window] = {}
+        self._unknown: set[str] = set()
+        # A COMMIT of ours may have been carried out, though its answer was lost.
+        self._is_uncertain = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to be recorded."""
+        return bool(self._performed)
+
+    def waiting(self) -> "OneOffJobQuerySet":
+        """Those that this release of the code can run."""
+        return one_offs().parallel().in_queues(self._queues).exclude(job_name__in=self._unknown)
+
+    def exchange(self, most: int, until: datetime | None = None) -> list[Claimed]:
+        """Record what was handed in, and claim so many others at most, due now or at that instant. They are to be
+        called, and what they return is to be handed in."""
+        if self._lease is None and most and self.waiting().due(until).exists():
+            self._take_lock()
+        lease = self._lease
+        if lease is None or not self._is_ours(lease):
+            return []
+        for pause in islice(backoff(), TRIES):
+            time.sleep(pause)
+            was_uncertain = self._is_uncertain
+            try:
+                claimed = self._exchange(lease, most, until)
+            except LeaseLost as loss:
+                self._let_go(loss)
+                return []
+            except Error as error:
+                self._excuse(error, lease, was_uncertain=was_uncertain)
+                continue
+            if claimed is not None:
+                return [Claimed(row, lease, self._perform) for row in claimed]
+        return []
+
+    def hand_in(self, performance: Performance) -> bool:
+        """Have it recorded by the next exchange. ``False``: it is not ours any more."""
+        is_ours = self._lease is not None and performance.row.token == self._lease.token
+        if is_ours:
+            self._performed.append(performance)
+        else:
+            _mourn(performance)
+        return is_ours
+
+    def give_back(self, claimed: Sequence[Claimed]) -> None:
+        """Have the next exchange put back what was not begun."""
+        given_back = [Performance(row, dict(GIVEN_BACK), ZERO) for row, lease, _ in claimed if lease is self._lease]
+        self._performed += given_back
+
+    def leave_to_expire(self) -> None:
+        """The process ends. Around what is still performed, if it is: nobody begins that again before the lease is
+        over, and the attempt counts."""
+        if self._lease:
+            forget(self._lease.token)
+
+    def close(self) -> None:
+        """Record what was handed in, trying again while the lease lasts, and give the lock back; not while something is
+        still being performed, or could not be recorded."""
+        while self._lease and not self._lease.lost and (self._performed or self._is_uncertain):
+            try:
+                self.exchange(0)
+            except Error as error:
+                if not database.is_connection_lost(error):
+                    raise
+                logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
+                database.drop(database.alias())
+                time.sleep(_SOON)
+        if not self._claimed:
+            self._release()
+
+    def _release(self) -> None:
+        self._life.close()
+        if self._lease:
+            with suppress(LeaseLost):  # it is left to expire
+                self._lease.finish()
+        self._lease, self._is_uncertain = None, False
+
+    def fire(self, exception: type[BaseException]) -> None:
+        """Raise it in all that is being performed, since the lease cannot be trusted any more."""
+        for window in list(self._windows.values()):
+            window.fire(exception)
+
+    # --- the lock
+
+    def _take_lock(self) -> None:
+        held = set(locks().filter(name__startswith=f"{LOCK}.").values_list("name", flat=True))
+        # One whose holder died is left to those who watch it, which takes a while.
+        name = next(name for number in count(1) if (name := f"{LOCK}.{number}") not in held)
+        answer = acquire(Terms.of(name, lease=None, heartbeat=True, wait=ZERO, holder=this_process()))
+        if isinstance(answer, Refusal):
+            return  # another worker was faster, or this one is told to end
+        self._lease = answer
+        self._life.enter_context(kept_alive(answer, self))
+
+    def _is_ours(self, lease: Lease) -> bool:
+        """Ask the database if it cannot be trusted without. ``False``: it is lost, and was let go."""
+        try:
+            if lease.lost:
+                lease.renew()
+        except LeaseLost as loss:
+            self._let_go(loss)
+            return False
+        return True
+
+    def _let_go(self, loss: LeaseLost) -> None:
+        logger.error("%s Its one-offs are begun again by others.", loss)
+        self.fire(LeaseLost)
+        self._release()
+        for performance in self._performed:
+            _mourn(performance)
+        self._performed.clear()
+        self._claimed.clear()
+
+    # --- the exchange
+
+    def _exchange(self, lease: Lease, most: int, until: datetime | None) -> "list[OneOffJob] | None":
+        """``None``: somebody else has claimed one of them, look again; nothing was written."""
+        performed, is_uncertain = list(self._performed), self._is_uncertain
+        self._is_uncertain = True
+        alias = database.alias()
+        with database.durable(alias):
+            if not gates().hold(lease.name, lease.token):
+                raise LeaseLost(f"The lock {lease.name!r} was taken over or cleared.")
+            if is_uncertain:
+                one_offs().exclude(pk__in=self._claimed).give_back(lease.token)
+            _record(performed, lease, is_uncertain=is_uncertain)
+            locked = self._lock_due(most, until)
+            is_claimed = not locked or one_offs().claim_locked(locked, lease.token, this_process())
+            if not is_claimed:
+                database.roll_back(alias)
+        self._is_uncertain = False
+        if not is_claimed:
+            return None
+        self._performed = self._performed[len(performed) :]
+        self._claimed -= {performance.row.pk for performance in performed}
+        self._claimed |= {row.pk for row in locked}
+        return locked
+
+    def _excuse(self, error: Error, lease: Lease, *, was_uncertain: bool) -> None:
+        """Return if the same again may work; raise otherwise."""
+        is_transient = database.is_transient(error)
+        if database.is_connection_lost(error) or not (is_transient or self._performed):
+            raise error
+        self._is_uncertain = was_uncertain  # it was rolled back
+        if not is_transient:
+            self._record_one_by_one(lease)
+
+    def _record_one_by_one(self, lease: Lease) -> None:
+        """What the database does not take of one of them keeps none of the others from being recorded."""
+        for performance in list(self._performed):
+            try:
+                self._record_alone(performance, lease)
+            except Error as error:
+                if database.is_connection_lost(error) or database.is_transient(error):
+                    self._is_uncertain = True
+                    raise
+                logger.error("How %s ended cannot be recorded as it is.", performance.row, exc_info=error)
+                told = one_off_result(ending(error, duration=ZERO, acquire_duration=ZERO), error, None, is_last=True)
+                self._record_alone(performance._replace(result=told), lease)
+
+    def _record_alone(self, performance: Performance, lease: Lease) -> None:
+        with database.durable(database.alias()):
+            if not gates().hold(lease.name, lease.token):
+                return  # the next exchange will tell
+            _record([performance], lease, is_uncertain=self._is_uncertain)
+        self._performed = [other for other in self._performed if other.row is not performance.row]
+        self._claimed.discard(performance.row.pk)
+
+    def _lock_due(self, most: int, until: datetime | None) -> "list[OneOffJob]":
+        while most:
+            locked = self.waiting().lock_due(most, until)
+            found = {row.job_name: tasks.find(row) for row in locked}
+            if not self._leaves(found):
+                return locked
+        return []
+
+    def _leaves(self, found: "Mapping[str, Task[..., Any] | None]") -> bool:
+        """Whether some of these are not performed here: this release of the code has no such task, or has made a job of
+        it since, which runs under its lock."""
+        unknown = {name for name, task in found.items() if task is None}
+        if unknown:
+            self._unknown |= unknown
+            logger.warning("There is no task %s here: its one-offs wait.", ", ".join(sorted(unknown)))
+        jobs = {name: job for name, task in found.items() if task and (job := tasks.job_of(task))}
+        for name, job in jobs.items():
+            one_offs().parallel().filter(job_name=name).make_exclusive(job)
+        return bool(unknown or jobs)
+
+    # --- in another thread
+
+    def _perform(self, row: "OneOffJob", lease: Lease, window: Window) -> Performance:
+        self._windows[row.pk] = window
+        if lease.lost:  # perhaps before the window was there
+            del self._windows[row.pk]
+            return Performance(row, dict(GIVEN_BACK), ZERO, failure=LeaseLost(lease.why_lost()))
+        started_at = local_now()
+        try:
+            value = self._call(row, window)
+        except BaseException as failure:
+            return _ended(row, lease, since(started_at), failure=failure)
+        finally:
+            self._windows.pop(row.pk, None)
+        return _ended(row, lease, since(started_at), value=value)
+
+    def _call(self, row: "OneOffJob", window: Window) -> object:
+        task = tasks.find(row)
+        assert task is not None  # noqa: S101  (what is not known is not claimed)
+        args = [*tasks.begin(row, task), *row.args]
+        if inspect.iscoroutinefunction(task.func):
+            value = async_to_sync(window.run_async)(partial(task.func, *args, **row.kwargs))
+        else:
+            value = window.run(partial(task.func, *args, **row.kwargs))
+        for complaint in complaints_of_result(value):
+            raise TypeError(f"The task has run, but {complaint}.")
+        return value
+
+
+def _ended(
+    row: "OneOffJob", lease: Lease, duration: timedelta, *, value: object = None, failure: BaseException | None = None
+) -> Performance:
+    if lease.is_inherited:
+        return Performance(row, {}, duration)  # a forked child has come back, too
+    end = ending(failure, duration=duration, acquire_duration=ZERO)
+    result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
+    if "finished_at" in result:
+        _tell_of_end(row, result)
+    return Performance(row, result, duration, value, failure)
+
+
+def _tell_of_end(row: "OneOffJob", result: Mapping[str, Any]) -> None:
+    # What it is told by is the row as it will be; by the database's clock it has not ended yet.
+    for name in ("status", "result", "error", "error_class", "traceback"):
+        setattr(row, name, result[name])
+    row.finished_at = timezone.now()
+    try:
+        if task := tasks.find(row):
+            tasks.end(row, task)
+    except BaseException as error:  # whatever a receiver does, the task has ended
+        logger.error("Nobody is told that %s has ended.", row, exc_info=error)
+
+
+def _record(performed: Sequence[Performance], lease: Lease, *, is_uncertain: bool) -> None:
+    for result, rows in _alike(performed):
+        if one_offs().finish_all(rows, lease.token, result) != len(rows) and not is_uncertain:
+            logger.warning("A one-off of %s was changed by hand while it ran.", {row.job_name for row in rows})
+
+
+def _alike(performed: Sequence[Performance]) -> "list[tuple[dict[str, Any], list[OneOffJob]]]":
+    """The rows by what is to be recorded of them: many return nothing, and then one statement does."""
+    groups: list[tuple[dict[str, Any], list[OneOffJob]]] = []
+    for performance in performed:
+        for result, rows in groups:
+            # Not by what they return: 1 and True are alike.
+            is_alike = performance.value is None and result == performance.result
+            if is_alike and rows[0].version == performance.row.version:
+                rows.append(performance.row)
+                break
+        else:
+            groups.append((performance.result, [performance.row]))
+    return groups
+
+
+def _mourn(performance: Performance) -> None:
+    logger.error("%s has ended, but not under its lease: somebody else runs it again.", performance.row)
