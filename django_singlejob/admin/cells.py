@@ -1,0 +1,127 @@
+"""How things look, in a table or elsewhere: text first, colour second, and everything escaped."""
+
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from django.contrib.admin.utils import quote
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from django_singlejob.conf import ZERO
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrOrPromise
+
+NOTHING = "-"
+NO_BREAK_SPACE = "\xa0"
+# A colour for each state of a job, a lock, a run and a one-off; they share some of their words.
+TONES = {
+    "successful": "good",
+    "done": "good",
+    "held": "busy",
+    "running": "busy",
+    "in_progress": "busy",
+    "overrunning": "warn",
+    "unseen": "warn",
+    "interrupted": "warn",
+    "paused": "warn",
+    "stale": "bad",
+    "overdue": "bad",
+    "ahead": "bad",
+    "failing": "bad",
+    "failed": "bad",
+    "abandoned": "bad",
+}
+ERROR_LENGTH = 120
+
+_MILLISECOND, _SECOND, _MINUTE = timedelta(milliseconds=1), timedelta(seconds=1), timedelta(minutes=1)
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+
+
+def tone(value: str) -> str:
+    """Its colour: good, busy, warn, bad or quiet."""
+    return TONES.get(value, "quiet")
+
+
+def badge(value: str, label: "_StrOrPromise") -> SafeString:
+    """A state, as a word on its colour."""
+    return format_html('<span class="singlejob-badge singlejob-{}">{}</span>', tone(value), label)
+
+
+def noted(main: object, note: object) -> SafeString:
+    """Something, and below it what matters less."""
+    return format_html('{}<span class="singlejob-note">{}</span>', main, note) if note else format_html("{}", main)
+
+
+def duration(length: timedelta | None) -> str:
+    """Two units at most, on one line: ``350 ms``, ``1.2 s``, ``2 min 7 s``, ``3 d 4 h``."""
+    return NOTHING if length is None else _in_units(max(length, ZERO)).replace(" ", NO_BREAK_SPACE)
+
+
+def _in_units(length: timedelta) -> str:
+    if length < _SECOND:
+        return _("%d ms") % (length // _MILLISECOND)
+    if length < 10 * _SECOND:
+        return _("%.1f s") % (length // (_SECOND / 10) / 10)
+    if length < _MINUTE:
+        return _("%d s") % (length // _SECOND)
+    if length < _HOUR:
+        return _("%(minutes)d min %(seconds)d s") % {
+            "minutes": length // _MINUTE,
+            "seconds": length % _MINUTE // _SECOND,
+        }
+    if length < _DAY:
+        return _("%(hours)d h %(minutes)d min") % {"hours": length // _HOUR, "minutes": length % _HOUR // _MINUTE}
+    return _("%(days)d d %(hours)d h") % {"days": length // _DAY, "hours": length % _DAY // _HOUR}
+
+
+def distance(instant: datetime, now: datetime) -> str:
+    """``in 5 min 0 s``, ``2 h 3 min ago``."""
+    if instant > now:
+        return _("in %s") % duration(instant - now)
+    return _("%s ago") % duration(now - instant)
+
+
+def moment(instant: datetime | None, now: datetime, zone: tzinfo | None = None) -> str:
+    """How far away it is, and below that when, in the time zone (``None``: the project's own)."""
+    if instant is None:
+        return NOTHING
+    return noted(distance(instant, now), clock_time(instant, zone))
+
+
+def clock_time(instant: datetime, zone: tzinfo | None = None) -> SafeString:
+    """``2026-11-21 12:05:00 CET``, in the time zone (``None``: the project's own)."""
+    try:
+        local = timezone.localtime(instant, zone)
+    except OverflowError:  # in the last hours of the year 9999
+        local = instant
+    shown = f"{date_format(local, 'Y-m-d H:i:s' if local.second else 'Y-m-d H:i')} {local:%Z}"
+    return format_html('<time datetime="{}">{}</time>', instant.isoformat(), shown)
+
+
+def link(model: str, key: str | int, text: object) -> SafeString:
+    """To the page of a row of ours."""
+    url = reverse(f"admin:django_singlejob_{model}_change", args=[quote(key)])
+    return format_html('<a href="{}">{}</a>', url, text)
+
+
+def list_of(model: str, **query: str) -> str:
+    """Where rows of ours are listed; ``query``: filters."""
+    url = reverse(f"admin:django_singlejob_{model}_changelist")
+    return f"{url}?{urlencode(query)}" if query else url
+
+
+def first_line(text: str) -> str:
+    """Of an error, as much of it as fits into a table."""
+    line = next(iter(text.strip().splitlines()), "")
+    return line if len(line) <= ERROR_LENGTH else f"{line[: ERROR_LENGTH - 1]}…"
+
+
+def preformatted(text: str) -> SafeString | str:
+    """A text of several lines, as it is."""
+    return format_html('<pre class="singlejob-text" tabindex="0">{}</pre>', text) if text else NOTHING

@@ -1,0 +1,123 @@
+"""Charts, drawn on the server as SVG. They have no styles of their own: a strict Content-Security-Policy refuses those.
+
+Widths are percentages, so that a chart is as wide as there is room and its text keeps its size.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+
+from django_singlejob.admin.cells import duration, tone
+from django_singlejob.conf import ZERO
+from django_singlejob.history import PastRun
+
+SPARKLINE_HEIGHT = 24
+SPARKLINE_STEP = 5
+LEAST_HEIGHT = 3
+PLOT_HEIGHT = 160
+# There is room for so many: of one run alone the bar is not as wide as the page.
+LEAST_BARS = 10
+TEXT_HEIGHT = 16
+# Where it would press all bars flat, the line is not drawn.
+HIGHEST_LIMIT = 4
+
+
+def sparkline(runs: Sequence[PastRun]) -> SafeString:
+    """The durations of a job's last runs, oldest first, each in the colour of how it ended."""
+    lengths = [run.duration or ZERO for run in runs]
+    longest = max([*lengths, timedelta(microseconds=1)])
+    heights = [LEAST_HEIGHT + round((SPARKLINE_HEIGHT - LEAST_HEIGHT) * length / longest) for length in lengths]
+    # A path for each colour: a list has thousands of bars, and to write an element for each takes longer than the rest.
+    bars: dict[str, str] = {}
+    for index, (run, height) in enumerate(zip(runs, heights, strict=True)):
+        bar = f"M{index * SPARKLINE_STEP} {SPARKLINE_HEIGHT}v-{height}h4v{height}z"
+        bars[tone(run.status)] = bars.get(tone(run.status), "") + bar
+    paths = format_html_join("", '<path d="{1}" class="singlejob-{0}"></path>', bars.items())
+    return format_html(
+        '<svg class="singlejob-sparkline" role="img" aria-label="{}" width="{}" height="{}">{}</svg>',
+        described(runs),
+        max(len(runs), 1) * SPARKLINE_STEP,
+        SPARKLINE_HEIGHT,
+        paths,
+    )
+
+
+def described(runs: Sequence[PastRun]) -> str:
+    """What the eye sees in the bars, in words."""
+    bad = sum(tone(run.status) == "bad" for run in runs)
+    longest = max((run.duration for run in runs if run.duration), default=None)
+    facts = {"count": len(runs), "bad": bad, "longest": duration(longest)}
+    told = ngettext(
+        "%(count)d run, %(bad)d of them bad; it took %(longest)s",
+        "%(count)d runs, %(bad)d of them bad; the longest took %(longest)s",
+        len(runs),
+    )
+    return told % facts
+
+
+def plot(runs: Sequence[PastRun], mean: timedelta | None, limit: timedelta | None) -> SafeString:
+    """The same, large, with the mean and the line beyond which a run is overrunning (``None``: there is none yet)."""
+    lengths = [run.duration or ZERO for run in runs]
+    top = max([*lengths, mean or ZERO, timedelta(microseconds=1)])
+    if limit and limit <= HIGHEST_LIMIT * top:
+        top = max(top, limit)
+    step = 100 / max(len(runs), LEAST_BARS)
+    bars = format_html_join(
+        "",
+        '<rect x="{}%" y="{}" width="{}%" height="{}" class="singlejob-{}"><title>{}</title></rect>',
+        (
+            (
+                round(index * step, 2),
+                _height(top - length, top),
+                round(step * 0.8, 2),
+                _height(length, top),
+                *_told(run),
+            )
+            for index, (run, length) in enumerate(zip(runs, lengths, strict=True))
+        ),
+    )
+    lines = ((mean, gettext("mean %s"), "mean"), (limit, gettext("overrunning beyond %s"), "limit"))
+    return format_html(
+        '<svg class="singlejob-plot" role="img" aria-label="{}" width="100%" height="{}">{}{}</svg>',
+        described(runs),
+        PLOT_HEIGHT,
+        bars,
+        format_html_join(
+            "",
+            '<line x1="0" x2="100%" y1="{0}" y2="{0}" class="singlejob-line-{1}"></line><text x="4" y="{2}">{3}</text>',
+            (
+                (y := _height(top - length, top), kind, _beside(y), label % duration(length))
+                for length, label, kind in lines
+                if length and length <= top
+            ),
+        ),
+    )
+
+
+def _height(length: timedelta, top: timedelta) -> float:
+    return round(PLOT_HEIGHT * (length / top), 1)
+
+
+def _beside(y: float) -> float:
+    return y - 4 if y > TEXT_HEIGHT else y + TEXT_HEIGHT
+
+
+def _told(run: PastRun) -> tuple[str, str]:
+    began = timezone.localtime(run.started_at)
+    return tone(run.status), f"{began:%Y-%m-%d %H:%M:%S %Z}: {run.label}, {duration(run.duration)}"
+
+
+def share(part: float, label: str, kind: str = "quiet") -> SafeString:
+    """A bar as long as the part of the whole, from 0 to 1, and what it says."""
+    return format_html(
+        '<svg class="singlejob-share" aria-hidden="true" width="100%" height="10">'
+        '<rect width="100%" height="10" class="singlejob-track"></rect>'
+        '<rect width="{}%" height="10" class="singlejob-{}"></rect></svg><span class="singlejob-note">{}</span>',
+        round(100 * min(max(part, 0), 1), 1),
+        kind,
+        label,
+    )

@@ -1,0 +1,320 @@
+"""The jobs: how each is doing. They can be run now, paused and resumed."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar, cast
+from zoneinfo import ZoneInfo
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.core.paginator import InvalidPage, Paginator
+from django.db import Error, transaction
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy as _
+
+from django_singlejob import registry
+from django_singlejob.admin.cells import NOTHING, badge, clock_time, distance, duration, first_line, moment, noted
+from django_singlejob.admin.charts import plot, share, sparkline
+from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, back, register_jobs
+from django_singlejob.admin.states import state
+from django_singlejob.clock import DBNow
+from django_singlejob.conf import options
+from django_singlejob.database import is_transient
+from django_singlejob.health import Health, State, schedule_of, survey
+from django_singlejob.history import PastRun, recent_runs
+from django_singlejob.models import JobStatus, OneOffJob, Overview
+from django_singlejob.orders import PRIORITIES, Order
+from django_singlejob.querysets import JobStatusQuerySet, gates
+from django_singlejob.queue import one_offs
+from django_singlejob.timetable import PATIENCE, slots_between
+
+NEXT_SLOTS = 5
+# Whoever wrote a later one by hand is not shown what would follow.
+LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
+ATTENTION = "attention"
+
+T = TypeVar("T")
+
+# No app has these in its jobs.py.
+OURS = "django_singlejob."
+
+
+class StateFilter(admin.SimpleListFilter):
+    """What a job is up to; ``JobsPage`` does the filtering, since no column says it."""
+
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [(ATTENTION, _("needs attention")), *((state.value, state.label) for state in State)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[JobStatus]) -> QuerySet[JobStatus]:
+        return queryset
+
+
+class JobsPage(ChangeList):
+    """The jobs, those first that need attention; also those that nobody has asked for yet, which have no row."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        wanted = request.GET.get(StateFilter.parameter_name)
+        found = [job for job in jobs(request) if _is_wanted(job, wanted) and self.query.lower() in job.name]
+        found.sort(key=lambda job: (-job.state.level, job.name))
+        self.paginator = Paginator(found, self.list_per_page)
+        try:
+            healths = list(self.paginator.page(self.page_num))
+        except InvalidPage as error:
+            raise IncorrectLookupParameters from error
+        self.result_list: Any = [_row(health) for health in healths]
+        cast("JobStatusAdmin", self.model_admin).furnish(self.result_list)
+        self.result_count, self.full_result_count = len(found), None
+        self.show_full_result_count, self.show_admin_actions = False, True
+        self.can_show_all, self.multi_page = False, len(found) > self.list_per_page
+
+
+def jobs(request: HttpRequest, name: str | None = None) -> list[Health]:
+    """How each job is doing, or this one: those that are registered, and those that have run."""
+    register_jobs(request)
+    return [health for health in survey(name) if health.is_job]
+
+
+def _is_wanted(health: Health, wanted: str | None) -> bool:
+    if wanted == ATTENTION:
+        return bool(health.state.level)
+    return not wanted or health.state == wanted
+
+
+def _row(health: Health) -> Any:
+    row: Any = health.status or JobStatus(name=health.name)
+    row.health, row.now = health, getattr(row, "now", None)
+    return row
+
+
+@admin.register(JobStatus)
+class JobStatusAdmin(ReadOnlyAdmin):
+    change_list_template = "admin/django_singlejob/jobstatus/change_list.html"
+    change_form_template = "admin/django_singlejob/jobstatus/change_form.html"
+    list_display = ["name", "state", "last_run", "last_durations", "mean", "next_slot_at", "schedule_in_words"]
+    list_filter = [StateFilter]
+    search_fields = ["name"]
+    search_help_text = _("A part of the job's name.")
+    sortable_by = ()
+    # Each with its last runs.
+    list_per_page = 50
+    actions = ["run_now", "pause", "resume"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[JobStatus]:
+        return gates()
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return JobsPage
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        site = self.admin_site
+        may_see = site.is_registered(Overview) and site.get_model_admin(Overview).has_view_permission(request)
+        return super().changelist_view(request, {"may_see_overview": may_see} | (extra_context or {}))
+
+    def furnish(self, rows: Sequence[Any]) -> None:
+        recent = recent_runs([row.name for row in rows])
+        for row in rows:
+            row.recent = recent[row.name]
+
+    def has_run_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "run_jobstatus")
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "change_jobstatus")
+
+    # --- the list
+
+    @admin.display(description=_("state"))
+    def state(self, row: Any) -> SafeString:
+        return state(row.health)
+
+    @admin.display(description=_("last run"))
+    def last_run(self, row: Any) -> str:
+        return last_run(row.recent[-1], row.now) if row.recent else NOTHING
+
+    @admin.display(description=_("next slot"))
+    def next_slot_at(self, row: Any) -> str:
+        return moment(row.next_slot, row.now, _zone(row)) if row.next_slot else NOTHING
+
+    @admin.display(description=_("schedule"))
+    def schedule_in_words(self, row: Any) -> str:
+        return str(row.health.schedule)
+
+    @admin.display(description=_("mean"))
+    def mean(self, row: JobStatus) -> str:
+        return duration(row.mean_duration)
+
+    @admin.display(description=_("last durations"))
+    def last_durations(self, row: Any) -> str:
+        return sparkline(row.recent) if row.recent else ""
+
+    # --- the page of a job
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> JobStatus | None:
+        """Also a job that has no row yet."""
+        if "\0" in object_id:  # PostgreSQL refuses it in any text, even to compare with it
+            return None
+        health = next(iter(jobs(request, object_id)), None)
+        return _row(health) if health else gates().filter(name=object_id).first()
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        row: Any = context["original"]
+        if hasattr(row, "health"):
+            context.update(self._details(request, row))
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def _details(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        name, health = row.name, row.health
+        recent = recent_runs([name])[name]
+        won = Counter(run.hostname for run in recent).most_common()
+        waiting = one_offs().filter(job_name=name, status__in=["waiting", "in_progress"]).order_by("run_after")
+        return {
+            "health": health,
+            "job": registry.get(name) if registry.is_known(name) else None,
+            "is_ours": name.startswith(OURS),
+            "state": state(health),
+            "next_slots": [moment(slot, row.now, _zone(row)) for slot in next_slots(row)],
+            "last_run": last_run(recent[-1], row.now) if recent else NOTHING,
+            "mean": duration(row.mean_duration),
+            "plot": plot(recent, row.mean_duration, _limit(row)) if recent else "",
+            "recent": [(run, last_run(run, row.now)) for run in reversed(recent[-10:])],
+            "winners": [(hostname, count, share(count / len(recent), "", "busy")) for hostname, count in won],
+            "one_offs": [(one_off, moment(one_off.run_after, one_off.now)) for one_off in waiting.annotate(**NOW)[:5]],
+            "may_run": self.has_run_permission(request),
+            "may_pause": self.has_pause_permission(request),
+            "may_clear": self.may(request, "view_joblock") and self.may(request, "clear_joblock"),
+        }
+
+    # --- what can be done, from the list, or from the page of one
+
+    @admin.action(description=_("Run now"), permissions=["run"])
+    def run_now(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        for name in _chosen(request):
+            answer = at_the_gate(name, partial(_order, name))
+            if isinstance(answer, str | None):
+                self.message_user(request, answer or _busy(name), messages.WARNING)
+                continue
+            self._log(request, name, gettext("Asked for a run now: one-off %d.") % answer.pk)
+            told = gettext("The job %s is run by the next worker that is free.") % name
+            self.message_user(request, told, messages.SUCCESS)
+        return back(request, "jobstatus")
+
+    @admin.action(description=_("Pause"), permissions=["pause"])
+    def pause(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        told = gettext("The job %s is paused: nobody begins to run it. A run under way goes on to its end.")
+        self._change(
+            request, JobStatusQuerySet.pause, gettext("Paused."), told, gettext("The job %s was paused already.")
+        )
+        return back(request, "jobstatus")
+
+    @admin.action(description=_("Resume"), permissions=["pause"])
+    def resume(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        told = gettext("The job %s is no longer paused: it is run when it is due.")
+        self._change(
+            request, JobStatusQuerySet.resume, gettext("Resumed."), told, gettext("The job %s was not paused.")
+        )
+        return back(request, "jobstatus")
+
+    def _change(
+        self, request: HttpRequest, act: Callable[[JobStatusQuerySet, str], bool], logged: str, told: str, left: str
+    ) -> None:
+        for name in _chosen(request):
+            is_changed = at_the_gate(name, partial(act, gates(), name))
+            if is_changed:
+                self._log(request, name, logged)
+                self.message_user(request, told % name, messages.SUCCESS)
+            elif is_changed is None:
+                self.message_user(request, _busy(name), messages.WARNING)
+            else:
+                self.message_user(request, left % name, messages.WARNING)
+
+    def _log(self, request: HttpRequest, name: str, message: str) -> None:
+        self.log_change(request, JobStatus(name=name), message)
+
+
+def _chosen(request: HttpRequest) -> list[str]:
+    known = {job.name for job in jobs(request)}
+    return [name for name in request.POST.getlist(ACTION_CHECKBOX_NAME) if name in known]
+
+
+def at_the_gate(name: str, act: Callable[[], T]) -> T | None:
+    """What becomes of it while nobody else is at the job's gate. ``None``: somebody is inside a transaction on it: that
+    may take long, and a web server has few threads to wait with."""
+    try:
+        gates().remember(name)
+        with transaction.atomic(using=gates().db):
+            if not gates().is_at_hand(name):
+                return None
+            gates().knock(name)
+            return act()
+    except Error as error:
+        if not is_transient(error):
+            raise
+        return None
+
+
+def _busy(name: str) -> str:
+    return gettext("The job %s was left alone: somebody is inside a transaction on it. Try again.") % name
+
+
+def _order(name: str) -> OneOffJob | str:
+    """The one-off, or what speaks against it."""
+    if complaint := why_not_run(name):
+        return complaint
+    return Order(job_name=name, max_attempts=registry.get(name).most_attempts, priority=PRIORITIES[-1]).enqueue()
+
+
+def why_not_run(name: str) -> str | None:
+    """What speaks against running the job now; ``None``: nothing."""
+    if not registry.is_known(name):
+        return gettext("The job %s cannot be run: this release of the code does not know it.") % name
+    if registry.get(name).misfit([], {}):
+        return gettext("The job %s cannot be run without arguments: add a one-off with them.") % name
+    if gates().filter(name=name, paused=True).exists():
+        return gettext("The job %s is paused: resume it first.") % name
+    # What is tried again later would be run as well.
+    soon = Q(run_after__lte=DBNow()) | Q(attempt__gt=0)
+    if one_offs().waiting().filter(soon, job_name=name, args=[], kwargs={}).exists():
+        return gettext("The job %s is to be run already, as soon as a worker is free. Is there one?") % name
+    return None
+
+
+def last_run(run: PastRun, now: datetime | None) -> SafeString:
+    """How it ended, when, how long it took, and what went wrong."""
+    began = distance(run.started_at, now) if now else clock_time(run.started_at)
+    note = f"{began}, {duration(run.duration)}" if run.duration else began
+    shown = noted(badge(run.status, run.label), note)
+    return noted(shown, first_line(run.error))
+
+
+def next_slots(row: JobStatus) -> list[datetime]:
+    """The next ones at which it is due, as the database has them."""
+    schedule = schedule_of(row)
+    if schedule is None or row.next_slot is None:
+        return []
+    later = slots_between(schedule, row.next_slot, min(row.next_slot, LAST_SLOT) + PATIENCE)
+    return [row.next_slot, *islice(later, NEXT_SLOTS - 1)]
+
+
+def _zone(row: JobStatus) -> ZoneInfo | None:
+    schedule = schedule_of(row)
+    return ZoneInfo(schedule.time_zone) if schedule else None
+
+
+def _limit(row: JobStatus) -> timedelta | None:
+    """How long a run may take before it is overrunning; ``None``: there were too few."""
+    if not row.mean_duration or row.run_count < options().overrun_min_runs:
+        return None
+    try:
+        return row.mean_duration * options().overrun_factor
+    except OverflowError:  # somebody has written nonsense by hand
+        return None

@@ -1,0 +1,292 @@
+"""The locks: who holds what. A stale one can be cleared, and by force one whose holder may be alive."""
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, cast
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.core.signing import BadSignature, Signer
+from django.db import connections, transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy as _
+
+from django_singlejob.admin.cells import NOTHING, badge, distance, duration, link, moment, noted
+from django_singlejob.admin.charts import share
+from django_singlejob.admin.reading import ReadOnlyAdmin
+from django_singlejob.clearing import clear
+from django_singlejob.clock import local_now
+from django_singlejob.conf import ZERO, options
+from django_singlejob.models import JobLock, JobStatus
+from django_singlejob.querysets import JobLockQuerySet, gates, locks
+from django_singlejob.watch import WATCHED_INTERVALS
+
+logger = logging.getLogger("django_singlejob")
+
+# Seconds: a web server gives up on a request after 30 or so.
+LONGEST_WATCH = 22.0
+LONGEST_REQUEST = 22.0
+
+
+class StaleFilter(admin.SimpleListFilter):
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("held", _("held")), ("stale", _("stale"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[JobLock]) -> QuerySet[JobLock]:
+        assert isinstance(queryset, JobLockQuerySet)  # noqa: S101
+        match self.value():
+            case "held":
+                return queryset.live()
+            case "stale":
+                return queryset.stale()
+        return queryset
+
+
+class Shown(NamedTuple):
+    """A lock as it stood on the page where somebody chose to clear it; ``at``: when that was, by the clock of our own
+    servers (seconds since the epoch), for the database's may have been set forward: then every lock is stale."""
+
+    name: str
+    token: uuid.UUID
+    heartbeats: int
+    at: float
+
+    @classmethod
+    def parse(cls, text: str) -> "Shown | None":
+        """``None``: no page of ours has written that."""
+        try:
+            name, token, heartbeats, at = _SIGNER.unsign(text).split()
+            return cls(name, uuid.UUID(token), int(heartbeats), float(at))
+        except (BadSignature, ValueError):
+            return None
+
+    def signed(self) -> str:
+        """For the page."""
+        return _SIGNER.sign(f"{self.name} {self.token} {self.heartbeats} {self.at}")
+
+    def is_still(self, lock: JobLock) -> bool:
+        """Whether nobody else holds it, and its holder has given no sign of life since."""
+        return (lock.token, lock.heartbeats) == (self.token, self.heartbeats)
+
+    def to_be_watched(self, lock: JobLock) -> float:
+        """For how many seconds more its heartbeats must stand still, before its holder is presumed dead."""
+        interval = lock.heartbeat_interval or ZERO
+        return self.at + (WATCHED_INTERVALS * interval).total_seconds() - time.time()
+
+
+_SIGNER = Signer(salt="django_singlejob.shown")
+
+
+@admin.register(JobLock)
+class JobLockAdmin(ReadOnlyAdmin):
+    change_form_template = "admin/django_singlejob/joblock/change_form.html"
+    list_display = ["name", "state", "holder", "command", "held_for", "heartbeat", "expires"]
+    list_filter = [StaleFilter, "hostname"]
+    search_fields = ["name", "hostname", "command"]
+    actions = ["clear"]
+    fields = [
+        "name",
+        "state",
+        "holder",
+        "command",
+        "held_for",
+        "heartbeat",
+        "expires",
+        "job",
+        "slot_at",
+        "attempt",
+        "history",
+        "heartbeats",
+        "beats_each",
+        "token",
+    ]
+    readonly_fields: ClassVar[Any] = fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[JobLock]:
+        return locks().judged()
+
+    def get_ordering(self, request: HttpRequest) -> Any:
+        return ["-is_stale", "name"]
+
+    def furnish(self, rows: Sequence[Any]) -> None:
+        means = gates().filter(name__in={lock.job_name for lock in rows}).means()
+        for lock in rows:
+            lock.mean = means.get(lock.job_name)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        # PostgreSQL refuses a NUL in any text, even to compare with it.
+        lock = None if "\0" in object_id else super().get_object(request, object_id, from_field)
+        if lock:
+            self.furnish([lock])
+        return lock
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        context["may_clear"] = self.has_clear_permission(request)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def has_clear_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "clear_joblock") or self.has_force_permission(request)
+
+    def has_force_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "force_joblock")
+
+    # --- what is shown
+
+    @admin.display(description=_("state"), ordering="is_stale")
+    def state(self, lock: JobLock) -> SafeString:
+        return badge("stale", _("stale")) if lock.is_stale else badge("held", _("held"))
+
+    @admin.display(description=_("holder"), ordering="hostname")
+    def holder(self, lock: JobLock) -> SafeString:
+        return noted(lock.hostname, gettext("pid %d") % lock.pid)
+
+    @admin.display(description=_("held for"), ordering="-acquired_at")
+    def held_for(self, lock: Any) -> str:
+        held_for = lock.now - lock.acquired_at
+        if lock.mean is None:
+            return duration(held_for)
+        part = held_for / lock.mean / options().overrun_factor
+        kind = "warn" if part >= 1 else "busy"
+        return noted(duration(held_for), share(part, gettext("mean %s") % duration(lock.mean), kind))
+
+    @admin.display(description=_("last heartbeat"), ordering="heartbeat_at")
+    def heartbeat(self, lock: JobLock) -> str:
+        return distance(lock.heartbeat_at, lock.now)
+
+    @admin.display(description=_("expires"), ordering="expires_at")
+    def expires(self, lock: JobLock) -> str:
+        return distance(lock.expires_at, lock.now)
+
+    @admin.display(description=_("heartbeat interval"))
+    def beats_each(self, lock: JobLock) -> str:
+        return duration(lock.heartbeat_interval)
+
+    @admin.display(description=_("slot"))
+    def slot_at(self, lock: JobLock) -> str:
+        return moment(lock.slot, lock.now)
+
+    @admin.display(description=_("job"))
+    def job(self, lock: JobLock) -> str:
+        return link("jobstatus", lock.job_name, lock.job_name) if lock.job_name else NOTHING
+
+    @admin.display(description=_("run"))
+    def history(self, lock: JobLock) -> str:
+        return link("jobrun", lock.run_id, f"#{lock.run_id}") if lock.run_id else NOTHING
+
+    # --- clearing
+
+    def get_urls(self) -> list[URLPattern]:
+        view: Any = self.admin_site.admin_view(self.clear_view)
+        for alias in connections:
+            # A clear is a short transaction of its own: it must not wait for the end of the request.
+            view = transaction.non_atomic_requests(using=alias)(view)
+        return [path("clear/", view, name="django_singlejob_joblock_clear"), *super().get_urls()]
+
+    @admin.action(description=_("Clear stale locks"), permissions=["clear"])
+    def clear(self, request: HttpRequest, queryset: object) -> HttpResponse:
+        return self._ask(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
+
+    def clear_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask whether to clear the locks of these names; with POST, clear those that were shown."""
+        if not (self.has_view_permission(request) and self.has_clear_permission(request)):
+            raise PermissionDenied
+        if request.method != "POST":
+            return self._ask(request, request.GET.getlist("name"))
+        forced = set(request.POST.getlist("force"))
+        if forced and not self.has_force_permission(request):
+            raise PermissionDenied
+        until = local_now() + LONGEST_REQUEST
+        for text in request.POST.getlist("lock"):
+            shown = Shown.parse(text)
+            if shown is None:
+                self.message_user(request, gettext("%r names no lock.") % text[:100], messages.ERROR)
+            elif local_now() >= until:
+                told = gettext("The lock %s was left alone: the others took too long. Try again.")
+                self.message_user(request, told % shown.name, messages.WARNING)
+            else:
+                self._clear(request, shown, force=shown.name in forced)
+        return HttpResponseRedirect(reverse("admin:django_singlejob_joblock_changelist"))
+
+    def _ask(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
+        found = list(locks().judged().filter(name__in=[name for name in names if "\0" not in name]).order_by("name"))
+        self.furnish(found)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": gettext("Clear locks"),
+            "original": gettext("Clear"),  # for the breadcrumbs
+            "has_view_permission": True,
+            "opts": self.opts,
+            "media": self.media,
+            "locks": [
+                {
+                    "row": lock,
+                    "shown": Shown(lock.name, lock.token, lock.heartbeats, time.time()).signed(),
+                    "state": self.state(lock),
+                    "held_for": self.held_for(lock),
+                    "heartbeat": self.heartbeat(lock),
+                    "watched_for": duration(WATCHED_INTERVALS * (lock.heartbeat_interval or ZERO)),
+                }
+                for lock in found
+            ],
+            "free": sorted(set(names) - {lock.name for lock in found}),
+            "is_any_clearable": any(lock.is_stale for lock in found) or (found and self.has_force_permission(request)),
+            "may_force": self.has_force_permission(request),
+        }
+        return TemplateResponse(request, "admin/django_singlejob/joblock/clear.html", context)
+
+    def _clear(self, request: HttpRequest, shown: Shown, *, force: bool) -> None:
+        """Clear the lock if it is still the one that was shown, and, unless ``force``, its holder is presumed dead."""
+        lock = locks().seen(shown.name) if force else _watched(shown)
+        if lock is None:
+            told = gettext("The lock %s is free: nobody holds it any more.") % shown.name
+            self.message_user(request, told, messages.INFO)
+            return
+        facts = {"name": lock.name, "holder": lock.holder}
+        if lock.token != shown.token:
+            told = gettext("The lock %(name)s was left alone: it changed hands meanwhile, %(holder)s holds it now.")
+        elif not force and not (lock.is_stale and shown.is_still(lock)):
+            told = gettext("The lock %(name)s was left alone: its holder (%(holder)s) is alive.")
+        elif not force and shown.to_be_watched(lock) > 0:
+            told = gettext("The lock %(name)s was left alone: it is to be watched for longer before you click.")
+        elif clear(lock, force=force, error=_by(request, force=force)):
+            self._tell(request, lock, force=force)
+            return
+        else:
+            told = gettext("The lock %(name)s was left alone: its holder gave a sign of life. Look again.")
+        self.message_user(request, told % facts, messages.WARNING)
+
+    def _tell(self, request: HttpRequest, lock: JobLock, *, force: bool) -> None:
+        told = gettext("Cleared by force; its holder was %s.") if force else gettext("Cleared; its holder was %s.")
+        message, user = told % lock.holder, cast("int", request.user.pk)
+        for row, flag in (lock, DELETION), (JobStatus(name=lock.job_name or lock.name), CHANGE):
+            LogEntry.objects.log_actions(user, [row], flag, message, single_object=True)
+        logger.warning("The lock %r (%s) was cleared in the admin by %s.", lock.name, lock.holder, request.user)
+        told = gettext("The lock %(name)s: %(what)s") % {"name": lock.name, "what": message}
+        self.message_user(request, told, messages.SUCCESS)
+
+
+def _watched(shown: Shown) -> JobLock | None:
+    """The lock, after two heartbeat intervals since it was shown, as everybody watches who would take it over; at once
+    if its holder is seen to be alive, or that would take too long. ``None``: it is free."""
+    lock = locks().seen(shown.name)
+    if lock and lock.is_stale and shown.is_still(lock) and 0 < (rest := shown.to_be_watched(lock)) <= LONGEST_WATCH:
+        time.sleep(rest)
+        lock = locks().seen(shown.name)
+    return lock
+
+
+def _by(request: HttpRequest, *, force: bool) -> str:
+    """What is recorded of the run that held it."""
+    how = "by force " if force else ""
+    return f"The lock was cleared {how}in the admin by {request.user.get_username()}."

@@ -1,0 +1,310 @@
+"""The one-offs: what waits to be run, and what became of the rest. They can be asked for, cancelled, run again."""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin import widgets
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.forms.fields import InvalidJSONInput
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext, gettext_lazy as _, ngettext
+
+from django_singlejob import registry
+from django_singlejob.admin.cells import (
+    ERROR_LENGTH,
+    NOTHING,
+    badge,
+    first_line,
+    link,
+    moment,
+    noted,
+    preformatted,
+)
+from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, back, register_jobs
+from django_singlejob.admin.runs import BRIEFLY
+from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.health import OVERDUE
+from django_singlejob.models import OneOffJob
+from django_singlejob.orders import Order
+from django_singlejob.querysets import runs
+from django_singlejob.queue import OneOffJobQuerySet, one_offs
+
+if TYPE_CHECKING:
+    OneOffModelForm = forms.ModelForm[OneOffJob]
+else:
+    OneOffModelForm = forms.ModelForm
+
+T = TypeVar("T")
+
+
+class InstantWidget(widgets.AdminSplitDateTime):
+    """Says to screen readers what its fields are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for part, label in zip(self.widgets, (_("Run after: date"), _("Run after: time")), strict=True):
+            part.attrs["aria-label"] = label
+
+
+class JSONField(forms.JSONField):
+    """JSON as people type it. Python gives up on what is nested too deeply, or has too many digits, with other errors
+    than for what is no JSON."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError) as error:
+            raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value}) from error
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        try:
+            return super().bound_data(data, initial)
+        except (ValueError, RecursionError):
+            return InvalidJSONInput(data)
+
+    def prepare_value(self, value: Any) -> Any:
+        # Half a surrogate pair can be written as JSON, but not as UTF-8.
+        return value if isinstance(value, InvalidJSONInput) else json.dumps(value)
+
+
+class OneOffForm(OneOffModelForm):
+    """Asks for a one-off."""
+
+    job_name = forms.ChoiceField(label=_("Job"), choices=lambda: [(job.name, job.name) for job in registry.all_jobs()])
+    args = JSONField(
+        label=_("Arguments"),
+        initial=list,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text=_('As JSON: <code>[4711, "it"]</code>.'),
+    )
+    kwargs = JSONField(
+        label=_("Keyword arguments"),
+        initial=dict,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text=_('As JSON: <code>{"language": "it"}</code>.'),
+    )
+    run_after = forms.SplitDateTimeField(
+        label=_("Run after"),
+        required=False,
+        widget=InstantWidget,
+        help_text=_("Empty: as soon as a worker is free."),
+    )
+
+    class Meta:
+        model = OneOffJob
+        fields = ["job_name", "args", "kwargs", "run_after", "priority", "queue_name"]
+
+    def clean_args(self) -> list[Any]:
+        return _of_kind(list, self.cleaned_data["args"], _("Give a list, in brackets."))
+
+    def clean_kwargs(self) -> dict[str, Any]:
+        return _of_kind(dict, self.cleaned_data["kwargs"], _("Give names and values, in braces."))
+
+    def clean(self) -> dict[str, Any]:
+        given = self.cleaned_data
+        if not self.errors:
+            try:
+                self.order().validate(given["args"], given["kwargs"])
+            except InvalidOrder as error:
+                raise ValidationError(str(error)) from error
+            if complaint := registry.get(given["job_name"]).misfit(given["args"], given["kwargs"]):
+                raise ValidationError(gettext("The job does not take these arguments: %s.") % complaint)
+        return given
+
+    def order(self) -> Order:
+        """Raises ``InvalidOrder``."""
+        asked = {name: self.cleaned_data[name] for name in ("job_name", "queue_name", "priority", "run_after")}
+        return Order(max_attempts=registry.get(asked["job_name"]).most_attempts, **asked)
+
+
+def _of_kind(kind: type[T], given: object, hint: object) -> T:
+    value = kind() if given is None else given
+    if not isinstance(value, kind):
+        raise ValidationError(str(hint))
+    return value
+
+
+@admin.register(OneOffJob)
+class OneOffJobAdmin(ReadOnlyAdmin):
+    form = OneOffForm
+    list_display = ["job_name", "state", "due", "arguments", "attempts", "problem", "ended", "queue_name", "priority"]
+    list_filter = ["status"]
+    search_fields = ["job_name", "queue_name", "hostname"]
+    ordering = ["-pk"]
+    sortable_by = ()
+    actions = ["cancel", "retry"]
+    change_form_template = "admin/django_singlejob/oneoffjob/change_form.html"
+    shown = [
+        "job",
+        "state",
+        "arguments",
+        "due",
+        "attempts",
+        "began",
+        "ended",
+        "outcome",
+        "problem",
+        "whole_traceback",
+        "workers",
+        "last_run",
+        "queue_name",
+        "priority",
+        "exclusive",
+        "backend",
+        "created",
+    ]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[OneOffJob]:
+        return one_offs().annotate(**NOW)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return list(self.shown if obj else OneOffForm.Meta.fields)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return self.shown if obj else []
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return BaseAdmin.has_add_permission(self, request)
+
+    def has_order_permission(self, request: HttpRequest) -> bool:
+        """To cancel, and to have one begun again."""
+        return self.may(request, "change_oneoffjob")
+
+    # --- what is shown
+
+    @admin.display(description=_("job"))
+    def job(self, row: OneOffJob) -> str:
+        return link("jobstatus", row.job_name, row.job_name) if row.exclusive else row.job_name
+
+    @admin.display(description=_("status"))
+    def state(self, row: Any) -> SafeString:
+        is_late = row.status == "waiting" and row.run_after < row.now - OVERDUE
+        return noted(badge(row.status, row.get_status_display()), gettext("does a worker run?") if is_late else "")
+
+    @admin.display(description=_("arguments"))
+    def arguments(self, row: OneOffJob) -> str:
+        return Truncator(_as_call(row.args, row.kwargs) or NOTHING).chars(ERROR_LENGTH)
+
+    @admin.display(description=_("due"))
+    def due(self, row: Any) -> str:
+        return moment(row.run_after, row.now)
+
+    @admin.display(description=_("attempts"))
+    def attempts(self, row: OneOffJob) -> str:
+        return gettext("%(attempt)d of %(most)d") % {"attempt": row.attempt, "most": row.max_attempts}
+
+    @admin.display(description=_("began"))
+    def began(self, row: Any) -> str:
+        return moment(row.started_at, row.now)
+
+    @admin.display(description=_("ended"))
+    def ended(self, row: Any) -> str:
+        return moment(row.finished_at, row.now)
+
+    @admin.display(description=_("created"))
+    def created(self, row: Any) -> str:
+        return moment(row.created_at, row.now)
+
+    @admin.display(description=_("result"))
+    def outcome(self, row: OneOffJob) -> str:
+        return NOTHING if row.result is None else _as_json(row.result)
+
+    @admin.display(description=_("error"))
+    def problem(self, row: OneOffJob) -> str:
+        return first_line(row.error)
+
+    @admin.display(description=_("traceback"))
+    def whole_traceback(self, row: OneOffJob) -> str:
+        return preformatted(row.traceback or row.error)
+
+    @admin.display(description=_("workers"))
+    def workers(self, row: OneOffJob) -> str:
+        return preformatted(row.worker_ids)
+
+    @admin.display(description=_("last run"))
+    def last_run(self, row: OneOffJob) -> str:
+        if row.token is None or row.started_at is None:
+            return NOTHING
+        since = row.started_at - BRIEFLY
+        run = runs().filter(job_name=row.job_name, started_at__gte=since, token=row.token).first()
+        return link("jobrun", run.pk, f"#{run.pk}") if run else NOTHING
+
+    # --- what can be done
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        register_jobs(request)
+        return super().get_form(request, obj, change, **kwargs)
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        row = context.get("original")
+        context["may_cancel"] = row and row.status == "waiting" and self.has_order_permission(request)
+        context["may_retry"] = row and row.status in ("failed", "cancelled") and self.has_order_permission(request)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: OneOffJob, form: Any, change: bool) -> None:
+        row = form.order().enqueue(*obj.args, **obj.kwargs)
+        obj.pk = row.pk
+
+    @admin.action(description=_("Cancel those that wait"), permissions=["order"])
+    def cancel(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> HttpResponse | None:
+        count, left = self._each(request, queryset, OneOffJobQuerySet.cancel, gettext("Cancelled."))
+        told = ngettext("%d one-off was cancelled.", "%d one-offs were cancelled.", count)
+        untold = ngettext(
+            "%d was left alone: it has begun, or has ended.",
+            "%d were left alone: they have begun, or have ended.",
+            left,
+        )
+        return self._told(request, (count, told), (left, untold))
+
+    @admin.action(description=_("Run those again that failed or were cancelled"), permissions=["order"])
+    def retry(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> HttpResponse | None:
+        count, left = self._each(request, queryset, OneOffJobQuerySet.retry, gettext("To be run again."))
+        told = ngettext(
+            "%d one-off is run again as soon as a worker is free.",
+            "%d one-offs are run again as soon as a worker is free.",
+            count,
+        )
+        untold = ngettext(
+            "%d was left alone: it waits, is in progress, or is done.",
+            "%d were left alone: they wait, are in progress, or are done.",
+            left,
+        )
+        return self._told(request, (count, told), (left, untold))
+
+    def _each(
+        self, request: HttpRequest, chosen: QuerySet[OneOffJob], act: Callable[[Any], int], message: str
+    ) -> tuple[int, int]:
+        """How many were changed, and how many were not: what others do meanwhile goes first."""
+        rows = list(chosen)
+        changed = 0
+        for row in rows:
+            # The page of one says which version it showed.
+            seen = request.POST.get("version", str(row.version))
+            if seen == str(row.version) and act(one_offs().filter(pk=row.pk, version=row.version)):
+                self.log_change(request, row, message)
+                changed += 1
+        return changed, len(rows) - changed
+
+    def _told(self, request: HttpRequest, done: tuple[int, str], left: tuple[int, str]) -> HttpResponse | None:
+        for (count, told), level in (done, messages.SUCCESS), (left, messages.WARNING):
+            if count:
+                self.message_user(request, told % count, level)
+        return back(request, "oneoffjob")
+
+
+def _as_call(args: object, kwargs: object) -> str:
+    if not (isinstance(args, list) and isinstance(kwargs, dict)):  # written by hand
+        return f"{_as_json(args)}, {_as_json(kwargs)}"
+    return ", ".join([*map(_as_json, args), *(f"{name}={_as_json(value)}" for name, value in kwargs.items())])
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

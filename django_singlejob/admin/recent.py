@@ -1,0 +1,128 @@
+"""What has happened in the last hours, as the overview tells it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from django_singlejob import history
+from django_singlejob.admin import timeline
+from django_singlejob.admin.cells import badge, clock_time, distance, duration, first_line, link, list_of
+from django_singlejob.admin.charts import share
+from django_singlejob.health import Health
+from django_singlejob.history import Run, Window
+from django_singlejob.models import JobRun
+
+MOST_SERVERS = 30
+FAILURES = 10
+LEGEND = (JobRun.Status.SUCCESSFUL, JobRun.Status.RUNNING, JobRun.Status.INTERRUPTED, JobRun.Status.FAILED)
+
+
+def lanes(window: Window) -> dict[str, Any]:
+    """A row of the timeline for each server."""
+    zone = timezone.get_current_timezone()
+    ticks = timeline.ticks(window, zone)
+    rows = timeline.rows(window)
+    return {
+        "axis": timeline.axis(ticks),
+        "rows": [
+            (row.hostname, _runs_of(row.hostname), timeline.counted(row.runs), timeline.drawn(row, ticks, window.now))
+            for row in rows
+        ],
+        "most_servers": len(rows) if len({run.hostname for run in [*window.runs, *window.earlier]}) > len(rows) else 0,
+        "zone": timezone.get_current_timezone_name(),
+        "legend": [badge(status, status.label) for status in LEGEND],
+    }
+
+
+def _runs_of(hostname: str) -> str:
+    return list_of("jobrun", server=hostname)
+
+
+def winners(window: Window, healths: Sequence[Health]) -> list[tuple[Any, ...]]:
+    """The servers that won the runs (Table 2 of Lu 2025)."""
+    heartbeats = [(health.lock.hostname, health.lock.heartbeat_at) for health in healths if health.lock]
+    found = history.winners(window.runs, heartbeats)
+    return [
+        (
+            winner.hostname,
+            _runs_of(winner.hostname),
+            _part(winner.won, len(window.runs)),
+            share(winner.share, "", "busy"),
+            winner.bad,
+            distance(winner.last_seen, window.now),
+        )
+        for winner in found[:MOST_SERVERS]
+    ]
+
+
+def costs(window: Window) -> dict[str, Any] | None:
+    """What it cost to acquire the locks (Table 1 of Lu 2025); ``None``: nobody has measured."""
+    costs = history.costs(window.runs)
+    if costs is None:
+        return None
+    total = sum(count for _bound, count in costs.counts)
+    summary = [
+        (_("Least"), costs.least),
+        (_("Median"), costs.median),
+        (_("Mean"), costs.mean),
+        (_("95th percentile"), costs.p95),
+        (_("Most"), costs.most),
+    ]
+    return {
+        "rows": [
+            (_up_to(bound), _part(count, total), share(count / total, "", "busy")) for bound, count in costs.counts
+        ],
+        "summary": [(label, duration(cost)) for label, cost in summary],
+    }
+
+
+def _part(count: int, total: int) -> str:
+    return _("%(count)d (%(percent)d%%)") % {"count": count, "percent": round(100 * count / total)}
+
+
+def _up_to(bound: timedelta | None) -> str:
+    return _("more") if bound is None else _("up to %s") % duration(bound)
+
+
+def results(window: Window) -> dict[str, Any]:
+    """How the runs ended, and which of them badly."""
+    counts = _counts(window)
+    return {
+        "rate": rate(window),
+        "results": [
+            (badge(status, status.label), counts[status], list_of("jobrun", status__exact=status.value))
+            for status in JobRun.Status
+            if counts[status]
+        ],
+        "failures": _failures([run for run in window.runs if run.is_bad][:FAILURES], window),
+    }
+
+
+def rate(window: Window) -> str:
+    """How many of the runs that ended were successful. Empty: none has ended."""
+    part = history.success_rate(_counts(window))
+    # Rounded down: 100% is when none failed.
+    return "" if part is None else _("%s%%") % f"{int(part * 1000) / 10:g}"
+
+
+def _counts(window: Window) -> Counter[str]:
+    return Counter(run.status for run in [*window.runs, *window.earlier])
+
+
+def _failures(found: Sequence[Run], window: Window) -> list[tuple[Any, ...]]:
+    errors = history.errors_of(found) if found else {}
+    return [
+        (
+            link("jobrun", run.pk, run.job_name),
+            badge(run.status, run.label),
+            distance(run.started_at, window.now),
+            clock_time(run.started_at),
+            run.hostname,
+            first_line(errors.get(run.pk, "")),
+        )
+        for run in found
+    ]

@@ -1,0 +1,33 @@
+"""How a job is doing, in a few words."""
+
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from django_singlejob.admin.cells import badge, duration, noted
+from django_singlejob.health import Health, State
+
+
+def state(health: Health) -> SafeString:
+    """What the job is up to, and since when."""
+    return noted(badge(health.state, health.state.label), story(health))
+
+
+def story(health: Health) -> str:
+    """What there is to know about that: who, since when. Empty: nothing."""
+    status, lock = health.status, health.lock
+    match health.state:
+        case State.STALE if lock:
+            facts = {"holder": lock.holder, "silence": duration(lock.now - lock.heartbeat_at)}
+            return _("%(holder)s: no sign of life for %(silence)s") % facts
+        case State.OVERDUE if status and status.next_slot:
+            return _("by %s") % duration(status.now - status.next_slot)
+        case State.AHEAD:
+            return _("the database's clock was set back")
+        case State.FAILING if status and status.consecutive_failures > 1:
+            return _("%d times in a row") % status.consecutive_failures
+        case State.UNSEEN:
+            return _("does cron or a worker run?")
+    if lock:
+        facts = {"holder": lock.holder, "held_for": duration(lock.now - lock.acquired_at)}
+        return _("%(holder)s, for %(held_for)s") % facts
+    return ""

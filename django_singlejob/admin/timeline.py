@@ -1,0 +1,198 @@
+"""The timeline: which server ran what, and when. First where everything lies, then how it is drawn."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _, ngettext
+
+from django_singlejob.admin.cells import duration, tone
+from django_singlejob.history import Run, Window
+
+# In percent of the width. What is shorter is drawn as a mark, one for all that begin within one of the cells, so that
+# a page with thousands of runs is neither a heap of bars upon bars nor megabytes long.
+CELL, MARK = 0.4, 0.3
+MOST_SERVERS = 20
+MOST_LANES = 8
+#: How far apart the ticks are, by the length of the window in hours; in minutes, of which a day has a multiple.
+STEPS = {1: 10, 6: 60, 24: 240, 72: 720}
+# All offsets of time zones that are in use are multiples of it.
+FINEST = timedelta(minutes=5)
+LANE, GAP, LOW = 16, 3, 8
+AXIS = 18
+# At the right end it says "now".
+LABELLED = (5, 85)
+SHAPE = '<rect x="{}%" y="{}" width="{}%" height="{}" class="singlejob-{}"><title>{}</title></rect>'
+#: The worst first: of the runs that one mark stands for, it has the colour of the worst.
+BADNESS = ["bad", "warn", "busy", "quiet", "good"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A run that is long enough to be seen, or all the shorter ones of one moment; in percent of the width."""
+
+    x: float
+    width: float
+    runs: Sequence[Run]
+
+    @property
+    def end(self) -> float:
+        return self.x + self.width
+
+    @property
+    def tone(self) -> str:
+        """That of the worst."""
+        return min((tone(run.status) for run in self.runs), key=BADNESS.index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What a server ran: in each lane, bars that do not overlap."""
+
+    hostname: str
+    runs: Sequence[Run]
+    lanes: Sequence[Sequence[Bar]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """A point on the axis, in percent of the width, and its label: a time, or at midnight a day."""
+
+    x: float
+    label: str
+
+
+def rows(window: Window) -> list[Row]:
+    """A row a server, by name: those ``MOST_SERVERS`` with the most runs."""
+    of_server: dict[str, list[Run]] = defaultdict(list)
+    for run in [*window.earlier[::-1], *window.runs[::-1]]:
+        of_server[run.hostname].append(run)
+    shown = sorted(of_server, key=lambda hostname: (-len(of_server[hostname]), hostname))[:MOST_SERVERS]
+    return [
+        Row(hostname=hostname, runs=of_server[hostname], lanes=lanes(bars(of_server[hostname], window)))
+        for hostname in sorted(shown)
+    ]
+
+
+def bars(runs: Iterable[Run], window: Window) -> list[Bar]:
+    """What is drawn of these runs, from left to right."""
+    long, cells = [], defaultdict(list)
+    for run in runs:
+        x = place(max(run.started_at, window.begin), window)
+        width = place(run.finished_at or window.now, window) - x
+        if width >= CELL:
+            long.append(Bar(x=x, width=width, runs=[run]))
+        else:
+            cells[min(int(x / CELL), round(100 / CELL) - 1)].append(run)
+    marks = [Bar(x=cell * CELL, width=MARK, runs=some) for cell, some in cells.items()]
+    return sorted([*long, *marks], key=lambda bar: bar.x)
+
+
+def place(instant: datetime, window: Window) -> float:
+    """Where an instant lies between the window's ends, in percent."""
+    return min(max(100 * ((instant - window.begin) / (window.now - window.begin)), 0.0), 100.0)
+
+
+def lanes(found: Iterable[Bar]) -> list[list[Bar]]:
+    """Each bar, from left to right, in the first lane that is free; beyond ``MOST_LANES`` they overlap in the last."""
+    laid: list[list[Bar]] = []
+    for bar in found:
+        free = next((lane for lane in laid if lane[-1].end <= bar.x), None)
+        if free is None and len(laid) < MOST_LANES:
+            laid.append(free := [])
+        (laid[-1] if free is None else free).append(bar)
+    return laid
+
+
+def ticks(window: Window, zone: tzinfo) -> list[Tick]:
+    """Full hours, or the like, of the time zone, also where its clocks are changed in between."""
+    step = STEPS[round((window.now - window.begin) / timedelta(hours=1))]
+    found = []
+    instant = datetime.fromtimestamp(window.begin.timestamp() // FINEST.total_seconds() * FINEST.total_seconds(), UTC)
+    while (instant := instant + FINEST) <= window.now:
+        local = instant.astimezone(zone)
+        if (60 * local.hour + local.minute) % step == 0:
+            found.append(Tick(x=place(instant, window), label=_label(local)))
+    return found
+
+
+def _label(local: datetime) -> str:
+    return date_format(local, "H:i" if local.hour or local.minute else "D j")
+
+
+# --- how it is drawn
+
+
+def axis(found: Sequence[Tick]) -> SafeString:
+    """The times, above the rows."""
+    first, last = LABELLED
+    labels = ((round(tick.x, 2), tick.label) for tick in found if first <= tick.x <= last)
+    return format_html(
+        '<svg class="singlejob-axis" aria-hidden="true" width="100%" height="{}">{}'
+        '<text x="100%" y="12" text-anchor="end">{}</text></svg>',
+        AXIS,
+        format_html_join("", '<text x="{}%" y="12" text-anchor="middle">{}</text>', labels),
+        _("now"),
+    )
+
+
+def drawn(row: Row, found: Sequence[Tick], now: datetime) -> SafeString:
+    """The bars of a server: those of runs that did not end well are higher, for eyes that do not see the colour."""
+    lines = ((round(tick.x, 2),) for tick in found)
+    shapes = (_shape(bar, lane * (LANE + GAP), now) for lane, some in enumerate(row.lanes) for bar in some)
+    return format_html(
+        '<svg class="singlejob-lanes" role="img" aria-label="{}" width="100%" height="{}">{}{}</svg>',
+        described(row),
+        len(row.lanes) * (LANE + GAP),
+        format_html_join("", '<line x1="{0}%" x2="{0}%" y1="0" y2="100%"></line>', lines),
+        format_html_join("", SHAPE, shapes),
+    )
+
+
+def _shape(bar: Bar, top: int, now: datetime) -> tuple[object, ...]:
+    colour = bar.tone
+    height = LANE if colour in ("bad", "warn") else LOW
+    return round(bar.x, 2), top + LANE - height, round(bar.width, 2), height, colour, told(bar, now)
+
+
+def told(bar: Bar, now: datetime) -> str:
+    """What a bar stands for."""
+    run = bar.runs[0]
+    if len(bar.runs) == 1:
+        facts = {
+            "status": run.label,
+            "length": duration((run.finished_at or now) - run.started_at),
+        }
+        return _("%(job)s: %(status)s, began at %(time)s, %(length)s") % {
+            "job": run.job_name,
+            "time": _clock(run),
+            **facts,
+        }
+    jobs = ", ".join(sorted({run.job_name for run in bar.runs})[:3])
+    times = {"first": _clock(run), "last": _clock(bar.runs[-1]), "runs": counted(bar.runs), "jobs": jobs}
+    return _("%(runs)s, from %(first)s to %(last)s: %(jobs)s") % times
+
+
+def _clock(run: Run) -> str:
+    return f"{timezone.localtime(run.started_at):%H:%M:%S}"
+
+
+def described(row: Row) -> str:
+    """What the eye sees in a row, in words."""
+    facts = {"hostname": row.hostname, "runs": counted(row.runs), "time": _clock(row.runs[-1])}
+    return _("%(hostname)s: %(runs)s; the last began at %(time)s") % facts
+
+
+def counted(runs: Sequence[Run]) -> str:
+    """``12 runs, 1 running, 2 bad``."""
+    counts = Counter("bad" if run.is_bad else run.status for run in runs)
+    parts = [ngettext("%d run", "%d runs", len(runs)) % len(runs)]
+    parts += [_("%d running") % counts["running"]] if counts["running"] else []
+    parts += [_("%d interrupted") % counts["interrupted"]] if counts["interrupted"] else []
+    parts += [_("%d bad") % counts["bad"]] if counts["bad"] else []
+    return ", ".join(parts)

@@ -1,0 +1,121 @@
+// Keeps the overview up to date: fetches the page again, and puts what is new in the place of what is old.
+"use strict";
+
+{
+    const INTERVAL = 15000;
+    const PATIENCE = 10000;
+
+    const page = document.getElementById("singlejob-overview");
+    const live = document.getElementById("singlejob-live");
+    const updated = document.getElementById("singlejob-updated");
+    const outdated = document.getElementById("singlejob-outdated");
+    const told = document.getElementById("singlejob-told");
+    const button = document.getElementById("singlejob-pause");
+
+    let isPaused = false;
+    let isFetching = false;
+    let timer;
+
+    function start() {
+        button.hidden = false;
+        button.addEventListener("click", pauseOrResume);
+        document.addEventListener("visibilitychange", refresh);
+        window.addEventListener("pageshow", (event) => event.persisted && refresh());
+        wait();
+    }
+
+    function wait() {
+        clearTimeout(timer);
+        timer = setTimeout(refresh, INTERVAL);
+    }
+
+    function pauseOrResume() {
+        isPaused = !isPaused;
+        button.setAttribute("aria-pressed", String(isPaused));
+        tellTime();
+        refresh();
+    }
+
+    // A hidden tab does not ask: it asks as soon as somebody looks at it.
+    async function refresh() {
+        if (isPaused || isFetching || document.hidden) {
+            return;
+        }
+        isFetching = true;
+        try {
+            const fresh = await fetchPage();
+            if (!isPaused) {
+                show(fresh);
+            }
+        } catch {
+            warn();
+        }
+        isFetching = false;
+        wait();
+    }
+
+    async function fetchPage() {
+        const signal = AbortSignal.timeout(PATIENCE);
+        const options = { cache: "no-store", credentials: "same-origin", headers: { "Singlejob-Refresh": "1" }, signal };
+        const response = await fetch(window.location.href, options);
+        const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
+        const fresh = parsed.getElementById("singlejob-live");
+        if (!response.ok || !fresh) {
+            throw new Error("This is not the overview: perhaps nobody is logged in any more.");
+        }
+        return document.adoptNode(fresh);
+    }
+
+    function show(fresh) {
+        const before = headline();
+        const giveFocus = rememberFocus();
+        live.dataset.at = fresh.dataset.at;
+        live.replaceChildren(...fresh.childNodes);
+        giveFocus();
+        outdated.hidden = true;
+        tellTime();
+        // Only this is read aloud, and only when it changes: nobody could bear to hear the whole page each time.
+        if (headline() !== before) {
+            told.textContent = headline();
+        }
+    }
+
+    function headline() {
+        return document.getElementById("singlejob-headline").textContent;
+    }
+
+    // The link that has the focus is another one afterwards: of those to the same place, the one at the same position.
+    function rememberFocus() {
+        const focused = document.activeElement;
+        if (focused === live || !live.contains(focused)) {
+            return () => {};
+        }
+        const href = focused.getAttribute("href");
+        const position = linksTo(href).indexOf(focused);
+        return () => {
+            const links = linksTo(href);
+            (links[position] ?? links[0] ?? live).focus({ preventScroll: true });
+        };
+    }
+
+    function linksTo(href) {
+        return [...live.querySelectorAll("a")].filter((link) => link.getAttribute("href") === href);
+    }
+
+    function tellTime() {
+        updated.textContent = inWords(isPaused ? "paused" : "updated");
+    }
+
+    function warn() {
+        if (outdated.hidden) {
+            outdated.textContent = inWords("stale");
+            outdated.hidden = false;
+        }
+    }
+
+    function inWords(key) {
+        return page.dataset[key].replace("{time}", () => live.dataset.at);
+    }
+
+    start();
+}
