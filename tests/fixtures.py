@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connection, connections
 
-from django_singlejob import leftovers, registry
-from tests.contract.acts import closing
+from django_singlejob import leftovers, registry, worker
+from tests.contract.acts import InlineCrew, closing
 from tests.databases import free_port
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.autodiscover()  # a module registers its jobs only once: let it be before this test
     monkeypatch.setattr(registry, "_jobs", {})
     monkeypatch.setattr(leftovers, "_granted", {})
+
+
+@pytest.fixture
+def inline_crew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "Crew", InlineCrew)
 
 
 @pytest.fixture

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
+from django.conf import settings
 from django.db import Error, connection, transaction
 
 from django_singlejob import Lease, LeaseLost, current_run, singleton_job
@@ -277,3 +280,103 @@ def noted(number: int, seconds: float = 0.0) -> None:
     """Each run that comes to its end leaves a row, and nobody else is there meanwhile."""
     work(seconds)
     write(f"{number}/{this_run().attempt}/{this_run().lease.fence}")
+
+
+# --- for the threads of a worker
+
+
+def note(number: int, attempt: int, seconds: float = 0.0, file: str = "") -> None:
+    """Work for so long, then leave a line in the file, or else a row: whoever does it again leaves another."""
+    time.sleep(seconds)
+    if file:
+        with Path(file).open("a") as notes:
+            notes.write(f"{number}/{attempt}\n")
+    else:
+        write(f"{number}/{attempt}/{uuid4().hex}")
+
+
+def note_as_job(number: int, seconds: float = 0.0, file: str = "") -> None:
+    note(number, this_run().attempt, seconds, file)
+
+
+for _number in range(20):
+    # Twenty threads that write to one SQLite let one of them wait for seconds, and its heartbeats with it.
+    singleton_job(f"many-{_number}", lease=LONG_LEASE, max_attempts=1000)(note_as_job)
+
+
+def add_one(counter: str) -> None:
+    """As only one at a time may do it, who leaves behind when he came and went."""
+    begun_at = time.monotonic()
+    value = Counter.objects.get_or_create(name=counter)[0].value
+    time.sleep(0.01)
+    Counter.objects.filter(name=counter).update(value=value + 1)
+    write(f"{begun_at!r}/{time.monotonic()!r}/{uuid4().hex}")
+
+
+@singleton_job(lease=LEASE, lock="one_at_a_time")
+def adds() -> None:
+    add_one("sum")
+
+
+@singleton_job(lease=LEASE, lock="one_at_a_time")
+def adds_too() -> None:
+    add_one("sum")
+
+
+@singleton_job(lease=LEASE, max_attempts=1000)
+def adds_again_and_again() -> None:
+    add_one("sum")
+    adds_again_and_again.enqueue()
+
+
+def meet(number: int, count: int) -> None:
+    """Come, and stay until so many are there."""
+    write(f"guest {number}")
+    while Counter.objects.filter(name__startswith="guest ").count() < count:
+        time.sleep(0.01)
+
+
+for _number in range(10):
+    singleton_job(f"guest-{_number}", lease=LEASE)(meet)
+
+
+def wait_or_tell() -> None:
+    say("started")
+    try:
+        wait_until_told()
+    except BaseException as error:
+        say(f"told {type(error).__name__}")  # in one piece, for others say it at the same time
+        raise
+
+
+@singleton_job(lease=LEASE, max_attempts=1000)
+def tells() -> int:
+    wait_or_tell()
+    return this_run().attempt
+
+
+@singleton_job(lease=LEASE)
+async def tells_async() -> None:
+    say("started")
+    try:
+        await asyncio.sleep(A_MINUTE)
+    except asyncio.CancelledError:
+        say("told")
+        raise
+
+
+@singleton_job(lease=LEASE)
+def ends_a_child() -> int:
+    """Returns how it ended: by the signal, unless it was started with signals blocked."""
+    code = "import time; print('started', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        child.terminate()
+        return child.wait()
+
+
+@singleton_job(lease=LEASE)
+def tells_the_edition() -> int:
+    edition: int = getattr(settings, "EDITION", 0)
+    return edition

@@ -16,7 +16,9 @@ from django.db.models import F
 from django_singlejob import current_run, database, runner, singleton_job
 from django_singlejob.acquisition import Refusal, Terms, acquire
 from django_singlejob.clock import DBNow
+from django_singlejob.crew import Crew
 from django_singlejob.holder import this_process
+from django_singlejob.interrupt import Window
 from django_singlejob.lease import Lease
 from django_singlejob.querysets import gates, locks, runs
 from django_singlejob.scheduler import tick
@@ -25,6 +27,7 @@ from django_singlejob.timetable import EPOCH, latest_slot, next_slot
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from django_singlejob.crew import Errand
     from django_singlejob.models import JobLock, JobRun, JobStatus
     from django_singlejob.registry import Job
     from django_singlejob.scheduler import Report
@@ -215,3 +218,29 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
 
     with ThreadPoolExecutor(len(acts)) as pool:
         return list(pool.map(closing, [begin] * len(acts), acts))
+
+
+class InlineCrew(Crew[Any]):
+    """Threads that carry out their errands at once, in this one: another would not see what a test has written."""
+
+    def __init__(self, size: int, wait: Callable[[float], object] = time.sleep) -> None:
+        super().__init__(size)
+        self.wait = wait
+        self.results: list[Any] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.results
+
+    def send(self, errand: Errand[Any]) -> None:
+        with Window() as window:
+            self.results.append(errand(window))
+
+    def recall(self) -> list[Errand[Any]]:
+        return []
+
+    def come_back(self, timeout: float) -> list[Any]:
+        if not self.results and timeout > 0:
+            self.wait(timeout)
+        results, self.results = self.results, []
+        return results

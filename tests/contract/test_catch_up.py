@@ -121,7 +121,7 @@ def test_a_job_that_fails_or_exits_stops_no_other() -> None:
     assert list(tick()) == []
     for name in ("fails", "leaves", "works"):
         miss(1, name=name)
-    errors = {report.job.name: type(report.error) for report in tick()}
+    errors = {report.name: type(report.error) for report in tick()}
     assert errors == {"fails": ValueError, "leaves": SystemExit, "works": type(None)}
     assert ran
 

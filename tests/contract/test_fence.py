@@ -16,7 +16,7 @@ from django_singlejob.clearing import clear
 from django_singlejob.querysets import locks
 from django_singlejob.watch import Watch
 from tests.app.models import Counter
-from tests.contract.acts import BEAT, ask, everything, expire, gate, lock, lose, pass_gate, take
+from tests.contract.acts import BEAT, ask, everything, expire, gate, lock, lose, pass_gate, start_run, take
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -189,5 +189,23 @@ def test_nobody_takes_over_while_a_fenced_transaction_is_open(elsewhere: Elsewhe
         assert not successor.done()
         Counter.objects.create(name="orders")
     assert successor.result(10).fence == 2
+    with pytest.raises(LeaseLost), lease.atomic():
+        pytest.fail("it came in")
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize("force", [True, False])
+def test_nobody_clears_a_lock_while_a_fenced_transaction_is_open(elsewhere: Elsewhere, force: bool) -> None:
+    """Who tries gives up after a while, and may try again: on MySQL it would wait for almost a minute."""
+    lease = start_run()
+    expire()
+    seen = lock()
+    before = everything()
+    with lease.atomic():
+        Counter.objects.create(name="orders")
+        assert elsewhere(clear, seen, force=force).result(30) is False
+    assert everything() == before
+    assert Counter.objects.exists()
+    assert clear(seen, force=force)
     with pytest.raises(LeaseLost), lease.atomic():
         pytest.fail("it came in")

@@ -6,6 +6,7 @@ import os
 import signal
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -122,6 +123,13 @@ def test_a_worker_of_some_queues_leaves_the_others() -> None:
     }
 
 
+def nested(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
@@ -133,6 +141,7 @@ def test_a_worker_of_some_queues_leaves_the_others() -> None:
         (["\0"], "NUL"),
         ([{"\ud800": 1}], "a key of argument 0 has a character"),
         ([datetime(2026, 1, 1, tzinfo=UTC)], "of the type datetime"),
+        ([nested(31)], r"argument 0\['a'\].* is nested deeper than 30 levels"),
     ],
 )
 def test_what_is_no_json_is_refused_with_its_place(args: list[Any], told: str) -> None:
@@ -169,6 +178,8 @@ VALUES: list[Any] = [
     [],
     {},
     [[{"a": [None, 0.1]}]],
+    HTTPStatus.OK,
+    nested(30),
 ]
 
 
@@ -179,8 +190,9 @@ def test_what_is_json_comes_back_as_it_was(value: Any) -> None:
     assert (the_one_off().args, the_one_off().result) == ([value], value)
 
 
-def test_a_result_that_is_no_json_is_not_kept_and_no_failure() -> None:
-    mailing(current_run).enqueue()
+@pytest.mark.parametrize("body", [current_run, lambda: nested(31), lambda: "x" * 1_000_000])
+def test_a_result_that_cannot_be_kept_is_not_and_that_is_no_failure(body: Callable[[], object]) -> None:
+    mailing(body).enqueue()
     ticked()
     assert (the_one_off().status, the_one_off().result) == ("done", None)
 
@@ -545,6 +557,52 @@ def test_only_those_that_wait_can_be_cancelled() -> None:
     begin(job, rows[1])
     assert one_offs().cancel() == 1
     assert [status for status, _ in statuses()] == ["done", "in_progress", "cancelled"]
+
+
+def test_only_those_that_failed_or_were_cancelled_can_be_run_again() -> None:
+    job = mailing()
+    keys = {status: job.enqueue().pk for status in ("waiting", "in_progress", "done", "failed", "cancelled")}
+    for status, key in keys.items():
+        one_offs().filter(pk=key).update(status=status, attempt=2, max_attempts=3, version=7, run_after=DBNow() + HOUR)
+    assert one_offs().retry() == 2
+    rows = {status: one_offs().get(pk=key) for status, key in keys.items()}
+    assert {status: (row.status, row.version) for status, row in rows.items()} == {
+        "waiting": ("waiting", 7),
+        "in_progress": ("in_progress", 7),
+        "done": ("done", 7),
+        "failed": ("waiting", 8),
+        "cancelled": ("waiting", 8),
+    }
+    assert {(row.attempt, row.max_attempts) for row in rows.values()} == {(2, 3)}
+    assert {row.pk for row in one_offs().due()} == {keys["failed"], keys["cancelled"]}
+
+
+def test_one_that_has_used_up_its_attempts_may_be_begun_once_more() -> None:
+    row = mailing(max_attempts=2).enqueue()
+    one_offs().update(status="failed", attempt=2, max_attempts=2, finished_at=DBNow())
+    assert one_offs().filter(pk=row.pk).retry() == 1
+    assert (the_one_off().attempt, the_one_off().max_attempts, the_one_off().finished_at) == (2, 3, None)
+    ticked()
+    assert statuses() == [("done", 3)]
+    assert the_one_off().finished_at
+
+
+def test_it_fails_again_and_can_be_run_again_again() -> None:
+    mailing(fail).enqueue()
+    for attempt in 1, 2, 3, 4, 5:
+        ticked()
+        assert statuses() == [("failed", attempt)]
+        assert one_offs().retry() == 1
+    assert len(the_one_off().worker_ids.splitlines()) == 5
+
+
+def test_who_still_ran_it_cannot_end_the_next_attempt() -> None:
+    job = mailing()
+    zombie = begin(job, job.enqueue())
+    one_offs().update(status="failed")  # by hand
+    assert one_offs().retry() == 1
+    assert not one_offs().finish(zombie.token, {"status": "done"})
+    assert the_one_off().status == "waiting"
 
 
 def test_only_those_that_ended_long_ago_are_pruned() -> None:

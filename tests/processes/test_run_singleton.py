@@ -99,16 +99,16 @@ def test_a_command_and_its_children_get_the_signals(spawn: Spawn) -> None:
     child = shell(
         spawn,
         """
-        (trap 'echo grandchild told; exit' TERM; echo grandchild started; while :; do sleep 0.05; done) &
-        trap 'echo child told; wait; exit 9' TERM
-        echo child started; while :; do sleep 0.05; done
+        (trap 'echo inner told; exit' TERM; echo inner started; while :; do sleep 0.05; done) &
+        trap 'echo outer told; wait; exit 9' TERM
+        echo outer started; while :; do sleep 0.05; done
         """,
     )
-    child.wait_for("grandchild started")
-    child.wait_for("child started")
+    child.wait_for("inner started")
+    child.wait_for("outer started")
     child.terminate()
     assert child.finish(PROMPTLY) == 9
-    assert {"grandchild told", "child told"} <= set(child.output.splitlines())
+    assert {"inner told", "outer told"} <= set(child.output.splitlines())
     assert is_over("nightly", "interrupted")
 
 

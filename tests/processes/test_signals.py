@@ -40,7 +40,7 @@ TIGHT_LOOPS = """
 
     def end(pid, signum):
         os.kill(pid, signum)
-        for _ in range(300):
+        for _ in range(1500):
             if os.waitpid(pid, os.WNOHANG) != (0, 0):
                 return
             time.sleep(0.01)
@@ -49,12 +49,16 @@ TIGHT_LOOPS = """
 
     def repeatedly(signum, protection, leave, expected=KeyboardInterrupt):
         with protection:
+            begun, tell = os.pipe()
             for _ in range(40):
                 pid = os.fork()
                 if pid == 0:
                     with suppress(expected):
+                        os.write(tell, b".")
                         loop()
                     leave(0)
+                # Python forgets what came to a child before its first step: on a busy machine that may take a while.
+                os.read(begun, 1)
                 time.sleep(random.uniform(0.01, 0.1))
                 end(pid, signum)
 """

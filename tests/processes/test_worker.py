@@ -1,111 +1,302 @@
-"""Real workers: `manage.py singleton_worker`, in processes that are told to end, that die, that lose the database."""
+"""Real workers: `manage.py singleton_worker`, in processes that are told to end, that lose their lock or the database.
+
+`test_worker_load.py` has them do a lot, and die.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from django_singlejob.clearing import clear
 from django_singlejob.models import JobLock, OneOffJob
-from django_singlejob.orders import Order
 from tests.app.models import Counter
+from tests.children import ROOT
 from tests.databases import APPS
 from tests.processes.witness import ends, eventually
+from tests.processes.workers import (
+    PATIENCE,
+    all_are_done,
+    end,
+    enqueue,
+    enqueue_noted,
+    jobs_and_tasks,
+    needs_tasks,
+    notes,
+    worker,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from tests.children import Child, Spawn
+    from tests.processes.conftest import Call
     from tests.proxy import Proxy
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
-PATIENCE = 90
+WORKERS_LOCK = "django_singlejob.worker.1"
 
 
-def worker(spawn: Spawn, **env: str) -> Child:
-    return spawn.command("singleton_worker", "--interval", "0.05", **env)
+def name_of(kind: str, job: str) -> str:
+    return f"tasks.{job}" if kind == "tasks" else job
 
 
-def enqueue(count: int, seconds: float = 0.0) -> None:
-    for number in range(count):
-        Order(job_name="noted", max_attempts=1000).enqueue(number, seconds)
+def heartbeats(lock: str) -> int:
+    return sum(JobLock.objects.filter(name=lock).values_list("heartbeats", flat=True))
 
 
-def all_are_done() -> bool:
-    return not OneOffJob.objects.exclude(status="done").exists()
+def left() -> list[tuple[str, int]]:
+    """The status and attempt of each one-off."""
+    return list(OneOffJob.objects.order_by("pk").values_list("status", "attempt"))
 
 
-def notes() -> list[tuple[int, int]]:
-    """Of each run that came to its end, in their order: which one-off it was for, and which attempt."""
-    names = Counter.objects.values_list("name", flat=True)
-    return sorted((int(number), int(attempt)) for number, attempt, _ in (name.split("/") for name in names))
+def nothing_is_locked() -> bool:
+    return not JobLock.objects.exists()
 
 
-def end(*workers: Child) -> None:
-    for child in workers:
-        child.send_signal(signal.SIGTERM)
-    for child in workers:
-        # One that has only just been started does not handle signals yet.
-        assert child.finish() in (0, -signal.SIGTERM)
+# --- the end
 
 
-def test_two_workers_run_each_one_off_once(spawn: Spawn) -> None:
-    enqueue(100)
-    workers = [worker(spawn) for _ in range(2)]
-    eventually(all_are_done, PATIENCE)
-    end(*workers)
-    assert notes() == [(number, 1) for number in range(100)]
-    assert set(OneOffJob.objects.values_list("attempt", flat=True)) == {1}
-    assert set(ends("noted")) == {"successful"}
-
-
-def test_workers_that_are_killed_lose_nothing(spawn: Spawn) -> None:
-    enqueue(40, seconds=0.1)
-    workers = [worker(spawn) for _ in range(2)]
-    deadline = time.monotonic() + PATIENCE
-    while not all_are_done():
-        assert time.monotonic() < deadline
-        eventually(lambda: all_are_done() or JobLock.objects.filter(name="noted").exists())
-        victim = workers.pop(0)
-        victim.kill()
-        victim.wait()
-        workers.append(worker(spawn))
-        time.sleep(1.5)
-    end(*workers)
-    done = notes()
-    assert {number for number, _ in done} == set(range(40))
-    attempts = dict(OneOffJob.objects.order_by("pk").values_list("args__0", "attempt"))
-    # Who ran twice to its end was killed between that and its record, and each killed run has counted.
-    assert all(attempt <= attempts[number] for number, attempt in done)
-    assert sum(attempts.values()) == 40 + ends("noted").count("abandoned")
-    assert "running" not in ends("noted")
-
-
-@pytest.mark.parametrize("count", [1, 5])
-def test_a_worker_that_is_told_to_end_leaves_nothing_locked_and_loses_nothing(spawn: Spawn, count: int) -> None:
-    enqueue(3, seconds=60)
-    child = worker(spawn)
-    eventually(OneOffJob.objects.in_progress().exists)
-    eventually(JobLock.objects.filter(name="noted").exists)
-    time.sleep(0.2)
-    for _ in range(count):
-        child.send_signal(signal.SIGTERM)
+@jobs_and_tasks
+def test_within_its_grace_a_run_ends_in_peace_and_its_heartbeats_go_on(spawn: Spawn, go: Path, kind: str) -> None:
+    lock = WORKERS_LOCK if kind == "tasks" else "tells"
+    enqueue(name_of(kind, "tells"))
+    child = worker(spawn, "--grace", "60")
+    child.wait_for("started")
+    child.send_signal(signal.SIGTERM)
+    told_at = heartbeats(lock)
+    eventually(lambda: heartbeats(lock) > told_at + 7)  # six go into a lease
+    go.touch()
     assert child.finish() == 0
-    assert not JobLock.objects.filter(name="noted").exists()
-    assert list(OneOffJob.objects.values_list("status", "attempt")) == [("waiting", 0)] * 3
-    assert ends("noted") == ["interrupted"]
+    assert left() == [("done", 1)]
+    assert nothing_is_locked()
+    assert "told" not in child.output
 
 
+@jobs_and_tasks
+def test_after_its_grace_what_runs_is_interrupted_and_waits_again(spawn: Spawn, kind: str) -> None:
+    for job in "tells", "tells_async":
+        enqueue(name_of(kind, job))
+    child = worker(spawn, "--grace", "1")
+    eventually(lambda: child.output.count("started") == 2)
+    child.send_signal(signal.SIGTERM)
+    begun_at = time.monotonic()
+    child.wait_for("told")
+    assert time.monotonic() - begun_at > 0.9
+    assert child.finish() == 0
+    assert child.output.count("told") == 2
+    assert left() == [("waiting", 0)] * 2
+    assert nothing_is_locked()
+    if kind == "jobs":
+        assert ends("tells") == ends("tells_async") == ["interrupted"]
+
+
+@jobs_and_tasks
+def test_a_second_thought_interrupts_at_once(spawn: Spawn, kind: str) -> None:
+    enqueue(name_of(kind, "tells"))
+    child = worker(spawn, "--grace", "600")
+    child.wait_for("started")
+    child.send_signal(signal.SIGTERM)
+    for _ in range(5):
+        child.send_signal(signal.SIGTERM)  # a burst is one thought
+    time.sleep(1.5)
+    assert "told" not in child.output
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 0
+    assert "told JobInterrupted" in child.output
+    assert left() == [("waiting", 0)]
+    assert nothing_is_locked()
+
+
+@jobs_and_tasks
+def test_what_takes_no_notice_is_ended_with_the_process(spawn: Spawn, kind: str) -> None:
+    """No interrupt gets through to who sleeps in C."""
+    enqueue(name_of(kind, "nap"), 600.0)
+    child = worker(spawn, "--grace", "0")
+    eventually(OneOffJob.objects.in_progress().exists)
+    child.wait_for("attempt 1" if kind == "jobs" else "started")
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 0
+    assert "which took no notice." in child.output
+    assert left() == [("waiting", 0)]
+    assert nothing_is_locked()
+    assert ends("nap") == (["interrupted"] if kind == "jobs" else [])
+
+
+@jobs_and_tasks
+def test_after_so_many_runs_it_ends(spawn: Spawn, kind: str) -> None:
+    enqueue_noted(kind, range(30))
+    assert worker(spawn, "--threads", "10", "--max-jobs", "13").finish() == 0
+    assert len(notes()) == 13
+    assert sorted(left()) == [("done", 1)] * 13 + [("waiting", 0)] * 17
+    assert nothing_is_locked()
+
+
+# --- others
+
+
+def test_a_worker_whose_threads_are_all_busy_still_clears_the_lock_of_who_has_died(
+    spawn: Spawn, call: Call, go: Path
+) -> None:
+    enqueue("tells")
+    busy = worker(spawn, "--threads", "1")
+    busy.wait_for("started")
+    victim = call("nap(600)")
+    victim.wait_for("attempt 1")
+    victim.kill()
+    victim.wait()
+    eventually(lambda: ends("nap") == ["abandoned"])
+    assert not JobLock.objects.filter(name="nap").exists()
+    assert left() == [("in_progress", 1)]
+    go.touch()
+    eventually(all_are_done)
+    end(busy)
+
+
+def is_deleted(lock: JobLock) -> None:
+    JobLock.objects.filter(pk=lock.pk).delete()
+
+
+def is_cleared(lock: JobLock) -> None:
+    assert clear(lock, force=True)
+
+
+@needs_tasks
+@pytest.mark.parametrize("lose", [is_deleted, is_cleared])
+def test_the_tasks_of_a_worker_whose_lock_is_lost_are_interrupted_and_begun_again(
+    spawn: Spawn, go: Path, lose: Callable[[JobLock], None]
+) -> None:
+    for _ in range(4):
+        enqueue("tasks.tells")
+    former = worker(spawn, "--threads", "4")
+    eventually(lambda: former.output.count("started") == 4)
+    lose(JobLock.objects.get(name=WORKERS_LOCK))
+    eventually(lambda: former.output.count("told LeaseLost") == 4)
+    # Whose lock was deleted by hand is found by who has just begun.
+    other = worker(spawn, "--threads", "4")
+    eventually(lambda: (former.output + other.output).count("started") >= 8)
+    go.touch()
+    eventually(all_are_done)
+    end(former, other)
+    rows = OneOffJob.objects.values_list("result", "attempt", "worker_ids")
+    assert all(result == attempt == len(ids.splitlines()) == 2 for result, attempt, ids in rows), list(rows)
+    assert nothing_is_locked()
+
+
+@jobs_and_tasks
 @pytest.mark.on_database("postgresql", "mysql")
-def test_a_restart_of_the_database_ends_no_worker(spawn: Spawn, proxy: Proxy, database_url: str) -> None:
+def test_a_restart_of_the_database_ends_no_worker(spawn: Spawn, proxy: Proxy, database_url: str, kind: str) -> None:
     child = worker(spawn, DATABASE_URL=proxy.url(database_url))
-    enqueue(1)
+    enqueue_noted(kind, [1])
     eventually(all_are_done)
     proxy.go_down()
     time.sleep(1)
-    enqueue(1)
+    enqueue_noted(kind, [2])
     proxy.come_back()
     eventually(all_are_done)
     end(child)
-    assert len(notes()) == 2
+    assert notes() == [(1, 1), (2, 1)]
+    assert nothing_is_locked()
+
+
+# --- threads
+
+
+def test_jobs_of_one_lock_never_run_side_by_side_in_its_threads(spawn: Spawn) -> None:
+    for _ in range(10):
+        enqueue("adds")
+        enqueue("adds_too")
+    child = worker(spawn, "--threads", "10")
+    eventually(all_are_done, PATIENCE)
+    end(child)
+    assert Counter.objects.get(name="sum").value == 20
+
+
+@jobs_and_tasks
+def test_all_else_runs_side_by_side(spawn: Spawn, kind: str) -> None:
+    for number in range(10):
+        enqueue("tasks.meets" if kind == "tasks" else f"guest-{number}", number, 10)
+    child = worker(spawn, "--threads", "10")
+    eventually(all_are_done)
+    end(child)
+
+
+def test_what_a_job_starts_is_sent_signals(spawn: Spawn) -> None:
+    enqueue("ends_a_child")
+    child = worker(spawn)
+    eventually(all_are_done)
+    end(child)
+    assert OneOffJob.objects.get().result == -signal.SIGTERM
+
+
+@jobs_and_tasks
+def test_a_forked_child_ends_with_the_job_and_does_not_work_on(spawn: Spawn, kind: str) -> None:
+    for how_the_child_ends in "comes back", "exits":
+        enqueue(name_of(kind, "forks"), how_the_child_ends)
+    child = worker(spawn)
+    eventually(all_are_done)  # it waits for its child
+    assert set(OneOffJob.objects.values_list("result", flat=True)) == {"parent"}
+    enqueue_noted(kind, range(5))
+    eventually(all_are_done)
+    end(child)
+    assert notes() == [(number, 1) for number in range(5)]
+    assert set(left()) == {("done", 1)}
+
+
+# --- the code changes
+
+
+@pytest.fixture
+def project(tmp_path: Path, child_env: dict[str, str]) -> dict[str, str]:
+    """The environment of a process with settings that stand in a folder of their own."""
+    (tmp_path / "edition.py").write_text("EDITION = 1\n")
+    (tmp_path / "debug_settings.py").write_text(
+        "from tests.processes.worker_settings import *\nfrom edition import EDITION\nDEBUG = True\n"
+    )
+    return {
+        "DJANGO_SETTINGS_MODULE": "debug_settings",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def edition(child: Child) -> object:
+    """Of the code that the worker runs."""
+    enqueue("tells_the_edition")
+    eventually(lambda: not OneOffJob.objects.filter(job_name="tells_the_edition").exclude(status="done").exists())
+    assert child.poll() is None
+    return OneOffJob.objects.filter(job_name="tells_the_edition").latest("pk").result
+
+
+@jobs_and_tasks
+def test_a_changed_file_starts_it_anew_after_what_is_under_way(
+    spawn: Spawn, project: dict[str, str], tmp_path: Path, go: Path, kind: str
+) -> None:
+    child = worker(spawn, **project)
+    assert edition(child) == 1
+    enqueue(name_of(kind, "tells"))
+    child.wait_for("started")
+    (tmp_path / "edition.py").write_text("EDITION = 2\n")
+    time.sleep(1.5)
+    assert "starting anew" not in child.output
+    go.touch()
+    child.wait_for("starting anew")
+    assert left()[1] == ("done", 1)
+    assert edition(child) == 2
+    end(child)
+    assert nothing_is_locked()
+
+
+def test_or_does_not(spawn: Spawn, project: dict[str, str], tmp_path: Path) -> None:
+    child = worker(spawn, "--no-reload", **project)
+    assert edition(child) == 1
+    (tmp_path / "edition.py").write_text("EDITION = 2\n")
+    time.sleep(1.5)
+    assert edition(child) == 1
+    end(child)

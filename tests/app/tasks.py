@@ -1,0 +1,78 @@
+"""Django's own tasks, for the tests: each does what `body` does. They are there from Django 6.0 on."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.tasks import task
+
+from django_singlejob import singleton_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.tasks import TaskContext
+
+
+def echo(*args: Any, **kwargs: Any) -> Any:
+    return [args, kwargs]
+
+
+#: What the tasks do; a test puts something else there, and for those that are asynchronous it may be a coroutine.
+body: Callable[..., Any] = echo
+
+
+async def body_async(*args: Any, **kwargs: Any) -> Any:
+    await asyncio.sleep(0)
+    value = body(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+@task
+def plain(*args: Any, **kwargs: Any) -> Any:
+    return body(*args, **kwargs)
+
+
+@task
+async def asynchronous(*args: Any, **kwargs: Any) -> Any:
+    return await body_async(*args, **kwargs)
+
+
+@task(takes_context=True)
+def with_context(context: TaskContext[..., Any], *args: Any) -> Any:
+    return body(context, *args)
+
+
+@task(takes_context=True)
+async def asynchronous_with_context(context: TaskContext[..., Any], *args: Any) -> Any:
+    return await body_async(context, *args)
+
+
+# --- those that are singleton jobs
+
+
+@task
+@singleton_job("stock", retries=1, retry_delay=timedelta(), max_attempts=2)
+def stock(*args: Any, **kwargs: Any) -> Any:
+    return body(*args, **kwargs)
+
+
+@task
+@singleton_job("stock_asynchronous")
+async def stock_asynchronous(*args: Any, **kwargs: Any) -> Any:
+    return await body_async(*args, **kwargs)
+
+
+@task(takes_context=True)
+@singleton_job("stock_with_context")
+def stock_with_context(context: TaskContext[..., Any], *args: Any) -> Any:
+    return body(context, *args)
+
+
+@task(takes_context=True)
+@singleton_job("stock_asynchronous_with_context")
+async def stock_asynchronous_with_context(context: TaskContext[..., Any], *args: Any) -> Any:
+    return body(context, *args)

@@ -1,0 +1,872 @@
+"""Django's own tasks: run by whoever is there, beside each other, or under the lock of the job that one is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import django
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+
+from django_singlejob import current_run, database, registry, singleton_job, worker
+from django_singlejob.acquisition import Reason
+from django_singlejob.clearing import clear
+from django_singlejob.clock import DBNow
+from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.holder import this_process
+from django_singlejob.interrupt import deferred_signals
+from django_singlejob.parallel import LOCK, Batches
+from django_singlejob.querysets import locks
+from django_singlejob.queue import one_offs
+from django_singlejob.scheduler import tick
+from django_singlejob.tasks import _as_asked
+from tests.app.models import Counter
+from tests.contract.acts import HOUR, all_at_once, expire, in_thread, is_free, last_run, lock, take, ticked
+from tests.databases import APPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from django.dispatch import Signal
+    from django.tasks import TaskResult
+    from pytest_django import Settings
+
+    from django_singlejob.lease import Lease
+    from django_singlejob.models import OneOffJob
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
+
+BACKEND = "django_singlejob.backends.SingleJobBackend"
+FIRST = f"{LOCK}.1"
+PLAIN = ["plain", "asynchronous"]
+JOBS = ["stock", "stock_asynchronous"]
+
+
+each_kind = pytest.mark.parametrize("name", [*PLAIN, *JOBS])
+with_and_without_a_lock = pytest.mark.parametrize("name", ["plain", "stock"])
+
+
+@pytest.fixture
+def tasks(fresh_process: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tests' tasks: what they do is `tasks.body`."""
+    tasks = pytest.importorskip("tests.app.tasks", reason="Django has tasks from 6.0 on")
+    for found in vars(tasks).values():
+        if isinstance(job := getattr(found, "func", None), registry.Job):
+            registry.register(job)
+    monkeypatch.setattr(tasks, "body", tasks.echo)
+    return tasks
+
+
+@pytest.fixture
+def heard(tasks: Any) -> Iterator[list[tuple[Any, str, TaskResult[..., Any]]]]:
+    """Of each signal: its sender, its name, and the result that came with it."""
+    signals = import_module("django.tasks.signals")
+    heard: list[tuple[Any, str, TaskResult[..., Any]]] = []
+    listeners = []
+    for name in ("task_enqueued", "task_started", "task_finished"):
+
+        def listen(sender: Any, task_result: TaskResult[..., Any], name: str = name, **_: Any) -> None:
+            heard.append((sender, name.removeprefix("task_"), task_result))
+
+        getattr(signals, name).connect(listen)
+        listeners.append((getattr(signals, name), listen))
+    yield heard
+    for told, listen in listeners:
+        told.disconnect(listen)
+
+
+def the_one_off() -> OneOffJob:
+    return one_offs().get()
+
+
+def statuses() -> list[tuple[str, int]]:
+    return list(one_offs().order_by("pk").values_list("status", "attempt"))
+
+
+def die_performing(most: int = 100) -> Lease:
+    """A worker began what was due, and died."""
+    lease = perform(most)
+    expire(FIRST)
+    return lease
+
+
+def perform(most: int = 100) -> Lease:
+    """A worker has begun what is due, and goes on."""
+    lease = take(FIRST)
+    with database.durable(database.alias()):
+        assert one_offs().claim_locked(one_offs().parallel().lock_due(most), lease.token, this_process())
+    return lease
+
+
+# --- run
+
+
+@each_kind
+def test_it_waits_until_a_tick_runs_it_once(tasks: Any, name: str) -> None:
+    result = getattr(tasks, name).enqueue("hello", [1, None], copies=2)
+    (report,) = tick()
+    assert report.outcome
+    assert report.outcome.status == "successful"
+    result.refresh()
+    assert (result.status, result.is_finished, result.errors) == ("SUCCESSFUL", True, [])
+    assert result.return_value == [["hello", [1, None]], {"copies": 2}]
+    assert result.enqueued_at <= result.started_at <= result.finished_at
+    assert result.last_attempted_at == result.started_at
+    assert (result.attempts, result.worker_ids) == (1, [f"{socket.gethostname()}:{os.getpid()}"])
+    assert result == getattr(tasks, name).get_result(result.id)
+    assert ticked() == []
+    assert not locks().exists()
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_inside_a_transaction_it_is_seen_when_that_is_committed(tasks: Any, is_committed: bool) -> None:
+    with transaction.atomic():
+        assert tasks.plain.enqueue().enqueued_at
+        transaction.set_rollback(not is_committed)
+    assert len(ticked()) == is_committed
+
+
+@with_and_without_a_lock
+def test_not_before_its_time(tasks: Any, name: str) -> None:
+    later = getattr(tasks, name).using(run_after=datetime.now(UTC) + HOUR)
+    result = later.enqueue()
+    now = getattr(tasks, name).using(run_after=datetime.now(UTC) - HOUR).enqueue()
+    ticked()
+    assert statuses() == [("waiting", 0), ("done", 1)]
+    for told in result, now:
+        told.refresh()
+    assert (result.status, result.task) == ("READY", later)
+    assert now.status == "SUCCESSFUL"
+
+
+def test_the_highest_priority_goes_first_then_the_one_that_waits_the_longest(tasks: Any) -> None:
+    ran: list[str] = []
+    tasks.body = ran.append
+    for text, priority, ago in [("third", 0, 2), ("fourth", 0, 1), ("last", -100, 9), ("first", 100, 1)]:
+        tasks.plain.using(priority=priority, run_after=datetime.now(UTC) - ago * HOUR).enqueue(text)
+    tasks.asynchronous.using(priority=50).enqueue("second")
+    ticked()
+    assert ran == ["first", "second", "third", "fourth", "last"]
+
+
+@with_and_without_a_lock
+def test_a_worker_of_some_queues_leaves_the_others(tasks: Any, name: str) -> None:
+    for queue in "slow", "fast", "default":
+        getattr(tasks, name).using(queue_name=queue).enqueue()
+    list(tick(["fast", "slow"]))
+    done = dict(one_offs().values_list("queue_name", "status"))
+    assert done == {"slow": "done", "fast": "done", "default": "waiting"}
+
+
+def test_of_many_servers_each_is_run_by_one(tasks: Any) -> None:
+    ran: list[int] = []
+    tasks.body = ran.append
+    for number in range(40):
+        tasks.plain.enqueue(number)
+    all_at_once([tick_until_none_waits] * 4)
+    assert sorted(ran) == list(range(40))
+    assert statuses() == [("done", 1)] * 40
+    assert not locks().exists()
+
+
+def tick_until_none_waits() -> None:
+    while one_offs().filter(status__in=["waiting", "in_progress"]).exists():
+        list(tick())
+
+
+def test_they_run_beside_each_other(tasks: Any) -> None:
+    """Each has a tick run the others: none of them is in its way."""
+    tasks.body = lambda depth: [report.name for report in tick()] if depth else []
+    for depth in 2, 1, 0:
+        tasks.plain.using(priority=depth).enqueue(depth)
+    ticked()
+    assert statuses() == [("done", 1)] * 3
+
+
+def test_one_that_enqueues_itself_does_not_keep_a_tick_from_ending(tasks: Any) -> None:
+    tasks.body = lambda: tasks.plain.enqueue().id
+    tasks.plain.enqueue()
+    assert len(list(islice(tick(), 5))) <= 2
+    assert one_offs().waiting().count() == 1
+
+
+# --- ended badly
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("five"), "ValueError: five"),
+        (ValueError(ValueError("inner")), "inner"),
+        (SystemExit("five"), "SystemExit: five"),
+        (SystemExit(1), "SystemExit: 1"),
+        (UnprintableError(), "UnprintableError"),
+        (ValueError("\0\nforged"), "ValueError"),
+        (asyncio.CancelledError(), "CancelledError"),
+    ],
+    ids=["error", "nested", "exit", "exit status", "unprintable", "odd letters", "cancelled"],
+)
+def test_an_exception_is_told(
+    tasks: Any, name: str, error: BaseException, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(registry._jobs, "stock", once(registry.get("stock")))
+    tasks.body = fail
+    result = getattr(tasks, name).enqueue()
+    (report,) = tick()
+    assert report.error is error
+    result.refresh()
+    assert (result.status, result.is_finished, result.attempts) == ("FAILED", True, 1)
+    (failure,) = result.errors
+    assert failure.exception_class is type(error)
+    assert "in fail" in failure.traceback
+    assert told in failure.traceback
+    with pytest.raises(ValueError, match="failed"):
+        _ = result.return_value
+    assert result.started_at <= result.finished_at
+    assert ticked() == []
+
+
+def once(job: registry.Job) -> registry.Job:
+    """The job, which is not tried again."""
+    return replace(job, retries=0)
+
+
+def test_the_class_of_an_exception_may_be_out_of_reach(tasks: Any) -> None:
+    class LocalError(Exception): ...
+
+    def fail() -> None:
+        raise LocalError("x" * 100_000)
+
+    tasks.body = fail
+    result = tasks.plain.enqueue()
+    ticked()
+    result.refresh()
+    (failure,) = result.errors
+    assert failure.exception_class_path.endswith(".<locals>.LocalError")
+    with pytest.raises(ImportError):
+        _ = failure.exception_class
+
+
+each_that_is_no_json = pytest.mark.parametrize(
+    "value",
+    [object(), {1: 2}, {1, 2}, float("nan"), 2**70, "\0"],
+    ids=["object", "key", "set", "nan", "integer", "NUL"],
+)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@each_that_is_no_json
+def test_a_result_that_is_no_json_is_a_type_error(tasks: Any, name: str, value: Any) -> None:
+    tasks.body = lambda: value
+    result = getattr(tasks, name).enqueue()
+    ticked()
+    result.refresh()
+    assert result.status == "FAILED"
+    assert result.errors[0].exception_class is TypeError
+    assert "the result" in result.errors[0].traceback
+
+
+@pytest.mark.parametrize("name", JOBS)
+@each_that_is_no_json
+def test_but_that_of_a_job_is_not_kept_and_no_failure(tasks: Any, name: str, value: Any) -> None:
+    tasks.body = lambda: value
+    result = getattr(tasks, name).enqueue()
+    ticked()
+    result.refresh()
+    assert (result.status, result.return_value) == ("SUCCESSFUL", None)
+
+
+@each_kind
+@pytest.mark.parametrize("value", [None, False, 0, -1.5, "", "hé 😀", [], {}, [{"a": [None]}]], ids=repr)
+def test_a_result_that_is_json_comes_back_as_it_was(tasks: Any, name: str, value: Any) -> None:
+    tasks.body = lambda given: given
+    result = getattr(tasks, name).enqueue(value)
+    ticked()
+    result.refresh()
+    assert (result.return_value, type(result.return_value)) == (value, type(value))
+
+
+def test_arguments_that_do_not_fit_are_a_failure_of_the_task(tasks: Any) -> None:
+    result = tasks.with_context.enqueue(unknown=1)
+    ticked()
+    result.refresh()
+    assert result.errors[0].exception_class is TypeError
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *JOBS])
+@pytest.mark.parametrize(("interrupt", "attempts"), [(KeyboardInterrupt, 1), (JobInterrupted, 0)])
+def test_one_that_was_interrupted_is_begun_again_and_burns_no_attempt_if_that_came_from_outside(
+    tasks: Any, name: str, interrupt: type[BaseException], attempts: int
+) -> None:
+    def fail() -> None:
+        raise interrupt
+
+    tasks.body = fail
+    result = getattr(tasks, name).enqueue()
+    try:
+        reports = list(islice(tick(), 3))
+    except KeyboardInterrupt:  # a Ctrl-C ends a tick
+        reports = []
+    assert len(reports) <= 1
+    result.refresh()
+    assert (result.status, result.attempts, len(result.worker_ids)) == ("READY", attempts, attempts)
+    assert not locks().exists()
+    tasks.body = tasks.echo
+    ticked()
+    result.refresh()
+    assert (result.status, result.attempts) == ("SUCCESSFUL", attempts + 1)
+
+
+@each_kind
+def test_so_is_one_whose_process_is_told_to_end(tasks: Any, name: str) -> None:
+    def be_told() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            pass
+
+    async def be_told_async() -> None:
+        while True:  # the main thread may be about to wait for this one: the next signal wakes it
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.1)
+
+    tasks.body = be_told_async if "asynchronous" in name else be_told
+    for _ in range(2):
+        getattr(tasks, name).enqueue()
+    with deferred_signals():
+        (report,) = tick()
+    assert type(report.error) is JobInterrupted
+    assert statuses() == [("waiting", 0)] * 2
+    assert not locks().exists()
+
+
+def worked() -> object:
+    """What a worker of one thread, which is not this one, does."""
+    return list(worker.work(worker.Plan(threads=1, max_jobs=2)))
+
+
+def leave_a_transaction() -> None:
+    transaction.atomic().__enter__()
+
+
+def leave_one_that_is_aborted() -> None:
+    leave_a_transaction()
+    transaction.set_rollback(True)
+
+
+def leave_autocommit_off() -> None:
+    transaction.set_autocommit(False)
+
+
+def break_the_connection() -> None:
+    connection.connection.close()
+
+
+@pytest.mark.parametrize(
+    "leave", [leave_a_transaction, leave_one_that_is_aborted, leave_autocommit_off, break_the_connection]
+)
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("stock", ticked),
+        ("stock", worked),
+        ("plain", worked),
+        ("plain", ticked),
+    ],
+)
+def test_what_a_task_leaves_behind_is_nothing_to_the_next(
+    tasks: Any, name: str, leave: Callable[[], None], work: Callable[[], object]
+) -> None:
+    def begin(is_first: bool) -> None:
+        Counter.objects.exists()  # connects
+        if is_first:
+            leave()
+        else:
+            Counter.objects.create(name="kept")
+
+    tasks.body = begin
+    found = getattr(tasks, name)
+    for is_first in True, False:
+        found.enqueue(is_first)
+    in_thread(work)  # its connection is thrown away
+    assert [status for status, _ in statuses()][1] == "done"
+    assert Counter.objects.filter(name="kept").exists()
+
+
+# --- what is told
+
+
+@each_kind
+def test_who_listens_hears_of_each_step(tasks: Any, name: str, heard: list[Any]) -> None:
+    result = getattr(tasks, name).enqueue()
+    ticked()
+    assert [(sender.__name__, what, told.status) for sender, what, told in heard] == [
+        ("SingleJobBackend", "enqueued", "READY"),
+        ("SingleJobBackend", "started", "RUNNING"),
+        ("SingleJobBackend", "finished", "SUCCESSFUL"),
+    ]
+    assert {told.id for _, _, told in heard} == {result.id}
+    _, started, finished = (told for *_, told in heard)
+    assert (started.attempts, started.worker_ids) == (1, [f"{socket.gethostname()}:{os.getpid()}"])
+    assert started.started_at
+    assert not started.finished_at
+    assert finished.finished_at
+    assert finished.return_value == [[], {}] or finished.return_value == [(), {}]
+
+
+@with_and_without_a_lock
+def test_and_of_a_failure_when_it_is_the_last(tasks: Any, name: str, heard: list[Any]) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("five")
+
+    tasks.body = fail
+    getattr(tasks, name).enqueue()
+    ticked()
+    ticked()
+    attempts = 2 if name == "stock" else 1
+    assert [what for _, what, _ in heard] == ["enqueued", *["started"] * attempts, "finished"]
+    finished = heard[-1][2]
+    assert (finished.status, finished.attempts) == ("FAILED", attempts)
+    assert finished.errors[0].exception_class is ZeroDivisionError
+
+
+@each_kind
+@pytest.mark.parametrize("what", ["task_started", "task_finished"])
+def test_a_listener_that_fails_breaks_nothing(tasks: Any, name: str, what: str) -> None:
+    def fail(**_: Any) -> None:
+        raise ZeroDivisionError
+
+    told: Signal = getattr(import_module("django.tasks.signals"), what)
+    told.connect(fail)
+    try:
+        result = getattr(tasks, name).enqueue()
+        ticked()
+    finally:
+        told.disconnect(fail)
+    result.refresh()
+    assert (result.status, result.attempts) == ("SUCCESSFUL", 1)
+
+
+@with_and_without_a_lock
+def test_it_is_logged_as_djangos_backends_do(tasks: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("five")
+
+    with caplog.at_level("DEBUG", "django.tasks"):
+        result = getattr(tasks, name).enqueue()
+        ticked()
+        tasks.body = fail
+        failed = tasks.plain.enqueue()
+        ticked()
+    records = [record for record in caplog.records if record.name == "django.tasks"]
+    assert [record.levelname for record in records] == ["DEBUG", "INFO", "INFO", "DEBUG", "INFO", "ERROR"]
+    words = [record.getMessage() for record in records]
+    assert f"id={result.id} path=tests.app.tasks.{name} state=RUNNING" in words[1]
+    assert f"id={result.id} path=tests.app.tasks.{name} state=SUCCESSFUL" in words[2]
+    assert f"id={failed.id} path=tests.app.tasks.plain state=FAILED" in words[5]
+    assert records[5].exc_info
+    assert records[5].exc_info[0] is ZeroDivisionError
+    assert "None" not in "".join(words)
+
+
+@pytest.mark.parametrize("name", ["with_context", "stock_with_context"])
+def test_a_task_can_look_itself_up(tasks: Any, name: str) -> None:
+    def look(context: Any) -> Any:
+        context.task_result.refresh()
+        return [context.attempt, context.task_result.status]
+
+    tasks.body = look
+    result = getattr(tasks, name).enqueue()
+    ticked()
+    result.refresh()
+    assert result.return_value == [1, "RUNNING"]
+
+
+each_with_context = pytest.mark.parametrize(
+    "name", ["with_context", "asynchronous_with_context", "stock_with_context", "stock_asynchronous_with_context"]
+)
+
+
+@each_with_context
+def test_who_takes_a_context_is_told_of_this_attempt(tasks: Any, name: str) -> None:
+    def look(context: Any, *args: Any) -> Any:
+        told = context.task_result
+        return [context.attempt, told.id, told.status, told.worker_ids, told.args, list(args)]
+
+    tasks.body = look
+    result = getattr(tasks, name).enqueue("a", 1)
+    ticked()
+    result.refresh()
+    this_worker = f"{socket.gethostname()}:{os.getpid()}"
+    assert result.return_value == [1, result.id, "RUNNING", [this_worker], ["a", 1], ["a", 1]]
+
+
+@each_with_context
+def test_and_of_a_further_one(tasks: Any, name: str) -> None:
+    tasks.body = lambda context: context.attempt
+    result = getattr(tasks, name).enqueue()
+    one_offs().update(attempt=1, worker_ids="elsewhere:7\n")
+    ticked()
+    result.refresh()
+    assert (result.return_value, result.attempts, result.worker_ids[0]) == (2, 2, "elsewhere:7")
+
+
+# --- under the lock of the job that it is
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_task_that_is_a_job_runs_under_its_lock(tasks: Any, name: str) -> None:
+    def look() -> Any:
+        run = current_run()
+        assert run
+        return [run.job.name, run.attempt, is_free(name), is_free(FIRST)]
+
+    tasks.body = look if name == "stock" else sync_to_async(look)
+    result = getattr(tasks, name).enqueue()
+    ticked()
+    result.refresh()
+    assert result.return_value == [name, 1, False, True]
+    assert (the_one_off().job_name, the_one_off().exclusive) == (name, True)
+    assert (last_run(name).trigger, last_run(name).status) == ("one_off", "successful")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_while_the_lock_is_held_it_waits_and_burns_no_attempt(tasks: Any, name: str, heard: list[Any]) -> None:
+    results = [getattr(tasks, name).enqueue() for _ in range(3)]
+    lease = take(name)
+    (report,) = tick()
+    assert report.outcome
+    assert report.outcome.reason == Reason.HELD
+    assert statuses() == [("waiting", 0)] * 3
+    assert [what for _, what, _ in heard] == ["enqueued"] * 3
+    assert lease.release()
+    assert len(ticked()) == 3
+    for result in results:
+        result.refresh()
+        assert (result.status, result.attempts) == ("SUCCESSFUL", 1)
+
+
+def test_many_servers_run_them_one_after_the_other(tasks: Any) -> None:
+    Counter.objects.create(name="visits")
+
+    def visit() -> None:
+        counter = Counter.objects.get()
+        counter.value += 1
+        counter.save()
+
+    tasks.body = visit
+    for _ in range(20):
+        tasks.stock.enqueue()
+    all_at_once([tick_until_none_waits] * 3)
+    assert Counter.objects.get().value == 20
+    assert statuses() == [("done", 1)] * 20
+
+
+def test_those_without_a_lock_do_not_wait_for_it(tasks: Any) -> None:
+    tasks.stock.using(priority=10).enqueue()
+    tasks.plain.enqueue()
+    take("stock")
+    ticked()
+    assert statuses() == [("waiting", 0), ("done", 1)]
+
+
+def test_it_is_tried_again_as_its_job_wants(tasks: Any) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("five")
+
+    tasks.body = fail
+    result = tasks.stock.enqueue()
+    ticked()
+    result.refresh()
+    assert (result.status, result.is_finished, result.attempts) == ("READY", False, 1)
+    assert [failure.exception_class for failure in result.errors] == [ZeroDivisionError]
+    tasks.body = tasks.echo
+    ticked()
+    result.refresh()
+    assert (result.status, result.attempts, result.return_value) == ("SUCCESSFUL", 2, [[], {}])
+
+
+def test_a_job_that_was_asked_for_in_both_ways_runs_for_both(tasks: Any, heard: list[Any]) -> None:
+    tasks.stock.func.enqueue("as a job")
+    tasks.stock.enqueue("as a task")
+    assert len(ticked()) == 2
+    assert statuses() == [("done", 1)] * 2
+    assert len(heard) == 3
+
+
+@pytest.mark.parametrize("name", ["stock", "stock_asynchronous"])
+def test_a_task_that_is_a_job_can_be_called_without_a_worker(tasks: Any, name: str) -> None:
+    value = getattr(tasks, name).call(1)
+    if asyncio.iscoroutine(value):
+        value.close()
+    assert value == [(1,), {}]
+
+
+def test_one_that_was_asked_for_before_it_became_a_job_runs_under_the_lock_too(tasks: Any) -> None:
+    tasks.body = lambda: is_free("stock")
+    tasks.plain.enqueue()
+    one_offs().update(job_name="tests.app.tasks.stock")
+    lease = take("stock")
+    ticked()
+    assert the_one_off().status == "waiting"
+    assert lease.release()
+    ticked()
+    assert (the_one_off().status, the_one_off().result) == ("done", False)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_when_the_holder_of_its_lock_dies_it_is_begun_again(tasks: Any, name: str) -> None:
+    result = getattr(tasks, name).enqueue()
+    take(name, job_name=name, trigger="one_off", one_off=the_one_off(), max_attempts=2)
+    expire(name)
+    result.refresh()
+    assert result.status == "RUNNING"
+    ticked()
+    result.refresh()
+    assert (result.status, result.attempts) == ("SUCCESSFUL", 2)
+
+
+# --- other releases, other settings
+
+
+@pytest.mark.parametrize("path", ["tests.app.tasks.gone", "tests.app.gone.task", "tests.app.tasks.echo", "gone", ""])
+def test_a_task_that_this_release_does_not_know_waits_and_is_told_of(
+    tasks: Any, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        tasks.plain.using(priority=10).enqueue()
+    one_offs().update(job_name=path)
+    tasks.plain.enqueue()
+    ticked()
+    assert statuses() == [("waiting", 0)] * 3 + [("done", 1)]
+    assert caplog.text.count(f"There is no task {path} here") == 1
+
+
+def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest.LogCaptureFixture) -> None:
+    batches = Batches()
+    for _ in range(3):
+        tasks.plain.enqueue()
+        one_offs().update(job_name="tests.app.tasks.gone")
+        assert batches.exchange(10) == []
+    batches.close()
+    assert caplog.text.count("There is no task") == 1
+
+
+def test_a_module_that_cannot_be_imported_stops_no_others(
+    tasks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tasks_of_a_broken_release.py").write_text("raise ZeroDivisionError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    tasks.plain.using(priority=10).enqueue()
+    one_offs().update(job_name="tasks_of_a_broken_release.task")
+    tasks.plain.enqueue()
+    ticked()
+    assert [status for status, _ in statuses()][1] == "done"
+
+
+@with_and_without_a_lock
+@pytest.mark.parametrize("alias", ["default", "former"])
+def test_what_was_enqueued_runs_though_its_queue_or_backend_is_no_more(
+    tasks: Any, name: str, alias: str, settings: Settings
+) -> None:
+    settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": []}, "former": {"BACKEND": BACKEND, "QUEUES": []}}
+    result = getattr(tasks, name).using(queue_name="mail", backend=alias).enqueue()
+    _as_asked.cache_clear()  # another process
+    settings.TASKS = {"default": {"BACKEND": BACKEND}}
+    ticked()
+    assert statuses() == [("done", 1)]
+    assert getattr(tasks, name).get_result(result.id).return_value == [[], {}]
+
+
+def test_one_worker_runs_what_several_backends_were_asked_for(tasks: Any, settings: Settings) -> None:
+    settings.TASKS = {alias: {"BACKEND": BACKEND} for alias in ("default", "other")}
+    results = [tasks.plain.using(backend=alias).enqueue() for alias in ("other", "default")]
+    ticked()
+    for result in results:
+        result.refresh()
+    assert [(result.backend, result.status) for result in results] == [
+        ("other", "SUCCESSFUL"),
+        ("default", "SUCCESSFUL"),
+    ]
+
+
+@pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django has tasks")
+def test_where_django_has_no_tasks_they_wait() -> None:
+    singleton_job("mail")(lambda: None).enqueue()
+    for name in "tests.app.tasks.plain", "gone":
+        now = {"created_at": DBNow(), "run_after": DBNow()}
+        one_offs().create(job_name=name, backend="default", exclusive=False, **now)
+    assert len(ticked()) == 1
+    assert statuses() == [("done", 1), ("waiting", 0), ("waiting", 0)]
+
+
+@pytest.mark.parametrize("module", ["admin", "checks", "parallel", "queue", "scheduler", "tasks", "worker"])
+def test_all_but_the_backend_is_there_without_tasks(module: str) -> None:
+    assert import_module(f"django_singlejob.{module}").__doc__
+
+
+# --- death
+
+
+def test_when_its_worker_dies_it_is_begun_again(tasks: Any, heard: list[Any]) -> None:
+    results = [tasks.plain.enqueue(number) for number in range(3)]
+    die_performing(most=2)
+    results[0].refresh()
+    assert (results[0].status, results[0].attempts) == ("RUNNING", 1)
+    ticked()
+    for result in results:
+        result.refresh()
+        assert (result.status, result.return_value) == ("SUCCESSFUL", [result.args, {}])
+        assert len(result.worker_ids) == result.attempts
+    assert sorted(attempt for _, attempt in statuses()) == [1, 2, 2]
+    assert [what for _, what, _ in heard].count("finished") == 3
+
+
+def test_not_while_its_worker_lives(tasks: Any) -> None:
+    tasks.plain.enqueue()
+    busy = perform()
+    later = tasks.plain.enqueue()
+    ticked()
+    assert statuses() == [("in_progress", 1), ("done", 1)]
+    later.refresh()
+    assert later.status == "SUCCESSFUL"
+    assert not is_free(busy.name)
+
+
+def test_each_worker_has_a_lock_of_its_own_and_the_names_are_used_again(tasks: Any) -> None:
+    held: list[list[str]] = []
+    tasks.body = lambda: held.append(sorted(locks().values_list("name", flat=True)))
+    first = take(FIRST)
+    tasks.plain.enqueue()
+    ticked()
+    assert first.release()
+    tasks.plain.enqueue()
+    ticked()
+    assert held == [[FIRST, f"{LOCK}.2"], [FIRST]]
+
+
+def test_after_so_many_attempts_it_has_failed(tasks: Any, settings: Settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": BACKEND, "OPTIONS": {"max_attempts": 2}}}
+    result = tasks.plain.enqueue()
+    for status in "READY", "FAILED":
+        die_performing()
+        assert clear(lock(FIRST))
+        result.refresh()
+        assert result.status == status
+    assert (result.is_finished, result.attempts) == (True, 2)
+    assert result.finished_at
+    with pytest.raises(ValueError, match="failed"):
+        _ = result.return_value
+    assert ticked() == []
+
+
+def test_who_asks_is_told_why(tasks: Any) -> None:
+    result = tasks.plain.enqueue()
+    one_offs().update(max_attempts=1)
+    die_performing()
+    assert clear(lock(FIRST))
+    result.refresh()
+    assert result.status == "FAILED"
+    assert "cleared" in result.errors[0].traceback
+
+
+def test_who_was_taken_for_dead_cannot_record_what_it_did(tasks: Any) -> None:
+    tasks.plain.enqueue()
+    zombie = die_performing()
+    row = the_one_off()
+    ticked()
+    done = one_offs().values().get()
+    assert one_offs().finish_all([row], zombie.token, {"status": "failed"}) == 0
+    assert not zombie.release()
+    assert one_offs().values().get() == done
+    assert statuses() == [("done", 2)]
+
+
+def test_nor_can_a_worker_whose_lock_was_cleared_which_goes_on_under_another(
+    tasks: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = []
+
+    def lose_the_first() -> int:
+        tokens.append(lock(FIRST).token)
+        if len(tokens) == 1:
+            assert clear(lock(FIRST), force=True)
+        return len(tokens)
+
+    tasks.body = lose_the_first
+    result = tasks.plain.enqueue()
+    ticked()
+    assert statuses() == [("waiting", 1)]
+    assert "was taken over or cleared. Its one-offs are begun again by others." in caplog.text
+    assert "has ended, but not under its lease: somebody else runs it again." in caplog.text
+    ticked()
+    result.refresh()
+    assert (result.status, result.attempts, result.return_value) == ("SUCCESSFUL", 2, 2)
+    assert len(set(tokens)) == 2
+    assert not locks().exists()
+
+
+def test_a_lock_that_was_deleted_by_hand_leaves_none_in_progress_for_ever(tasks: Any) -> None:
+    tasks.plain.enqueue()
+    perform()
+    locks().all()._raw_delete(database.alias())
+    ticked()
+    assert statuses() == [("done", 2)]
+
+
+def test_one_that_was_changed_by_hand_while_it_ran_is_left_and_told_of(
+    tasks: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks.body = lambda: one_offs().update(status="cancelled")
+    tasks.plain.enqueue()
+    ticked()
+    assert the_one_off().status == "cancelled"
+    assert "was changed by hand while it ran" in caplog.text
+
+
+def test_what_the_dead_had_not_done_is_done_once_by_those_who_live(tasks: Any) -> None:
+    tasks.body = lambda number: Counter.objects.create(name=number).value
+    for number in range(20):
+        tasks.plain.enqueue(number)
+    die_performing(most=5)
+    all_at_once([tick_until_none_waits] * 3)
+    assert Counter.objects.count() == 20
+    assert sorted(statuses()) == [("done", 1)] * 15 + [("done", 2)] * 5
+
+
+# --- cancelled
+
+
+@with_and_without_a_lock
+def test_one_that_was_cancelled_is_not_run(tasks: Any, name: str) -> None:
+    result = getattr(tasks, name).enqueue()
+    assert one_offs().cancel() == 1
+    assert ticked() == []
+    result.refresh()
+    assert (result.status, result.is_finished, result.attempts) == ("FAILED", True, 0)
+
+
+def test_one_that_is_in_progress_cannot_be_cancelled(tasks: Any) -> None:
+    tasks.body = lambda: one_offs().cancel()
+    result = tasks.plain.enqueue()
+    ticked()
+    result.refresh()
+    assert (result.status, result.return_value) == ("SUCCESSFUL", 0)

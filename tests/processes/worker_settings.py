@@ -1,0 +1,9 @@
+"""The settings of the workers that tests start: their own leases are short, too."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.settings import *  # noqa: F403
+
+SINGLEJOB = {"LEASE": timedelta(seconds=3)}

@@ -1,0 +1,79 @@
+"""Workers, what they are given to do, and what they leave."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import django
+import pytest
+
+from django_singlejob.clock import DBNow
+from django_singlejob.models import OneOffJob
+from tests.app.models import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.children import Child, Spawn
+
+PATIENCE = 90
+SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.processes.worker_settings"}
+
+needs_tasks = pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has no tasks before 6.0")
+# One-offs under the lock of their job, and those that need none.
+jobs_and_tasks = pytest.mark.parametrize("kind", ["jobs", pytest.param("tasks", marks=needs_tasks)])
+
+
+def worker(spawn: Spawn, *options: str, **env: str) -> Child:
+    return spawn.command("singleton_worker", "--interval", "0.05", *options, **SETTINGS | env)
+
+
+def one_off(name: str, *args: Any) -> OneOffJob:
+    """Not yet in the database: of the job of that name, or of the task in `tests/app/load.py`."""
+    is_task = name.startswith("tasks.")
+    return OneOffJob(
+        job_name=name.replace("tasks.", "tests.app.load.", 1),
+        args=list(args),
+        max_attempts=1000,
+        exclusive=not is_task,
+        backend="default" if is_task else "",
+        created_at=DBNow(),
+        run_after=DBNow(),
+    )
+
+
+def enqueue(name: str, *args: Any) -> None:
+    one_off(name, *args).save()
+
+
+def enqueue_noted(kind: str, numbers: Iterable[int], seconds: float = 0.0, file: Path | str = "") -> None:
+    """One-offs, each of which leaves a note; those under a lock are of 20 jobs, in turn."""
+    OneOffJob.objects.bulk_create(
+        one_off(f"many-{number % 20}" if kind == "jobs" else "tasks.noted", number, seconds, str(file))
+        for number in numbers
+    )
+
+
+def all_are_done() -> bool:
+    return not OneOffJob.objects.exclude(status="done").exists()
+
+
+def notes(file: Path | None = None) -> list[tuple[int, int]]:
+    """Of each run that came to its end: which one-off it was for, and which attempt."""
+    lines = file.read_text().splitlines() if file else Counter.objects.values_list("name", flat=True)
+    return sorted((int(number), int(attempt)) for number, attempt, *_ in (line.split("/") for line in lines))
+
+
+def attempts() -> dict[int, int]:
+    """Of each one-off how often it was begun, as its row says."""
+    return dict(OneOffJob.objects.order_by("pk").values_list("args__0", "attempt"))
+
+
+def end(*workers: Child) -> None:
+    for child in workers:
+        child.send_signal(signal.SIGTERM)
+    for child in workers:
+        # One that has only just been started does not handle signals yet.
+        assert child.finish(PATIENCE) in (0, -signal.SIGTERM)
