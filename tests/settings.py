@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import django
 import environ
 import psycopg
+
+from tests.browser.policy import POLICY
 
 env = environ.Env()
 
@@ -24,6 +27,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.messages",
     "django.contrib.sessions",
+    "django.contrib.staticfiles",
     "django_singlejob",
     "tests.app.apps.TestAppConfig",
 ]
@@ -33,6 +37,13 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
 ]
+
+# No page may do what a strict project forbids.
+SECURE_CSP = POLICY
+if django.VERSION >= (6, 0):
+    MIDDLEWARE.append("django.middleware.csp.ContentSecurityPolicyMiddleware")
+else:
+    MIDDLEWARE.append("tests.browser.policy.PolicyMiddleware")
 
 TEMPLATES = [
     {
@@ -69,3 +80,6 @@ elif isolation:
     options["isolation_level"] = isolation
 
 DATABASES = {"default": database | {"TEST": {"NAME": test_name}}}
+
+# Django 5.2 does not look at it.
+TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend", "QUEUES": []}}

@@ -1,153 +1,184 @@
+"""What holds for all pages of the admin."""
+
 from __future__ import annotations
 
-from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import translation
 
-from django_singlejob.orders import Order, place
+from django_singlejob import singleton_job
+from django_singlejob.clock import DBNow
 from django_singlejob.querysets import gates, locks, runs
 from django_singlejob.queue import one_offs
-from tests.contract.acts import everything, expire, start_run
+from tests.contract.acts import HOUR, expire
+from tests.pages import MODELS, Page, act, all_rows, begin, clear_page, each_model, list_of, page_of, shown
 
 if TYPE_CHECKING:
     from django.test import Client
 
-pytest_plugins = "tests.fixtures"
+pytest_plugins = ["tests.fixtures", "tests.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
-MODELS = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
-HOSTILE = "<script>alert('it is ours')</script>"
-
-each_model = pytest.mark.parametrize("model", MODELS)
+HOSTILE = "<script>alert('it is ours')</script>\"><img src=x onerror=alert(1)>"
 
 
-@pytest.fixture
-def admin_client(client: Client, django_user_model: Any) -> Client:
-    """A superuser without a password: to hash one takes longer than a test."""
-    client.force_login(django_user_model.objects.create(username="admin", is_staff=True, is_superuser=True))
-    return client
+def every_page() -> list[str]:
+    """Of what there is."""
+    pages = [page for model in MODELS for page in (list_of(model), page_of(model))]
+    pages += [page_of("jobstatus", name) for name in gates().values_list("name", flat=True)]
+    histories = [page_of(model).replace("/change/", "/history/") for model in MODELS]
+    forms = [reverse("admin:django_singlejob_oneoffjob_add"), clear_page(*locks().values_list("name", flat=True))]
+    return [*pages, *histories, *forms, reverse("admin:django_singlejob_overview_changelist"), reverse("admin:index")]
 
 
-def list_of(model: str) -> str:
-    return reverse(f"admin:django_singlejob_{model}_changelist")
-
-
-def details_of(model: str) -> str:
-    rows: dict[str, Any] = {"joblock": locks(), "jobstatus": gates(), "jobrun": runs(), "oneoffjob": one_offs()}
-    return reverse(f"admin:django_singlejob_{model}_change", args=[rows[model].first().pk])
-
-
-def begin(name: str) -> None:
-    """Somebody runs a one-off of that job, and goes on: there is a row of each model."""
-    start_run(name, one_off=place(Order(job_name=name), [], {}))
-
-
-def page(client: Client, url: str) -> str:
-    response = client.get(url)
-    assert response.status_code == 200, url
-    return response.content.decode()
-
-
-class Fields(HTMLParser):
-    """The names of what can be filled in, but for the admin's own search and log-out."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.names: set[str | None] = set()
-        self.feed(page)
-        self.names -= {"q", "csrfmiddlewaretoken", None}
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in ("input", "select", "textarea"):
-            self.names.add(dict(attrs).get("name"))
+def live_a_little() -> None:
+    """There is a row in each state, or nearly."""
+    singleton_job("nightly", schedule="0 1 * * *", description="Cleans up.")(lambda: None)
+    singleton_job("hourly", schedule=HOUR)(lambda: None)
+    for name in "nightly", "weekly", "yearly":
+        begin(name)
+    runs().filter(job_name="weekly").update(status="failed", finished_at=DBNow(), error="Oh", traceback="Oh\nno")
+    locks().filter(name="weekly")._raw_delete("default")
+    one_offs().filter(job_name="weekly").update(status="failed", finished_at=DBNow(), error="Oh", traceback="Oh\nno")
+    expire("yearly")
+    gates().update(mean_duration=HOUR, run_count=9, misfire_count=2, schedule="0 1 * * *", next_slot=DBNow() - HOUR)
 
 
 @each_model
-def test_a_superuser_sees_the_list_and_the_details(admin_client: Client, model: str) -> None:
+def test_the_list_and_the_details_are_shown(admin_client: Client, model: str) -> None:
     begin("nightly")
-    assert "nightly" in page(admin_client, list_of(model))
-    assert "nightly" in page(admin_client, details_of(model))
+    assert "nightly" in shown(admin_client, list_of(model))
+    assert "nightly" in shown(admin_client, page_of(model))
 
 
 @each_model
 def test_an_empty_list_is_a_list(admin_client: Client, model: str) -> None:
-    assert "0 " in page(admin_client, list_of(model))
+    page = shown(admin_client, list_of(model))
+    assert "0 " in page
+    assert 'id="result_list"' not in page
 
 
 @each_model
-def test_nobody_can_add_change_or_delete(admin_client: Client, model: str) -> None:
-    begin("nightly")
-    before = [*everything(), *one_offs().values()]
-    assert Fields(page(admin_client, list_of(model))).names == set()
-    assert Fields(page(admin_client, details_of(model))).names == set()
-    add = reverse(f"admin:django_singlejob_{model}_add")
-    delete = details_of(model).replace("/change/", "/delete/")
-    for url in add, delete, details_of(model):
-        assert admin_client.post(url, {"name": "nightly", "post": "yes"}).status_code == 403
-    chosen = {"action": "delete_selected", "_selected_action": "nightly"}
-    admin_client.post(list_of(model), chosen)
-    assert [*everything(), *one_offs().values()] == before
+def test_a_page_of_what_is_not_there_leads_home(admin_client: Client, model: str) -> None:
+    response = admin_client.get(page_of(model, "1"))
+    assert (response.status_code, response.headers["Location"]) == (302, reverse("admin:index"))
 
 
 @each_model
-def test_hostile_text_is_only_text(admin_client: Client, model: str) -> None:
+def test_nothing_on_a_page_can_be_filled_in(admin_client: Client, model: str) -> None:
     begin("nightly")
-    locks().update(hostname=HOSTILE, command=HOSTILE)
-    runs().update(hostname=HOSTILE, error=HOSTILE, traceback=HOSTILE, status="failed")
-    one_offs().update(hostname=HOSTILE, error=HOSTILE, args=[HOSTILE], result=HOSTILE, queue_name=HOSTILE)
-    for url in list_of(model), details_of(model):
-        shown = page(admin_client, url)
-        assert HOSTILE not in shown
-        assert ("&lt;script&gt;alert(" in shown) is (model != "jobstatus")
+    assert set(Page(shown(admin_client, page_of(model))).fields) <= {"action", "_selected_action", "back"}
+
+
+def test_nothing_is_written_when_somebody_only_looks(admin_client: Client) -> None:
+    live_a_little()
+    before = all_rows()
+    for url in every_page():
+        with CaptureQueriesContext(connection) as queries:
+            shown(admin_client, url)
+        assert {query["sql"].split()[0] for query in queries} == {"SELECT"}, url
+    assert all_rows() == before
+
+
+# --- what comes from the database is hostile
+
+
+def test_hostile_text_is_only_text(admin_client: Client) -> None:
+    begin("nightly")
+    names = {"job_name": HOSTILE, "hostname": HOSTILE}
+    gates().update(name=HOSTILE, schedule=HOSTILE, time_zone=HOSTILE[:64], last_status=HOSTILE[:20])
+    locks().update(name=HOSTILE, command=HOSTILE, **names)
+    runs().update(**names)
+    one_offs().update(args=[HOSTILE], kwargs={HOSTILE: HOSTILE}, queue_name=HOSTILE, worker_ids=HOSTILE, **names)
+    assert_harmless(admin_client)
+    ends = {"error": HOSTILE, "traceback": HOSTILE, "finished_at": DBNow()}
+    runs().update(status="failed", **ends)
+    one_offs().update(status="failed", result=HOSTILE, error_class=HOSTILE, **ends)
+    expire(HOSTILE)
+    assert_harmless(admin_client)
+
+
+def assert_harmless(client: Client) -> None:
+    for url in every_page():
+        page = shown(client, url)
+        assert "<script>alert(" not in page, url
+        assert "<img src=x" not in page, url
+        assert Page(page).inline == [], url
+        if url != reverse("admin:index") and not url.endswith("/add/"):
+            assert "&lt;script&gt;alert(" in page, url
 
 
 @each_model
-def test_a_longer_list_takes_no_more_queries(admin_client: Client, model: str) -> None:
+def test_nor_does_a_strange_address_do_harm(admin_client: Client, model: str) -> None:
     begin("nightly")
-    page(admin_client, list_of(model))
-    few = count_queries(admin_client, list_of(model))
-    for name in "hourly", "weekly", "yearly":
-        begin(name)
-    assert count_queries(admin_client, list_of(model)) == few < 10
+    for name in "q", "p", "state", "server", "job_name", "status__exact", "o", "started_at__year":
+        response = admin_client.get(list_of(model), {name: HOSTILE}, follow=True)
+        assert response.status_code == 200
+        page = response.content.decode()
+        assert "<script>alert(" not in page
+        assert Page(page).inline == []
 
 
-def count_queries(client: Client, url: str) -> int:
-    with CaptureQueriesContext(connection) as queries:
-        page(client, url)
-    return len(queries)
+def test_no_page_needs_inline_scripts_or_styles(admin_client: Client) -> None:
+    live_a_little()
+    for url in every_page():
+        assert Page(shown(admin_client, url)).inline == [], url
 
 
-@pytest.mark.parametrize(
-    ("state", "shown"),
-    [("", {"nightly", "hourly"}), ("?state=held", {"nightly"}), ("?state=stale", {"hourly"})],
-)
-def test_locks_are_live_or_stale(admin_client: Client, state: str, shown: set[str]) -> None:
-    begin("nightly")
-    begin("hourly")
-    expire("hourly")
-    seen = page(admin_client, f"{list_of('joblock')}{state}")
-    assert {name for name in ("nightly", "hourly") if f"/{name}/change/" in seen} == shown
-    assert seen.count("icon-yes") == ("nightly" in shown)
-    assert seen.count("icon-no") == ("hourly" in shown)
+# --- every word can be said in another language
 
 
-@each_model
-def test_they_can_be_searched_for(admin_client: Client, model: str) -> None:
-    begin("nightly")
-    begin("hourly")
-    assert "1 result" in page(admin_client, f"{list_of(model)}?q=night")
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A language in which each text has marks around it."""
+    real = translation._trans  # type: ignore[attr-defined]
+    for name in "gettext", "pgettext", "ngettext", "npgettext":
+        translate = getattr(real, name)
+        monkeypatch.setattr(real, name, lambda *texts, translate=translate: f"⟦{translate(*texts)}⟧")
 
 
-def test_a_lock_whose_run_is_not_in_the_history_any_more_is_shown(admin_client: Client) -> None:
-    begin("nightly")
-    runs().all().delete()
-    assert "nightly" in page(admin_client, details_of("joblock"))
+def untranslated(page: str) -> set[str]:
+    """The words outside the marks."""
+    text = Page(page).text
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "", text)
+    while (inner := re.sub("⟦[^⟦⟧]*⟧", " ", text)) != text:
+        text = inner
+    return set(re.findall(r"[^\W\d_]{2,}", text))
 
 
-def test_who_may_not_see_it_does_not(client: Client, django_user_model: Any) -> None:
-    client.force_login(django_user_model.objects.create(username="clerk", is_staff=True))
-    assert client.get(list_of("joblock")).status_code == 403
+# What the jobs, the servers and the people are called, and what they said.
+DATA = {"nightly", "hourly", "weekly", "yearly", "admin", "Cleans", "up", "Oh", "no", "UTC", "pid", "default"}
+# What Django itself has in English only; and so are schedules.
+ENGLISH = {"Search", "True", "False", "Every", "hour"}
+
+
+@pytest.mark.usefixtures("marked")
+def test_every_word_can_be_translated(admin_client: Client) -> None:
+    live_a_little()
+    locks().update(hostname="", command="")
+    runs().update(hostname="")
+    one_offs().update(hostname="", worker_ids="")
+    found = {url: untranslated(shown(admin_client, url)) - DATA - ENGLISH for url in every_page()}
+    assert [f"{url}: {words}" for url, words in found.items() if words] == []
+
+
+@pytest.mark.usefixtures("marked")
+def test_so_can_what_people_are_told(admin_client: Client) -> None:
+    live_a_little()
+    keys = list(one_offs().values_list("pk", flat=True))
+    told = [
+        *act(admin_client, "jobstatus", "run_now", "nightly", "weekly"),
+        *(
+            text
+            for action in ("pause", "pause", "resume", "resume")
+            for text in act(admin_client, "jobstatus", action, "nightly")
+        ),
+        *(text for action in ("cancel", "retry", "cancel") for text in act(admin_client, "oneoffjob", action, *keys)),
+    ]
+    assert len(told) == 11
+    assert [text for text in told if not text.startswith("⟦")] == []

@@ -1,0 +1,25 @@
+"""Where the pages of the admin are."""
+
+from __future__ import annotations
+
+from django.contrib.admin.utils import quote
+from django.urls import reverse
+
+OVERVIEW = "/admin/django_singlejob/overview/"
+
+
+def list_of(model: str) -> str:
+    return reverse(f"admin:django_singlejob_{model}_changelist")
+
+
+def page_of(model: str, key: int | str) -> str:
+    return reverse(f"admin:django_singlejob_{model}_change", args=[quote(key)])
+
+
+def log_of(model: str, key: int | str) -> str:
+    return reverse(f"admin:django_singlejob_{model}_history", args=[quote(key)])
+
+
+def clearing(*names: str) -> str:
+    """The page that asks whether to clear the locks of these names."""
+    return f"{reverse('admin:django_singlejob_joblock_clear')}?{'&'.join(f'name={name}' for name in names)}"

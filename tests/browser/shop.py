@@ -1,0 +1,187 @@
+"""A shop whose jobs three servers run, and what became of them in the last day: what there is to see in the admin."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django_singlejob import registry, singleton_job
+from django_singlejob.models import JobLock, JobRun, OneOffJob
+from django_singlejob.querysets import gates
+from django_singlejob.timetable import next_slot, slots_between
+from tests.app.jobs import LONG_LEASE, say, wait_until_told
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SERVERS = ["web-1", "web-2", "web-3"]
+DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+SMTP_ERROR = "SMTPServerDisconnected: Connection unexpectedly closed: timed out"
+TRACEBACK = f"""Traceback (most recent call last):
+  File "/srv/shop/newsletter/jobs.py", line 23, in newsletter
+    connection.send_messages(batch)
+  File "/usr/lib/python3.12/smtplib.py", line 405, in getreply
+    raise SMTPServerDisconnected("Connection unexpectedly closed: " + str(error))
+smtplib.{SMTP_ERROR}
+"""
+
+
+@dataclass(frozen=True)
+class Habit:
+    """How a job of the shop usually does."""
+
+    name: str
+    schedule: str | timedelta | None
+    seconds: float
+    description: str
+
+
+HABITS = [
+    Habit("backup", "30 3 * * *", 2400, "Copies the database to the other data centre."),
+    Habit("clean_up_carts", "15 * * * *", 9, "Deletes carts that nobody has touched for a month."),
+    Habit("exchange_rates", timedelta(minutes=15), 1.4, "Asks the bank for today's rates."),
+    Habit("invoices", None, 130, "Writes the invoices of what was sold, and sends them."),
+    Habit("newsletter", "0 * * * *", 340, "Sends what subscribers have not got yet."),
+    Habit("sales_report", "5 * * * *", 48, "Adds up what was sold in the last hour."),
+    Habit("stock_sync", timedelta(minutes=10), 75, "Compares the stock with the warehouse's."),
+    Habit("thumbnails", "*/20 * * * *", 0.4, "Makes small pictures of new goods."),
+]
+
+
+def open_shop() -> None:
+    """Registers its jobs."""
+    for habit in HABITS:
+        singleton_job(habit.name, schedule=habit.schedule, lease=LONG_LEASE, description=habit.description)(work)
+
+
+def work() -> None:
+    say("started")
+    wait_until_told()
+
+
+def remember_slots() -> None:
+    """As if each server had asked for each job a while ago: all is well, and nothing is due."""
+    gates().remember(*(habit.name for habit in HABITS))
+    for habit in HABITS:
+        if policy := registry.get(habit.name).policy:
+            facts: dict[str, Any] = {"schedule": policy.schedule.text, "time_zone": policy.schedule.time_zone}
+            gates().filter(name=habit.name).update(next_slot=next_slot(policy.schedule, datetime.now(UTC)), **facts)
+
+
+def furnish() -> None:
+    """A day has passed: one job is stale, one overdue, one failing, one overrunning, one paused, two run well."""
+    remember_slots()
+    now = datetime.now(UTC)
+    dice = random.Random(4711)  # the same day whenever pictures are taken
+    for habit in HABITS:
+        JobRun.objects.bulk_create(_runs(habit, now, dice))
+        _sum_up(habit, now)
+    _disturb(now)
+    _ask_for_one_offs(now)
+
+
+def _runs(habit: Habit, now: datetime, dice: random.Random) -> Iterable[JobRun]:
+    policy = registry.get(habit.name).policy
+    slots: Any = slots_between(policy.schedule, now - DAY, now - 2 * MINUTE) if policy else [now - 5 * HOUR]
+    for fence, slot in zip(count(1), slots, strict=False):
+        began_at = slot + timedelta(seconds=dice.uniform(0.1, 2))
+        length = timedelta(seconds=habit.seconds * dice.uniform(0.7, 1.25))
+        is_failed = habit.name == "newsletter" and slot > now - 3 * HOUR
+        yield JobRun(
+            job_name=habit.name,
+            fence=fence,
+            token=UUID(int=dice.getrandbits(128), version=4),
+            status="failed" if is_failed else dice.choices(["successful", "interrupted"], [60, 1])[0],
+            trigger="schedule" if policy else "command",
+            slot=slot if policy else None,
+            hostname=dice.choices(SERVERS, [5, 3, 2])[0],
+            pid=dice.randrange(900, 32000),
+            started_at=began_at,
+            finished_at=began_at + length,
+            duration=length,
+            acquire_duration=timedelta(milliseconds=dice.lognormvariate(2.3, 0.7)),
+            error=SMTP_ERROR if is_failed else "",
+            traceback=TRACEBACK if is_failed else "",
+        )
+
+
+def _sum_up(habit: Habit, now: datetime) -> None:
+    runs = list(JobRun.objects.filter(job_name=habit.name).order_by("started_at"))
+    gates().filter(name=habit.name).update(
+        fence=len(runs),
+        run_count=len(runs),
+        mean_duration=timedelta(seconds=habit.seconds),
+        last_started_at=runs[-1].started_at if runs else None,
+        last_finished_at=runs[-1].finished_at if runs else None,
+        last_status=runs[-1].status if runs else "",
+        consecutive_failures=3 * (habit.name == "newsletter"),
+    )
+
+
+def _disturb(now: datetime) -> None:
+    _hold("backup", "web-3", 8123, now - 3 * HOUR, silence=2 * HOUR + 50 * MINUTE)
+    _hold("sales_report", "web-1", 2210, now - 4 * MINUTE)
+    _hold("stock_sync", "web-2", 2215, now - timedelta(seconds=40))
+    gates().filter(name="exchange_rates").update(next_slot=now - 47 * MINUTE)
+    gates().filter(name="thumbnails").update(paused=True)
+
+
+def _hold(name: str, hostname: str, pid: int, since: datetime, silence: timedelta = timedelta(seconds=4)) -> None:
+    gates().get(name=name)
+    token = UUID(int=pid, version=4)
+    grant = {"token": token, "hostname": hostname, "pid": pid}
+    run = JobRun.objects.create(
+        job_name=name,
+        fence=1000,
+        status="running",
+        trigger="schedule",
+        started_at=since,
+        acquire_duration=timedelta(milliseconds=8),
+        **grant,
+    )
+    heartbeat_at = datetime.now(UTC) - silence
+    JobLock.objects.create(
+        name=name,
+        job_name=name,
+        command="manage.py singleton_worker --threads 4",
+        acquired_at=since,
+        heartbeat_at=heartbeat_at,
+        heartbeats=(heartbeat_at - since) // timedelta(seconds=10),
+        heartbeat_interval=timedelta(seconds=10),
+        expires_at=heartbeat_at + MINUTE,
+        run=run,
+        **grant,
+    )
+    gates().filter(name=name).update(last_started_at=since, token=token)
+
+
+def _ask_for_one_offs(now: datetime) -> None:
+    for status, number, ago in (
+        ("done", 4711, 4 * HOUR),
+        ("failed", 4712, 3 * HOUR),
+        ("cancelled", 4713, 2 * HOUR),
+        ("waiting", 4714, 20 * MINUTE),
+        ("waiting", 4715, -HOUR),
+    ):
+        has_ended = status in ("done", "failed")
+        OneOffJob.objects.create(
+            job_name="invoices",
+            args=[number],
+            kwargs={"language": "it"},
+            status=status,
+            created_at=now - abs(ago),
+            run_after=now - ago,
+            started_at=now - ago if has_ended else None,
+            finished_at=now - ago + 2 * MINUTE if has_ended else None,
+            attempt=int(has_ended),
+            max_attempts=3,
+            hostname="web-2" if has_ended else "",
+            worker_ids="web-2, pid 2215" if has_ended else "",
+            result={"sent": 1} if status == "done" else None,
+            error=SMTP_ERROR if status == "failed" else "",
+            traceback=TRACEBACK if status == "failed" else "",
+        )

@@ -1,0 +1,104 @@
+"""Every page, in both themes, on a wide screen and on a phone; and the pictures in the documentation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from django.urls import reverse
+from playwright.sync_api import expect
+
+from django_singlejob.models import JobRun, OneOffJob
+from tests.browser.paths import OVERVIEW, clearing, list_of, log_of, page_of
+from tests.browser.shop import furnish
+from tests.browser.stage import SIZES, Size, Theme, assert_accessible
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+    from playwright.sync_api import Page
+
+    from tests.browser.conftest import Picture
+    from tests.browser.stage import Stage
+
+pytest_plugins = "tests.fixtures"
+# What a page looks like is the same whatever the database, and to look at all of them takes minutes.
+pytestmark = [pytest.mark.usefixtures("shop"), pytest.mark.on_database("sqlite")]
+
+PAGES = {
+    "index": lambda: reverse("admin:index"),
+    "overview": lambda: OVERVIEW,
+    "jobs": lambda: list_of("jobstatus"),
+    "job": lambda: page_of("jobstatus", "sales_report"),
+    "job-stale": lambda: page_of("jobstatus", "backup"),
+    "job-log": lambda: log_of("jobstatus", "sales_report"),
+    "locks": lambda: list_of("joblock"),
+    "lock": lambda: page_of("joblock", "backup"),
+    "clear": lambda: clearing("backup", "stock_sync", "invoices"),
+    "runs": lambda: f"{list_of('jobrun')}?job_name=newsletter",  # few, since axe looks at each for long
+    "run": lambda: page_of("jobrun", JobRun.objects.filter(status="failed").latest("pk").pk),
+    "one-offs": lambda: list_of("oneoffjob"),
+    "one-off": lambda: page_of("oneoffjob", OneOffJob.objects.get(status="failed").pk),
+    "one-off-add": lambda: reverse("admin:django_singlejob_oneoffjob_add"),
+}
+EMPTY = ["overview", "jobs", "locks", "runs", "one-offs"]
+# What the documentation shows.
+DOCUMENTED = {
+    "overview-light-desktop": "overview",
+    "overview-dark-phone": "overview-phone",
+    "jobs-light-desktop": "jobs",
+    "job-light-desktop": "job",
+    "clear-light-desktop": "clear",
+}
+THEMES: list[Theme] = ["light", "dark"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_looks_well(stage: Stage, superuser: User, picture: Picture, name: str) -> None:
+    furnish()
+    looks_well(stage.visit(superuser, PAGES[name]()), name, picture)
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_so_does_an_empty_one(stage: Stage, superuser: User, picture: Picture, name: str) -> None:
+    looks_well(stage.visit(superuser, PAGES[name]()), f"{name}-empty", picture)
+
+
+def looks_well(page: Page, name: str, picture: Picture) -> None:
+    for size in SIZES:
+        page.set_viewport_size(SIZES[size])
+        fits(page, size)
+        for theme in THEMES:
+            page.emulate_media(color_scheme=theme)
+            look = f"{name}-{theme}-{size}"
+            picture(page, DOCUMENTED.get(look, look), documented=look in DOCUMENTED)
+            # It takes seconds, and each theme has the same colours on both, each size the same structure in both.
+            if (theme, size) in [("light", "desktop"), ("dark", "phone")]:
+                assert_accessible(page)
+
+
+def fits(page: Page, size: Size) -> None:
+    """Nobody has to scroll sideways, neither the page nor a table in it."""
+    width = SIZES[size]["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for badge in page.locator("#result_list :is(.field-state, .field-result) .singlejob-badge").all():
+        box = badge.bounding_box()
+        assert box, "A state is not seen."
+        assert box["x"] + box["width"] <= width
+    for results in page.locator("#changelist .results").all():
+        assert results.evaluate("element => element.scrollWidth - element.clientWidth") == 0
+
+
+def test_the_theme_is_the_one_that_was_chosen(stage: Stage, superuser: User, picture: Picture) -> None:
+    """Not only that of the system."""
+    furnish()
+    page = stage.visit(superuser, PAGES["overview"]())
+    colours = {}
+    for theme in "dark", "light":
+        page.locator("#header button.theme-toggle").click()
+        while page.locator("html").get_attribute("data-theme") != theme:
+            page.locator("#header button.theme-toggle").click()
+        colours[theme] = page.locator(".singlejob-badge").first.evaluate("badge => getComputedStyle(badge).color")
+        assert_accessible(page)
+    assert colours["dark"] != colours["light"]
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")

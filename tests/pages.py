@@ -1,0 +1,122 @@
+"""The pages of the admin: where they are, what is done there, what stands there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.admin.utils import quote
+from django.urls import reverse
+
+from django_singlejob.orders import Order, place
+from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.queue import one_offs
+from tests.contract.acts import everything, start_run
+
+if TYPE_CHECKING:
+    from django.test import Client
+
+    from django_singlejob.lease import Lease
+
+MODELS = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
+VIEW = ("view_joblock", "view_jobstatus", "view_jobrun", "view_oneoffjob")
+#: Whoever looks after the jobs, but may not take a lock from the living.
+OPERATE = (*VIEW, "run_jobstatus", "change_jobstatus", "clear_joblock", "add_oneoffjob", "change_oneoffjob")
+
+each_model = pytest.mark.parametrize("model", MODELS)
+
+
+# --- where
+
+
+def list_of(model: str, query: str = "") -> str:
+    return f"{reverse(f'admin:django_singlejob_{model}_changelist')}{query}"
+
+
+def page_of(model: str, key: Any = None) -> str:
+    """The page of that row, or of the first that there is."""
+    rows: dict[str, Any] = {"joblock": locks(), "jobstatus": gates(), "jobrun": runs(), "oneoffjob": one_offs()}
+    chosen = rows[model].order_by("pk").first().pk if key is None else key
+    return reverse(f"admin:django_singlejob_{model}_change", args=[quote(chosen)])
+
+
+def clear_page(*names: str) -> str:
+    return f"{reverse('admin:django_singlejob_joblock_clear')}?{'&'.join(f'name={name}' for name in names)}"
+
+
+# --- what is done there
+
+
+def begin(name: str = "nightly", **terms: Any) -> Lease:
+    """Somebody runs a one-off of that job, and goes on: there is a row of each model."""
+    return start_run(name, one_off=place(Order(job_name=name), [], {}), **terms)
+
+
+def all_rows() -> list[object]:
+    return [*everything(), *one_offs().order_by("pk").values()]
+
+
+def shown(client: Client, url: str) -> str:
+    response = client.get(url)
+    assert response.status_code == 200, (response.status_code, url)
+    return response.content.decode()
+
+
+def act(client: Client, model: str, action: str, *keys: object, **more: Any) -> list[str]:
+    """Choose these rows in the list, and that action. Returns what the person is told."""
+    chosen = {"action": action, "_selected_action": [str(key) for key in keys]} | more
+    return told(client.post(list_of(model), chosen, follow=True))
+
+
+def told(response: Any) -> list[str]:
+    assert response.status_code == 200, response.status_code
+    return [str(message) for message in response.context["messages"]]
+
+
+class Page(HTMLParser):
+    """What stands on a page.
+
+    Attributes:
+        fields: the values of what can be sent, by name, but for the admin's own search and log-out.
+        links: where it leads to.
+        text: what is read, also by who listens.
+        inline: what a strict Content-Security-Policy refuses.
+    """
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.fields: dict[str, list[str]] = defaultdict(list)
+        self.links: list[str] = []
+        self.text = ""
+        self.inline: list[str] = []
+        self._inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self._inside = tag
+        self.text += "\n"
+        if tag in ("input", "select", "textarea") and given.get("name") not in ("q", "csrfmiddlewaretoken", None):
+            self.fields[given["name"]].append(given.get("value", ""))
+        if tag == "a":
+            self.links.append(given.get("href", ""))
+        read = ["title", "aria-label", "alt", "placeholder", "label"]
+        read += ["value"] if tag == "input" and given.get("type") == "submit" else []
+        self.text += "".join(f"\n{given[name]}\n" for name in read if name in given)
+        self._find_inline(tag, given)
+
+    def _find_inline(self, tag: str, given: dict[str, str]) -> None:
+        is_code = tag == "script" and "src" not in given and given.get("type") != "application/json"
+        if tag == "style" or is_code:
+            self.inline.append(tag)
+        self.inline += [f"{tag} {name}" for name in given if name == "style" or name.startswith("on")]
+        self.inline += [value for value in given.values() if value.strip().lower().startswith("javascript:")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside not in ("script", "style"):
+            self.text += data

@@ -1,0 +1,401 @@
+"""The admin's list of jobs, the page of each, and what can be done there."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.urls import reverse
+
+from django_singlejob import job_lock, registry, singleton_job
+from django_singlejob.clock import DBNow
+from django_singlejob.decorators import SingletonJob
+from django_singlejob.querysets import gates, runs
+from django_singlejob.queue import one_offs
+from tests.contract.acts import HOUR, MINUTE, expire, last_run, start_run, ticked
+from tests.pages import Page, act, clear_page, list_of, page_of, shown
+
+if TYPE_CHECKING:
+    from django.test import Client
+
+    from tests.fixtures import Elsewhere
+    from tests.people import LogIn
+
+pytest_plugins = ["tests.fixtures", "tests.people"]
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+ASKED = "The job nightly is run by the next worker that is free."
+
+
+@pytest.fixture
+def ran() -> list[str]:
+    """What the job has done so far."""
+    return []
+
+
+@pytest.fixture
+def nightly(fresh_process: None, ran: list[str]) -> SingletonJob[[], None]:
+    """A job that nobody has asked for yet: it has no row."""
+    return singleton_job("nightly")(lambda: ran.append("nightly"))
+
+
+def names(client: Client, query: str = "") -> list[str]:
+    """Of the jobs in the list, from top to bottom."""
+    found = re.findall(r'class="field-name"><a href="[^"]*">([^<]*)<', shown(client, list_of("jobstatus", query)))
+    return [name.strip() for name in found]
+
+
+def entries(name: str = "nightly") -> list[str]:
+    """What the admin's log says of the job, the oldest first."""
+    found = LogEntry.objects.filter(object_id=name, content_type__model="jobstatus").order_by("pk")
+    assert all(entry.is_change() and entry.object_repr == name for entry in found)
+    return [entry.get_change_message() for entry in found]
+
+
+# --- the list
+
+
+def live(*states: str) -> None:
+    """A job in each of these states, called like it."""
+    for state in states:
+        gates().remember(state)
+        gates().filter(name=state).update(last_started_at=DBNow() - 2 * HOUR)
+    gates().filter(name="failing").update(consecutive_failures=1, last_status="failed")
+    gates().filter(name="overdue").update(schedule="0 * * * *", time_zone="UTC", next_slot=DBNow() - HOUR)
+    gates().filter(name="paused").update(paused=True)
+    for name in {"running", "stale"} & set(states):
+        start_run(name)
+    if "stale" in states:
+        expire("stale")
+    if "unseen" in states:
+        gates().filter(name="unseen").delete()
+        singleton_job("unseen", schedule=HOUR)(lambda: None)
+
+
+STATES = ["failing", "idle", "overdue", "paused", "running", "stale", "unseen"]
+
+
+def test_the_worst_come_first(admin_client: Client) -> None:
+    live(*STATES)
+    assert names(admin_client) == ["failing", "overdue", "stale", "unseen", "idle", "paused", "running"]
+
+
+def test_they_are_filtered_by_state(admin_client: Client) -> None:
+    live(*STATES)
+    for state in STATES:
+        assert names(admin_client, f"?state={state}") == [state]
+    assert names(admin_client, "?state=attention") == ["failing", "overdue", "stale", "unseen"]
+    assert names(admin_client, "?state=strange") == []
+
+
+def test_they_are_searched_for_by_a_part_of_the_name(admin_client: Client) -> None:
+    live("shop.report:daily", "shop.mail", "idle")
+    assert names(admin_client, "?q=REPORT") == ["shop.report:daily"]
+    assert names(admin_client, "?q=shop.") == ["shop.mail", "shop.report:daily"]
+    assert names(admin_client, "?q=shop.&state=failing") == []
+    assert names(admin_client, "?q=%25") == []
+
+
+def test_more_than_fifty_take_several_pages(admin_client: Client) -> None:
+    for number in range(80):
+        singleton_job(f"job_{number:03}")(lambda: None)
+    expected = [f"job_{number:03}" for number in range(80)]
+    assert names(admin_client) == expected[:50]
+    assert "80 jobs" in shown(admin_client, list_of("jobstatus"))
+    assert names(admin_client, "?p=2") == expected[50:]
+    assert names(admin_client, "?all=") == expected[:50]
+    beyond = admin_client.get(list_of("jobstatus", "?p=3"))
+    assert (beyond.status_code, beyond.headers["Location"]) == (302, list_of("jobstatus", "?e=1"))
+
+
+def test_a_lock_that_belongs_to_no_job_is_not_among_them(admin_client: Client) -> None:
+    with job_lock("block", heartbeat=False):
+        assert names(admin_client) == []
+        assert "block" in shown(admin_client, page_of("jobstatus", "block"))
+    assert names(admin_client) == []
+
+
+def test_what_is_known_of_the_last_runs_is_shown(admin_client: Client, nightly: SingletonJob[[], None]) -> None:
+    nightly()
+    singleton_job("hourly")(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        registry.get("hourly").run()  # type: ignore[attr-defined]
+    gates().filter(name="hourly").update(consecutive_failures=2)
+    for url in list_of("jobstatus"), page_of("jobstatus", "hourly"):
+        page = shown(admin_client, url)
+        assert "2 times in a row" in page
+        assert "ZeroDivisionError: division by zero" in page
+        assert "1 run, 1 of them bad" in page
+    assert page_of("jobrun", last_run("hourly").pk) in Page(shown(admin_client, page_of("jobstatus", "hourly"))).links
+
+
+# --- the page
+
+
+def test_to_look_at_a_job_does_not_run_it(admin_client: Client, nightly: object, ran: list[str]) -> None:
+    """Django's templates call whatever can be called."""
+    shown(admin_client, list_of("jobstatus"))
+    shown(admin_client, page_of("jobstatus", "nightly"))
+    assert ran == []
+
+
+def test_a_job_that_has_no_row_yet_is_shown(admin_client: Client) -> None:
+    singleton_job("nightly", schedule=HOUR, description="Cleans <up>.")(lambda: None)
+    assert names(admin_client) == ["nightly"]
+    page = shown(admin_client, page_of("jobstatus", "nightly"))
+    for text in "never asked for", "Every 1 hour", "Cleans &lt;up&gt;.", "It has not run yet.", "None waits.":
+        assert text in page
+    assert not gates().exists()
+
+
+def test_one_that_the_code_does_not_know_any_more_too(admin_client: Client) -> None:
+    live("nightly")
+    assert names(admin_client) == ["nightly"]
+    page = shown(admin_client, page_of("jobstatus", "nightly"))
+    assert "This release of the code does not know the job." in page
+    assert 'value="run_now"' not in page
+    assert 'value="pause"' in page
+
+
+@pytest.mark.parametrize("name", ["a:b", "a_b", "report_24", "a_3a", "a.b-c", "_".join("0123456789")])
+def test_whatever_it_is_called(admin_client: Client, name: str, ran: list[str]) -> None:
+    singleton_job(name)(lambda: ran.append(name))
+    assert names(admin_client) == [name]
+    page = Page(shown(admin_client, page_of("jobstatus", name)))
+    assert page.fields["_selected_action"] == [name]
+    act(admin_client, "jobstatus", "run_now", name, back=name)
+    ticked()
+    assert ran == [name]
+    for url in Page(shown(admin_client, page_of("jobstatus", name))).links:
+        if "django_singlejob" in url:
+            assert admin_client.get(url).status_code == 200, url
+
+
+def test_the_next_slots_are_told_in_the_time_zone_of_the_job(admin_client: Client) -> None:
+    gates().remember("nightly")
+    facts = {"schedule": "0 1 * * *", "time_zone": "Asia/Tokyo"}
+    gates().update(next_slot="2040-01-01T16:00Z", **facts)
+    page = shown(admin_client, page_of("jobstatus", "nightly"))
+    assert [f"2040-01-0{day} 01:00 JST" in page for day in (1, 2, 3, 6, 7)] == [False, True, True, True, False]
+
+
+def test_a_schedule_of_a_newer_release_is_shown_as_it_is(admin_client: Client) -> None:
+    gates().remember("nightly")
+    gates().update(schedule="full moon", time_zone="Moon/Tycho", next_slot=DBNow() + HOUR)
+    for url in list_of("jobstatus"), page_of("jobstatus", "nightly"):
+        assert "full moon" in shown(admin_client, url)
+
+
+def test_what_waits_and_who_won_is_told(admin_client: Client, nightly: SingletonJob[[], None]) -> None:
+    nightly()
+    nightly()
+    runs().filter(pk=last_run().pk).update(hostname="web-2")
+    waiting, done = nightly.enqueue(), nightly.enqueue()
+    one_offs().filter(pk=done.pk).update(status="done")
+    page = Page(shown(admin_client, page_of("jobstatus", "nightly")))
+    assert "web-2" in page.text
+    assert page_of("oneoffjob", waiting.pk) in page.links
+    assert page_of("oneoffjob", done.pk) not in page.links
+
+
+def test_it_leads_to_its_lock(admin_client: Client) -> None:
+    start_run("nightly", name="shop")
+    page = Page(shown(admin_client, page_of("jobstatus", "nightly")))
+    assert page_of("joblock", "shop") in page.links
+    assert clear_page("shop") not in page.links
+    expire("shop")
+    assert clear_page("shop") in Page(shown(admin_client, page_of("jobstatus", "nightly"))).links
+
+
+def test_the_line_beyond_which_it_is_overrunning_is_drawn_after_enough_runs(
+    admin_client: Client, nightly: SingletonJob[[], None]
+) -> None:
+    nightly()
+    runs().update(duration=2 * MINUTE)
+    gates().update(mean_duration=MINUTE, run_count=4)
+    assert "overrunning beyond" not in shown(admin_client, page_of("jobstatus", "nightly"))
+    gates().update(run_count=5)
+    assert "overrunning beyond 3\xa0min\xa00\xa0s" in shown(admin_client, page_of("jobstatus", "nightly"))
+
+
+# --- run now
+
+
+@pytest.mark.usefixtures("nightly")
+def test_it_is_run_now_by_the_next_tick(admin_client: Client, ran: list[str]) -> None:
+    assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
+    assert ran == []
+    row = one_offs().get()
+    assert (row.job_name, row.args, row.kwargs, row.priority, row.max_attempts) == ("nightly", [], {}, 100, 3)
+    assert entries() == [f"Asked for a run now: one-off {row.pk}."]
+    ticked()
+    assert ran == ["nightly"]
+    assert (one_offs().get().status, last_run().trigger) == ("done", "one_off")
+
+
+@pytest.mark.usefixtures("nightly")
+def test_it_is_asked_for_once(admin_client: Client, ran: list[str]) -> None:
+    act(admin_client, "jobstatus", "run_now", "nightly")
+    (again,) = act(admin_client, "jobstatus", "run_now", "nightly")
+    assert again.startswith("The job nightly is to be run already")
+    assert (one_offs().count(), len(entries())) == (1, 1)
+    ticked()
+    assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
+    assert one_offs().count() == 2
+
+
+def test_one_that_waits_with_arguments_or_for_later_is_another(
+    admin_client: Client, nightly: SingletonJob[..., None]
+) -> None:
+    nightly.enqueue(1)
+    nightly.using(run_after=datetime.now(UTC) + HOUR).enqueue()
+    assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
+
+
+def test_several_at_once(admin_client: Client, nightly: object) -> None:
+    singleton_job("mail")(lambda address: address)
+    live("weekly", "paused")
+    gates().filter(name="paused").update(last_started_at=None)
+    singleton_job("paused")(lambda: None)
+    answers = act(admin_client, "jobstatus", "run_now", "mail", "nightly", "weekly", "paused", "never", "nightly")
+    assert answers == [
+        "The job mail cannot be run without arguments: add a one-off with them.",
+        ASKED,
+        "The job weekly cannot be run: this release of the code does not know it.",
+        "The job paused is paused: resume it first.",
+        "The job nightly is to be run already, as soon as a worker is free. Is there one?",
+    ]
+    assert [row.job_name for row in one_offs()] == ["nightly"]
+
+
+@pytest.mark.usefixtures("nightly")
+def test_from_its_page_it_leads_back_there(admin_client: Client) -> None:
+    page = Page(shown(admin_client, page_of("jobstatus", "nightly")))
+    sent = {name: page.fields[name] for name in ("_selected_action", "back")}
+    response = admin_client.post(list_of("jobstatus"), sent | {"action": "run_now"})
+    assert (response.status_code, response.headers["Location"]) == (302, page_of("jobstatus", "nightly"))
+    elsewhere = admin_client.post(list_of("jobstatus"), sent | {"action": "run_now", "back": "//evil.example/"})
+    assert elsewhere.headers["Location"].startswith(reverse("admin:index"))
+
+
+@pytest.mark.usefixtures("nightly")
+@pytest.mark.parametrize("action", ["run_now", "pause", "resume"])
+def test_to_choose_all_of_none_is_to_choose_none(admin_client: Client, action: str) -> None:
+    chosen = {"action": action, "select_across": "1", "index": "0"}
+    for sent in chosen, chosen | {"_selected_action": "never"}:
+        response = admin_client.post(list_of("jobstatus"), sent, follow=True)
+        assert response.status_code == 200
+    assert not one_offs().exists()
+    assert not gates().filter(paused=True).exists()
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.usefixtures("nightly")
+def test_who_only_looks_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
+    buttons = {"run_now", "pause"}
+    pages = {
+        name: shown(client, page_of("jobstatus", "nightly"))
+        for name, client in [
+            ("viewer", viewer),
+            ("runner", log_in("runner", "view_jobstatus", "run_jobstatus")),
+            ("pauser", log_in("pauser", "view_jobstatus", "change_jobstatus")),
+        ]
+    }
+    found = {name: {button for button in buttons if f'value="{button}"' in page} for name, page in pages.items()}
+    assert found == {"viewer": set(), "runner": {"run_now"}, "pauser": {"pause"}}
+    assert Page(shown(viewer, list_of("jobstatus"))).fields.keys() == set()
+
+
+# --- pause and resume
+
+
+def test_a_paused_job_is_not_run(admin_client: Client, nightly: SingletonJob[[], None], ran: list[str]) -> None:
+    told_first = act(admin_client, "jobstatus", "pause", "nightly")
+    assert told_first == ["The job nightly is paused: nobody begins to run it. A run under way goes on to its end."]
+    nightly.enqueue()
+    assert not nightly()
+    ticked()
+    assert ran == []
+    assert act(admin_client, "jobstatus", "pause", "nightly") == ["The job nightly was paused already."]
+    assert names(admin_client, "?state=paused") == ["nightly"]
+    assert 'value="resume"' in shown(admin_client, page_of("jobstatus", "nightly"))
+
+    told_then = act(admin_client, "jobstatus", "resume", "nightly")
+    assert told_then == ["The job nightly is no longer paused: it is run when it is due."]
+    assert act(admin_client, "jobstatus", "resume", "nightly") == ["The job nightly was not paused."]
+    ticked()
+    assert ran == ["nightly"]
+    assert entries() == ["Paused.", "Resumed."]
+
+
+def test_a_job_is_paused_whose_lock_is_called_otherwise(admin_client: Client, ran: list[str]) -> None:
+    job = singleton_job("nightly", lock="shop")(lambda: ran.append("nightly"))
+    act(admin_client, "jobstatus", "pause", "nightly")
+    assert not job()
+    assert ran == []
+
+
+@pytest.mark.usefixtures("nightly")
+def test_what_the_log_says_stands_in_the_history_of_the_job(admin_client: Client) -> None:
+    act(admin_client, "jobstatus", "pause", "nightly")
+    history = page_of("jobstatus", "nightly").replace("/change/", "/history/")
+    assert "Paused." in shown(admin_client, history)
+    assert history in Page(shown(admin_client, page_of("jobstatus", "nightly"))).links
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("action", "paused"), [("pause", False), ("resume", True)])
+def test_nobody_waits_for_a_fenced_transaction(
+    admin_client: Client, nightly: SingletonJob[[], None], elsewhere: Elsewhere, action: str, paused: bool
+) -> None:
+    """It may take minutes, and a web server has few threads."""
+    lease = start_run()
+    gates().update(paused=paused)
+    with lease.atomic():
+        (told,) = elsewhere(act, admin_client, "jobstatus", action, "nightly").result(10)
+    assert "somebody is inside a transaction on it. Try again." in told
+    assert gates().get(name="nightly").paused is paused
+    assert not LogEntry.objects.exists()
+    assert "inside a transaction" not in act(admin_client, "jobstatus", action, "nightly")[0]
+    assert gates().get(name="nightly").paused is not paused
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("nightly")
+def test_many_clicks_at_once_are_one(admin_client: Client, elsewhere: Elsewhere) -> None:
+    clicks = [elsewhere(act, admin_client, "jobstatus", "run_now", "nightly") for _ in range(6)]
+    assert all(click.result(30) is not None for click in clicks)
+    assert one_offs().count() == LogEntry.objects.count() == 1
+
+
+def test_one_that_is_to_be_tried_again_later_is_not_run_beside(
+    admin_client: Client, nightly: SingletonJob[[], None]
+) -> None:
+    row = nightly.enqueue()
+    one_offs().filter(pk=row.pk).update(attempt=1, run_after=DBNow() + HOUR)
+    assert act(admin_client, "jobstatus", "run_now", "nightly")[0].startswith("The job nightly is to be run already")
+    one_offs().update(attempt=0)
+    assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
+
+
+@pytest.mark.usefixtures("nightly")
+def test_all_at_once_is_refused(admin_client: Client) -> None:
+    answers = act(admin_client, "jobstatus", "pause", "nightly", select_across="1")
+    assert answers == ["Choose them page by page. Nothing was done."]
+    assert not gates().filter(paused=True).exists()
+
+
+def test_what_was_written_by_hand_is_shown(admin_client: Client) -> None:
+    start_run()
+    longest = timedelta(days=100_000_000)
+    gates().filter(name="nightly").update(
+        mean_duration=longest, run_count=9, next_slot=datetime.max.replace(tzinfo=UTC)
+    )
+    shown(admin_client, list_of("jobstatus"))
+    shown(admin_client, page_of("jobstatus", "nightly"))
+    shown(admin_client, list_of("joblock"))
+    assert admin_client.get(page_of("jobstatus", "x").replace("x/change", "%00/change")).status_code == 302

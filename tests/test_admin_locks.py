@@ -1,0 +1,488 @@
+"""The admin's list of locks, and how one is cleared."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connections
+from django.db.models import F
+from django.test import Client, override_settings
+from django.urls import reverse
+
+from django_singlejob.clock import DBNow
+from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.signals import lock_taken_over
+from tests.contract.acts import HOUR, MINUTE, expire, gate, is_free, last_run, lock, start_run, take
+from tests.pages import VIEW, Page, act, all_rows, begin, clear_page, list_of, page_of, shown, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.people import LogIn
+
+pytest_plugins = ["tests.fixtures", "tests.people"]
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+CLEAR = "admin:django_singlejob_joblock_clear"
+
+
+@pytest.fixture
+def forcer(log_in: LogIn) -> Client:
+    return log_in("forcer", *VIEW, "force_joblock")
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Any]]:
+    """The locks that were taken from their holders."""
+    found: list[Any] = []
+
+    def listen(sender: str, **told: Any) -> None:
+        found.append((sender, told["lease"], told["lock"].token))
+
+    lock_taken_over.connect(listen)
+    yield found
+    lock_taken_over.disconnect(listen)
+
+
+def stand_still(name: str = "nightly") -> None:
+    """Somebody ran a job of that name, and died."""
+    begin(name)
+    expire(name)
+
+
+def seen(client: Client, *names: str) -> list[str]:
+    """What the page that asks whether to clear these sends when somebody says yes."""
+    return Page(shown(client, clear_page(*names))).fields["lock"]
+
+
+def confirm(client: Client, chosen: list[str], *force: str) -> list[str]:
+    """Say yes. Returns what the person is told."""
+    return told(client.post(reverse(CLEAR), {"lock": chosen, "force": force}, follow=True))
+
+
+def entries() -> list[tuple[str, str, bool, str]]:
+    """The admin's log: of each entry the model, the key, whether it is a deletion, and the message."""
+    found = LogEntry.objects.select_related("content_type").order_by("pk")
+    return [
+        (entry.content_type.model, entry.object_id or "", entry.is_deletion(), entry.get_change_message())
+        for entry in found
+        if entry.content_type
+    ]
+
+
+# --- the list, and the page of a lock
+
+
+def names(client: Client, query: str = "") -> list[str]:
+    """Of the locks in the list, from top to bottom."""
+    found = re.findall(r'class="field-name"><a href="[^"]*">([^<]*)<', shown(client, list_of("joblock", query)))
+    return [name.strip() for name in found]
+
+
+def test_the_stale_ones_come_first(admin_client: Client) -> None:
+    for name in "hourly", "nightly", "weekly", "yearly":
+        begin(name)
+    expire("weekly")
+    locks().filter(name="yearly").update(hostname="web-7", command="make coffee")
+    assert names(admin_client) == ["weekly", "hourly", "nightly", "yearly"]
+    assert names(admin_client, "?state=stale") == ["weekly"]
+    assert names(admin_client, "?state=held") == ["hourly", "nightly", "yearly"]
+    assert names(admin_client, "?state=strange") == ["weekly", "hourly", "nightly", "yearly"]
+    assert names(admin_client, "?hostname=web-7") == ["yearly"]
+    assert names(admin_client, "?q=night") == ["nightly"]
+    assert names(admin_client, "?q=coffee") == ["yearly"]
+
+
+def test_it_leads_to_its_job_and_its_run(admin_client: Client) -> None:
+    start_run("nightly", name="shop:floor_1")
+    links = Page(shown(admin_client, page_of("joblock", "shop:floor_1"))).links
+    assert {page_of("jobstatus", "nightly"), page_of("jobrun"), clear_page("shop%3Afloor_1")} <= {*links}
+
+
+def test_one_of_no_job_leads_to_none(admin_client: Client) -> None:
+    take("block")
+    links = Page(shown(admin_client, page_of("joblock", "block"))).links
+    assert not [link for link in links if "/jobstatus/" in link and "/change/" in link]
+
+
+def test_one_whose_run_is_not_in_the_history_any_more_is_shown(admin_client: Client) -> None:
+    begin()
+    runs().all().delete()
+    assert "nightly" in shown(admin_client, page_of("joblock"))
+
+
+def test_it_is_held_up_against_the_mean(admin_client: Client) -> None:
+    begin()
+    gates().update(mean_duration=MINUTE, run_count=5)
+    assert "singlejob-busy" in shown(admin_client, page_of("joblock"))
+    locks().update(acquired_at=DBNow() - HOUR)
+    page = shown(admin_client, page_of("joblock"))
+    assert "singlejob-warn" in page
+    assert "mean 1\xa0min\xa00\xa0s" in page
+
+
+def test_who_may_not_clear_it_finds_no_way_to(viewer: Client, operator: Client) -> None:
+    stand_still()
+    for url in page_of("joblock"), page_of("jobstatus"):
+        assert clear_page("nightly") not in Page(shown(viewer, url)).links
+        assert clear_page("nightly") in Page(shown(operator, url)).links
+    assert not Page(shown(viewer, list_of("joblock"))).fields
+
+
+# --- the page that asks
+
+
+def test_the_action_only_asks(operator: Client) -> None:
+    stand_still("nightly")
+    stand_still("hourly")
+    before = all_rows()
+    response = operator.post(list_of("joblock"), {"action": "clear", "_selected_action": ["nightly", "hourly"]})
+    page = Page(response.content.decode())
+    assert [text.split()[0] for text in page.fields["lock"]] == ["hourly", "nightly"]
+    assert all_rows() == before
+    assert entries() == []
+
+
+def test_to_choose_all_of_none_is_to_choose_none(operator: Client) -> None:
+    stand_still()
+    chosen = {"action": "clear", "select_across": "1", "index": "0"}
+    assert not Page(operator.post(list_of("joblock"), chosen).content.decode()).fields["lock"]
+    assert not is_free()
+
+
+def test_it_names_the_holder_the_job_and_what_will_be(operator: Client) -> None:
+    start_run("nightly", name="shop")
+    expire("shop")
+    locks().update(hostname="web-7", pid=4711, command="make coffee", slot=DBNow())
+    text = Page(shown(operator, clear_page("shop"))).text
+    for part in "shop", "web-7, pid 4711", "make coffee", "nightly", "recorded as abandoned", "is run again":
+        assert part in text
+    locks().update(slot=None, job_name="")
+    text = Page(shown(operator, clear_page("shop"))).text
+    assert "none: a block of code, or a command" in text
+    assert "is run again" not in text
+
+
+def test_a_live_one_is_not_offered_to_who_may_not_force_it(operator: Client, forcer: Client) -> None:
+    begin()
+    page = Page(shown(operator, clear_page("nightly")))
+    assert not page.fields.keys() & {"lock", "force"}
+    assert "Its holder is alive, so it is left alone." in page.text
+    assert 'type="submit" class="deletelink"' not in shown(operator, clear_page("nightly"))
+    page = Page(shown(forcer, clear_page("nightly")))
+    assert page.fields["force"] == ["nightly"]
+    assert "Its holder is alive. If the lock is cleared, somebody else may run the job beside it" in page.text
+
+
+def test_one_that_nobody_holds_cannot_be_cleared(operator: Client) -> None:
+    for query in "", "?name=", "?name=nightly", "?name=%00", "?name=NIGHTLY&name=nightly":
+        assert "lock" not in Page(shown(operator, f"{reverse(CLEAR)}{query}")).fields
+    assert "Nobody holds nightly any more." in shown(operator, clear_page("nightly"))
+
+
+# --- a stale one
+
+
+def test_it_is_cleared(operator: Client, heard: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    stand_still()
+    locks().update(hostname="web-7", pid=4711)
+    dead, fence = lock(), gate().fence
+    with caplog.at_level(logging.WARNING, "django_singlejob"):
+        assert confirm(operator, seen(operator, "nightly")) == [
+            "The lock nightly: Cleared; its holder was web-7, pid 4711."
+        ]
+    assert is_free()
+    assert (gate().fence, gate().token) == (fence + 1, None)
+    run = last_run()
+    assert (run.status, run.error) == ("abandoned", "The lock was cleared in the admin by operator.")
+    assert heard == [("nightly", None, dead.token)]
+    told = "Cleared; its holder was web-7, pid 4711."
+    assert entries() == [("joblock", "nightly", True, told), ("jobstatus", "nightly", False, told)]
+    logged = "The lock 'nightly' (web-7, pid 4711) was cleared in the admin by operator."
+    assert [record.message for record in caplog.records if "cleared" in record.message] == [logged]
+    assert "Cleared; its holder was" in shown(operator, page_of("jobstatus", "nightly").replace("change", "history"))
+    assert take().release()
+
+
+def test_several_are_cleared_and_each_is_told_of(operator: Client) -> None:
+    stand_still("nightly")
+    stand_still("hourly")
+    stand_still("weekly")
+    chosen = seen(operator, "nightly", "hourly", "weekly")
+    take("hourly")
+    answers = confirm(operator, chosen)
+    assert [answer.split()[2] for answer in answers] == ["hourly", "nightly:", "weekly:"]
+    assert [is_free(name) for name in ("nightly", "hourly", "weekly")] == [True, False, True]
+    assert len(entries()) == 4
+
+
+def test_one_of_no_job_stands_in_the_history_of_its_name(operator: Client) -> None:
+    take("block")
+    expire("block")
+    confirm(operator, seen(operator, "block"))
+    assert is_free("block")
+    assert [entry[:2] for entry in entries()] == [("joblock", "block"), ("jobstatus", "block")]
+
+
+def test_one_of_another_name_stands_in_the_history_of_the_job(operator: Client) -> None:
+    start_run("nightly", name="a:b_1")
+    expire("a:b_1")
+    confirm(operator, seen(operator, "a:b_1"))
+    assert is_free("a:b_1")
+    assert [entry[:2] for entry in entries()] == [("joblock", "a:b_1"), ("jobstatus", "nightly")]
+
+
+# --- what happens between the page and the click
+
+
+def changes_hands() -> None:
+    take()
+
+
+def changes_hands_and_is_stale_again() -> None:
+    take()
+    expire()
+
+
+def beats() -> None:
+    assert locks().renew("nightly", lock().token, MINUTE)
+
+
+def beats_and_is_stale_again() -> None:
+    locks().update(heartbeats=F("heartbeats") + 1)
+
+
+MEANWHILE = {
+    changes_hands: "The lock nightly was left alone: it changed hands meanwhile, ",
+    changes_hands_and_is_stale_again: "The lock nightly was left alone: it changed hands meanwhile, ",
+    beats: "The lock nightly was left alone: its holder (",
+    beats_and_is_stale_again: "The lock nightly was left alone: its holder (",
+}
+
+
+@pytest.mark.parametrize(("meanwhile", "answer"), MEANWHILE.items(), ids=[act.__name__ for act in MEANWHILE])
+def test_a_lock_that_is_not_as_it_was_shown_is_left_alone(
+    operator: Client, heard: list[Any], meanwhile: Callable[[], None], answer: str
+) -> None:
+    stand_still()
+    chosen = seen(operator, "nightly")
+    meanwhile()
+    heard.clear()
+    before = all_rows()
+    (told,) = confirm(operator, chosen)
+    assert told.startswith(answer)
+    assert all_rows() == before
+    assert (heard, entries()) == ([], [])
+
+
+def test_one_that_cannot_be_cleared_at_the_last_moment_is_left_alone(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody beats us to it after we have looked, or is inside a fenced transaction."""
+    stand_still()
+    chosen = seen(operator, "nightly")
+    monkeypatch.setattr("django_singlejob.admin.locks.clear", lambda *_, **__: False)
+    (told,) = confirm(operator, chosen)
+    assert told == "The lock nightly was left alone: its holder gave a sign of life. Look again."
+    assert entries() == []
+
+
+def test_nor_is_one_that_changed_hands_cleared_by_force(forcer: Client) -> None:
+    begin()
+    chosen = seen(forcer, "nightly")
+    locks().update(token=uuid4())
+    before = all_rows()
+    (told,) = confirm(forcer, chosen, "nightly")
+    assert "it changed hands meanwhile" in told
+    assert all_rows() == before
+
+
+def test_one_that_was_released_meanwhile_is_free(operator: Client) -> None:
+    lease = begin()
+    expire()
+    chosen = seen(operator, "nightly")
+    assert lease.release()
+    before = all_rows()
+    assert confirm(operator, chosen) == ["The lock nightly is free: nobody holds it any more."]
+    assert all_rows() == before
+    assert entries() == []
+
+
+FORGED = [
+    *("", " ", "nightly", "nightly x 0", "nightly {token}", "nightly {token} x", "nightly {token} 0 0"),
+    *("\0 {token} 0", "night\0ly {token} 0", "<b>nightly</b> {token} 0", "{token} nightly 0", "nightly {token} 1e0"),
+    *("nightly {token} " + "9" * 5000, "n" * 201 + " {token} 0", "NIGHTLY {token} 0"),
+]
+
+
+def test_what_no_page_of_ours_has_written_names_no_lock(admin_client: Client) -> None:
+    stand_still()
+    before = all_rows()
+    for text in FORGED:
+        (told,) = confirm(admin_client, [text.format(token=lock().token)], "nightly")
+        assert told.endswith("names no lock."), text
+    assert all_rows() == before
+
+
+def test_what_is_made_by_hand_clears_nothing_either(operator: Client) -> None:
+    stand_still()
+    before = all_rows()
+    for text in "nightly {other} 0", "nightly {token} 1", "nightly {token} -1", "hourly {token} 0":
+        confirm(operator, [text.format(token=lock().token, other=uuid4())])
+    assert all_rows() == before
+    assert entries() == []
+
+
+# --- a live one
+
+
+def test_a_live_one_is_left_alone(operator: Client, forcer: Client) -> None:
+    begin()
+    before = all_rows()
+    chosen = seen(forcer, "nightly")
+    for client in operator, forcer:
+        (told,) = confirm(client, chosen)
+        assert told.startswith("The lock nightly was left alone: its holder (")
+    assert all_rows() == before
+    assert entries() == []
+
+
+def test_by_force_it_is_cleared(forcer: Client, heard: list[Any]) -> None:
+    lease = begin()
+    chosen = seen(forcer, "nightly")
+    assert locks().renew("nightly", lease.token, MINUTE)  # the living do
+    (told,) = confirm(forcer, chosen, "nightly")
+    assert told.startswith("The lock nightly: Cleared by force; its holder was ")
+    assert is_free()
+    assert not lease.release()
+    assert last_run().error == "The lock was cleared by force in the admin by forcer."
+    assert heard == [("nightly", None, lease.token)]
+    assert [entry[3].startswith("Cleared by force; its holder was ") for entry in entries()] == [True, True]
+
+
+def test_force_is_for_those_only_for_which_it_was_said(forcer: Client) -> None:
+    begin("nightly")
+    begin("hourly")
+    stand_still("weekly")
+    confirm(forcer, seen(forcer, "nightly", "hourly", "weekly"), "nightly", "never")
+    assert [is_free(name) for name in ("nightly", "hourly", "weekly")] == [True, False, True]
+    assert {message.startswith("Cleared by force") for *_, name, _, message in entries() if name == "weekly"} == {False}
+
+
+def test_who_may_not_force_does_nothing_at_all_by_trying(operator: Client, forcer: Client, heard: list[Any]) -> None:
+    begin("nightly")
+    stand_still("hourly")
+    chosen = seen(forcer, "hourly", "nightly")
+    before = all_rows()
+    for force in "nightly", "hourly", "", "never":
+        assert operator.post(reverse(CLEAR), {"lock": chosen, "force": force}).status_code == 403
+    assert all_rows() == before
+    assert (heard, entries()) == ([], [])
+
+
+# --- the web
+
+
+def test_it_takes_a_token_of_the_form(django_user_model: Any) -> None:
+    stand_still()
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(django_user_model.objects.create(username="admin", is_staff=True, is_superuser=True))
+    sent = {"lock": seen(client, "nightly")}
+    assert client.post(reverse(CLEAR), sent).status_code == 403
+    assert not is_free()
+    sent |= {"csrfmiddlewaretoken": [client.cookies["csrftoken"].value]}
+    assert client.post(reverse(CLEAR), sent).status_code == 302
+    assert is_free()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_is_cleared_where_each_request_is_a_transaction(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    stand_still()
+    (told,) = confirm(admin_client, seen(admin_client, "nightly"))
+    assert told.startswith("The lock nightly: Cleared; its holder was ")
+    assert is_free()
+    assert len(entries()) == 2
+    assert act(admin_client, "jobstatus", "pause", "nightly") != []
+    assert gate().paused
+
+
+# --- the watch
+
+
+def test_one_that_only_seems_dead_is_watched_before_it_is_cleared(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage of the database, every lease is stale and every holder alive."""
+    lease = begin("nightly", heartbeat_interval=timedelta(seconds=10))
+    expire()
+    waited: list[float] = []
+
+    def beat_meanwhile(seconds: float) -> None:
+        waited.append(seconds)
+        lease.renew()
+        expire()
+
+    monkeypatch.setattr("django_singlejob.admin.locks.time.sleep", beat_meanwhile)
+    (answer,) = confirm(operator, seen(operator, "nightly"))
+    assert answer.startswith("The lock nightly was left alone: its holder (")
+    assert 15 < waited[0] <= 20
+    assert not is_free()
+
+
+def test_it_is_cleared_when_its_heartbeats_stood_still(operator: Client) -> None:
+    begin("nightly", heartbeat_interval=timedelta(seconds=0.3))
+    expire()
+    begun_at = time.monotonic()
+    (answer,) = confirm(operator, seen(operator, "nightly"))
+    assert answer.startswith("The lock nightly: Cleared")
+    assert time.monotonic() - begun_at >= 0.6
+    assert is_free()
+
+
+def test_no_request_waits_for_a_minute(operator: Client, forcer: Client) -> None:
+    begin("nightly", heartbeat_interval=timedelta(seconds=30))
+    expire()
+    text = shown(operator, clear_page("nightly"))
+    assert "it is watched for 1\xa0min\xa00\xa0s from when this page was opened" in text
+    (answer,) = confirm(operator, seen(operator, "nightly"))
+    assert answer == "The lock nightly was left alone: it is to be watched for longer before you click."
+    confirm(forcer, seen(forcer, "nightly"), "nightly")
+    assert is_free()
+
+
+def test_who_waited_on_the_page_need_not_wait_again(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin("nightly", heartbeat_interval=timedelta(seconds=30))
+    expire()
+    opened_at = time.time() - 61
+    monkeypatch.setattr("django_singlejob.admin.locks.time", SimpleNamespace(time=lambda: opened_at))
+    chosen = seen(operator, "nightly")
+    monkeypatch.setattr("django_singlejob.admin.locks.time", time)
+    (answer,) = confirm(operator, chosen)
+    assert answer.startswith("The lock nightly: Cleared")
+
+
+@pytest.mark.parametrize("text", ["nightly {token} 0 0.0", "nightly {token} 0 0.0:forged", ""])
+def test_only_what_a_page_has_shown_is_cleared(operator: Client, text: str) -> None:
+    stand_still()
+    (answer,) = confirm(operator, [text.format(token=lock().token)])
+    assert "names no lock" in answer
+    assert not is_free()
+
+
+@override_settings(USE_THOUSAND_SEPARATOR=True)
+def test_one_of_many_heartbeats_can_be_cleared_where_numbers_have_separators(operator: Client) -> None:
+    stand_still()
+    locks().update(heartbeats=123_456)
+    confirm(operator, seen(operator, "nightly"))
+    assert is_free()

@@ -1,0 +1,281 @@
+"""The admin's list of one-offs, the page of each, and what can be done there."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db.models import F, JSONField, Value
+from django.test import override_settings
+from django.urls import reverse
+from django.utils import timezone
+
+from django_singlejob import singleton_job
+from django_singlejob.clock import DBNow
+from django_singlejob.orders import Order, place
+from django_singlejob.queue import one_offs
+from tests.contract.acts import HOUR, ticked
+from tests.pages import Page, act, list_of, page_of, shown, told
+
+if TYPE_CHECKING:
+    from django.test import Client
+
+pytest_plugins = ["tests.fixtures", "tests.people"]
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+ADD = "admin:django_singlejob_oneoffjob_add"
+ASKED = {"job_name": "mail", "args": "[1]", "kwargs": "{}", "priority": "5", "queue_name": "default"}
+STATUSES = ["waiting", "in_progress", "done", "failed", "cancelled"]
+
+
+@pytest.fixture
+def mail(fresh_process: None) -> Any:
+    return singleton_job("mail", retries=4)(lambda number: number)
+
+
+@pytest.fixture
+def one_of_each(mail: Any) -> dict[str, int]:
+    """The key of a one-off in each status."""
+    keys = {status: mail.enqueue(number).pk for number, status in enumerate(STATUSES)}
+    for status, key in keys.items():
+        one_offs().filter(pk=key).update(status=status)
+    return keys
+
+
+def listed(client: Client, query: str = "") -> list[int]:
+    """The one-offs in the list, from top to bottom."""
+    return [int(key) for key in re.findall(r"oneoffjob/(\d+)/change/", shown(client, list_of("oneoffjob", query)))]
+
+
+def statuses() -> dict[int, str]:
+    return dict(one_offs().values_list("pk", "status"))
+
+
+# --- the list, and the page of a one-off
+
+
+def test_they_are_filtered_and_searched_for(admin_client: Client, one_of_each: dict[str, int]) -> None:
+    other = place(Order(job_name="shop:report_1", queue_name="slow"), [], {})
+    one_offs().filter(pk=one_of_each["done"]).update(hostname="web-7")
+    assert listed(admin_client) == [other.pk, *sorted(one_of_each.values(), reverse=True)]
+    for status, key in one_of_each.items():
+        assert set(listed(admin_client, f"?status__exact={status}")) - {other.pk} == {key}
+    assert listed(admin_client, "?q=REPORT_1") == listed(admin_client, "?q=slow") == [other.pk]
+    assert listed(admin_client, "?q=web-7") == [one_of_each["done"]]
+
+
+def test_what_it_was_asked_to_do_and_what_became_of_it_is_shown(admin_client: Client, mail: Any) -> None:
+    row = mail.enqueue("<it>", [1, None], language="it", copies=2)
+    one_offs().update(
+        status="failed",
+        result={"sent": "<none>"},
+        error="Oh <no>\nand more",
+        traceback="Traceback\n  <here>",
+        worker_ids="web-1:4\nweb-2:5\n",
+        attempt=2,
+    )
+    page = shown(admin_client, page_of("oneoffjob", row.pk))
+    for text in [
+        "&quot;&lt;it&gt;&quot;, [1, null], language=&quot;it&quot;, copies=2",
+        "{&quot;sent&quot;: &quot;&lt;none&gt;&quot;}",
+        "Traceback\n  &lt;here&gt;</pre>",
+        "web-1:4\nweb-2:5\n</pre>",
+        "2 of 5",
+    ]:
+        assert (
+            text in page
+            or text.replace("language=&quot;it&quot;, copies=2", "copies=2, language=&quot;it&quot;") in page
+        )
+    assert "Oh &lt;no&gt;" in shown(admin_client, list_of("oneoffjob"))
+    assert page_of("jobstatus", "mail") in Page(page).links
+    one_offs().update(exclusive=False, job_name="tests.app.tasks.add")
+    assert not [
+        link
+        for link in Page(shown(admin_client, page_of("oneoffjob"))).links
+        if "/jobstatus/" in link and "change" in link
+    ]
+
+
+def test_one_that_waits_for_too_long_makes_one_ask(admin_client: Client, mail: Any) -> None:
+    mail.enqueue(1)
+    assert "does a worker run?" not in shown(admin_client, list_of("oneoffjob"))
+    one_offs().update(run_after=DBNow() - HOUR)
+    assert "does a worker run?" in shown(admin_client, list_of("oneoffjob"))
+    one_offs().update(status="in_progress")
+    assert "does a worker run?" not in shown(admin_client, list_of("oneoffjob"))
+
+
+def test_the_buttons_fit_the_status(
+    admin_client: Client, operator: Client, viewer: Client, one_of_each: dict[str, int]
+) -> None:
+    expected = {"waiting": {"cancel"}, "failed": {"retry"}, "cancelled": {"retry"}}
+    for status, key in one_of_each.items():
+        for client, buttons in (operator, expected.get(status, set())), (viewer, set()):
+            page = shown(client, page_of("oneoffjob", key))
+            assert {button for button in ("cancel", "retry") if f'value="{button}"' in page} == buttons, status
+
+
+# --- asked for
+
+
+def asked(client: Client, **changes: str) -> str:
+    """Ask for a one-off: where that leads to, or else what is wrong."""
+    response: Any = client.post(reverse(ADD), ASKED | {"run_after_0": "", "run_after_1": ""} | changes)
+    if response.status_code == 302:
+        return str(response.url)
+    return " ".join(error for errors in response.context["errors"] for error in errors)
+
+
+@pytest.mark.usefixtures("mail")
+def test_it_can_be_asked_for(operator: Client) -> None:
+    assert {"job_name", "args", "kwargs", "priority"} <= Page(shown(operator, reverse(ADD))).fields.keys()
+    assert asked(operator) == list_of("oneoffjob")
+    row = one_offs().get()
+    assert (row.job_name, row.args, row.kwargs, row.priority, row.max_attempts) == ("mail", [1], {}, 5, 5)
+    assert (row.status, row.run_after) == ("waiting", row.created_at)
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.is_addition()) == (str(row.pk), True)
+    assert [report.outcome and report.outcome.value for report in ticked()] == [1]
+
+
+@pytest.mark.usefixtures("mail")
+def test_for_later_too(operator: Client) -> None:
+    asked(operator, run_after_0="2040-01-02", run_after_1="03:04:05", args="", kwargs='{"number": 2}')
+    row = one_offs().get()
+    assert (row.args, row.kwargs) == ([], {"number": 2})
+    assert f"{row.run_after:%F %T %Z}" == "2040-01-02 03:04:05 UTC"
+
+
+COMPLAINTS = [
+    ({"job_name": "unknown"}, "not one of the available choices"),
+    ({"args": "1"}, "Give a list"),
+    ({"args": "[1"}, "valid JSON"),
+    ({"args": '{"number": 1}'}, "Give a list"),
+    ({"kwargs": "[]"}, "Give names and values"),
+    ({"kwargs": "[1]"}, "Give names and values"),
+    ({"args": f"[{2**64}]"}, "argument 0 is an integer of more than 64 bits"),
+    ({"args": '["\\u0000"]'}, "NUL"),
+    ({"priority": "101"}, "101 is no priority"),
+    ({"queue_name": ""}, "required"),
+    ({"args": "[]"}, "The job does not take these arguments: missing a required argument: 'number'."),
+    ({"args": "[1, 2]"}, "The job does not take these arguments: too many positional arguments."),
+    ({"kwargs": '{"number": 2}'}, "The job does not take these arguments: multiple values for argument 'number'."),
+    ({"kwargs": '{"<b>": 2}'}, "The job does not take these arguments: got an unexpected keyword argument '<b>'."),
+]
+
+
+@pytest.mark.usefixtures("mail")
+def test_what_cannot_be_is_told(operator: Client) -> None:
+    for changes, complaint in COMPLAINTS:
+        assert complaint in asked(operator, **changes), changes
+    assert not one_offs().exists()
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.usefixtures("mail")
+def test_what_was_typed_in_comes_back_as_text(operator: Client) -> None:
+    sent = ASKED | {"args": '["<script>alert(1)</script>"', "kwargs": '{"<script>alert(2)</script>": 1}'}
+    page = operator.post(reverse(ADD), sent).content.decode()
+    assert "<script>alert(" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+# --- cancelled, and run again
+
+
+def test_those_that_wait_can_be_cancelled(operator: Client, one_of_each: dict[str, int]) -> None:
+    answers = act(operator, "oneoffjob", "cancel", *one_of_each.values())
+    assert answers == ["1 one-off was cancelled.", "4 were left alone: they have begun, or have ended."]
+    assert statuses() == {key: status for status, key in one_of_each.items()} | {one_of_each["waiting"]: "cancelled"}
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.get_change_message()) == (str(one_of_each["waiting"]), "Cancelled.")
+
+
+def test_those_that_failed_or_were_cancelled_can_be_run_again(operator: Client, one_of_each: dict[str, int]) -> None:
+    answers = act(operator, "oneoffjob", "retry", *one_of_each.values())
+    assert answers == [
+        "2 one-offs are run again as soon as a worker is free.",
+        "3 were left alone: they wait, are in progress, or are done.",
+    ]
+    again = {one_of_each[status]: "waiting" for status in ("failed", "cancelled")}
+    assert statuses() == {key: status for status, key in one_of_each.items()} | again
+    assert {int(entry.object_id or 0): entry.get_change_message() for entry in LogEntry.objects.all()} == dict.fromkeys(
+        again, "To be run again."
+    )
+    ticked()
+    assert {statuses()[key] for key in again} == {"done"}
+
+
+def test_from_its_page_it_leads_back_there(operator: Client, one_of_each: dict[str, int]) -> None:
+    for status, action in ("waiting", "cancel"), ("failed", "retry"):
+        key = one_of_each[status]
+        page = Page(shown(operator, page_of("oneoffjob", key)))
+        sent = {name: page.fields[name] for name in ("_selected_action", "back")}
+        response = operator.post(list_of("oneoffjob"), sent | {"action": action})
+        assert (response.status_code, response.headers["Location"]) == (302, page_of("oneoffjob", key))
+        assert statuses()[key] != status
+
+
+@pytest.mark.parametrize("action", ["cancel", "retry"])
+def test_to_choose_all_of_none_is_to_choose_none(operator: Client, one_of_each: dict[str, int], action: str) -> None:
+    before = statuses()
+    response = operator.post(list_of("oneoffjob"), {"action": action, "select_across": "1", "index": "0"}, follow=True)
+    assert response.status_code == 200
+    assert statuses() == before
+    assert not LogEntry.objects.exists()
+
+
+@override_settings(USE_THOUSAND_SEPARATOR=True)
+def test_the_button_works_where_numbers_have_separators(operator: Client, mail: Any) -> None:
+    row = mail.enqueue(1)
+    one_offs().filter(pk=row.pk).update(id=1_234_567, version=4_321)
+    page = Page(shown(operator, page_of("oneoffjob", 1_234_567)))
+    sent = {name: page.fields[name] for name in ("_selected_action", "back", "version")}
+    operator.post(list_of("oneoffjob"), sent | {"action": "cancel"})
+    assert one_offs().get(pk=1_234_567).status == "cancelled"
+
+
+def test_one_that_has_failed_again_since_it_was_seen_is_left_alone(operator: Client, mail: Any) -> None:
+    row = mail.enqueue(1)
+    one_offs().filter(pk=row.pk).update(status="failed")
+    page = Page(shown(operator, page_of("oneoffjob", row.pk)))
+    one_offs().filter(pk=row.pk).update(version=F("version") + 3)
+    sent = {name: page.fields[name] for name in ("_selected_action", "back", "version")}
+    answers = told(operator.post(list_of("oneoffjob"), sent | {"action": "retry"}, follow=True))
+    assert answers == ["1 was left alone: it waits, is in progress, or is done."]
+    assert one_offs().get().status == "failed"
+
+
+def test_all_at_once_is_refused(operator: Client, mail: Any) -> None:
+    """They would be others than those on the page."""
+    rows = [mail.enqueue(number) for number in range(3)]
+    answers = act(operator, "oneoffjob", "cancel", rows[0].pk, select_across="1")
+    assert answers == ["Choose them page by page. Nothing was done."]
+    assert {row.status for row in one_offs().all()} == {"waiting"}
+
+
+@pytest.mark.parametrize("args", ['["\\ud800"]', "[" * 100_000, f"[{'9' * 5_000}]", '["a'])
+@pytest.mark.usefixtures("mail")
+def test_strange_arguments_are_refused(operator: Client, args: str) -> None:
+    assert asked(operator, args=args)
+    assert not one_offs().exists()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"args": Value(None, JSONField())},
+        {"args": "ab"},
+        {"kwargs": [1]},
+        {"run_after": datetime.max.replace(tzinfo=UTC)},
+    ],
+)
+def test_what_was_written_by_hand_is_shown(operator: Client, mail: Any, written: dict[str, Any]) -> None:
+    row = mail.enqueue(1)
+    one_offs().update(**written)
+    with timezone.override("Europe/Rome"):
+        shown(operator, list_of("oneoffjob"))
+        shown(operator, page_of("oneoffjob", row.pk))

@@ -1,0 +1,453 @@
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from html import unescape
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_singlejob import history, singleton_job
+from django_singlejob.admin import overview, recent, timeline
+from django_singlejob.clock import DBNow
+from django_singlejob.orders import Order, place
+from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.queue import one_offs
+from tests.contract.acts import HOUR, MINUTE, expire, gate, scheduled, start_run, take
+
+if TYPE_CHECKING:
+    from django.test import Client
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+URL = "/admin/django_singlejob/overview/"
+NEEDED = ["view_jobstatus", "view_joblock", "view_jobrun"]
+HOSTILE = "<script>alert('it is ours')</script>\"'&"
+
+
+@pytest.fixture
+def viewer(client: Client, django_user_model: Any) -> Client:
+    """Who may see the overview, and nothing else that is not on it."""
+    return log_in(client, django_user_model, *NEEDED)
+
+
+def log_in(client: Client, django_user_model: Any, *permissions: str) -> Client:
+    person = django_user_model.objects.create(username="clerk", is_staff=True)
+    person.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    client.force_login(person)
+    return client
+
+
+def page(client: Client, **query: str) -> str:
+    response = client.get(URL, query)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def said(client: Client, **query: str) -> str:
+    """The page's text, without its tags."""
+    _head, _live, body = page(client, **query).partition('<div id="singlejob-live"')
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", f"<div {body}")).split())
+
+
+def headline(client: Client) -> tuple[str, str]:
+    """Its colour, and what it says."""
+    found = re.search(r'singlejob-badge singlejob-(\w+)" id="singlejob-headline">([^<]+)<', page(client))
+    assert found
+    return found[1], found[2]
+
+
+def ran(ago: timedelta = MINUTE, **columns: Any) -> int:
+    """Somebody began a run so long ago, which took a second. Returns its primary key."""
+    second = timedelta(seconds=1)
+    facts = {"job_name": "nightly", "fence": 1, "token": uuid4(), "trigger": "call", "hostname": "web-1", "pid": 1}
+    times = {"started_at": DBNow() - ago, "finished_at": DBNow() - ago + second, "duration": second}
+    return runs().create(**{"status": "successful"} | facts | times | columns).pk
+
+
+def known(name: str = "nightly", **columns: Any) -> None:
+    """A job that has run."""
+    gates().remember(name)
+    gates().filter(name=name).update(last_started_at=DBNow() - HOUR, **columns)
+
+
+def wait_for_a_worker(**columns: Any) -> None:
+    one_off = place(Order(job_name="nightly"), [], {})
+    one_offs().filter(pk=one_off.pk).update(**columns)
+
+
+# --- in ten seconds
+
+
+def test_where_nothing_is_all_is_well(viewer: Client) -> None:
+    assert headline(viewer) == ("good", "All is well")
+    assert "There are no jobs yet" in said(viewer)
+    assert "Nothing ran." in said(viewer)
+
+
+def test_idle_jobs_are_well(viewer: Client) -> None:
+    known()
+    known("hourly")
+    assert headline(viewer) == ("good", "All is well")
+    assert "2 idle" in said(viewer)
+    assert "Needs attention" not in said(viewer)
+    assert f'href="{reverse("admin:django_singlejob_jobstatus_changelist")}?state=idle"' in page(viewer)
+
+
+def test_what_runs_is_told_with_its_holder(viewer: Client) -> None:
+    start_run()
+    locks().update(hostname="web-7", acquired_at=DBNow() - 2 * HOUR)
+    assert headline(viewer) == ("good", "All is well")
+    assert "1 running" in said(viewer)
+    assert "nightly web-7, pid" in said(viewer)
+
+
+def test_a_stale_lock_needs_attention(viewer: Client) -> None:
+    start_run()
+    expire()
+    locks().update(hostname="web-7")
+    assert headline(viewer) == ("bad", "1 job needs attention")
+    assert "nightly stale web-7, pid" in said(viewer)
+    assert "Nothing but what needs attention." in said(viewer)
+    assert f'<a href="{reverse("admin:django_singlejob_jobstatus_change", args=["nightly"])}">nightly</a>' in page(
+        viewer
+    )
+
+
+def test_a_stale_lock_of_no_job_too(viewer: Client) -> None:
+    take("deploy:web")
+    expire("deploy:web")
+    assert headline(viewer) == ("bad", "1 job needs attention")
+    assert "1 lock of no job" in said(viewer)
+    assert f'<a href="{reverse("admin:django_singlejob_joblock_change", args=["deploy_3Aweb"])}">' in page(viewer)
+
+
+def test_an_overdue_job_needs_attention(viewer: Client) -> None:
+    known(schedule="30 2 * * *", time_zone="UTC", next_slot=DBNow() - 2 * HOUR)
+    assert headline(viewer) == ("bad", "1 job needs attention")
+    assert "nightly overdue by 2" in said(viewer)
+
+
+def test_a_failing_job_is_told_with_its_last_error(viewer: Client) -> None:
+    known(consecutive_failures=3)
+    ran(2 * HOUR, status="failed", error="ValueError: the first")
+    ran(HOUR, status="failed", error="ValueError: the last\nand more")
+    assert headline(viewer) == ("bad", "1 job needs attention")
+    assert "nightly failing 3 times in a row ValueError: the last" in said(viewer)
+    assert "and more" not in said(viewer)
+
+
+def test_a_job_that_nobody_has_asked_for_is_a_warning(viewer: Client) -> None:
+    scheduled("nightly", schedule="30 2 * * *")
+    assert headline(viewer) == ("warn", "1 job needs attention")
+    assert "never asked for" in said(viewer)
+
+
+def test_the_worst_comes_first(viewer: Client) -> None:
+    scheduled("almost", schedule="30 2 * * *")
+    known("zealous", consecutive_failures=1)
+    start_run("middling")
+    expire("middling")
+    assert headline(viewer) == ("bad", "3 jobs need attention")
+    places = [said(viewer).index(name) for name in ("middling", "zealous", "almost")]
+    assert places == sorted(places)
+
+
+def test_a_paused_job_is_counted_and_well(viewer: Client) -> None:
+    known(paused=True, consecutive_failures=3)
+    assert headline(viewer) == ("good", "All is well")
+    assert "1 paused" in said(viewer)
+
+
+def test_many_troubles_are_cut(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "MOST_ROWS", 2)
+    for number in range(5):
+        known(f"job-{number}", consecutive_failures=1)
+        take(f"lock-{number}")
+    assert headline(viewer) == ("bad", "5 jobs need attention")
+    assert said(viewer).count("And 3 more") == 2
+    assert "job-2" not in said(viewer)
+    assert "lock-2" not in said(viewer)
+
+
+# --- one-offs
+
+
+@pytest.fixture
+def one_off_viewer(client: Client, django_user_model: Any) -> Client:
+    return log_in(client, django_user_model, *NEEDED, "view_oneoffjob")
+
+
+def test_one_offs_that_are_late_are_told(one_off_viewer: Client) -> None:
+    wait_for_a_worker(run_after=DBNow() - 6 * MINUTE)
+    wait_for_a_worker(run_after=DBNow() - 4 * MINUTE)
+    assert headline(one_off_viewer) == ("warn", "The jobs are well, but one-offs are late")
+    assert "1 one-off has been due for more than 5 minutes: does a worker run?" in said(one_off_viewer)
+    assert f'href="{reverse("admin:django_singlejob_oneoffjob_changelist")}?status__exact=waiting"' in page(
+        one_off_viewer
+    )
+
+
+def test_one_offs_that_failed_in_the_window_are_told(one_off_viewer: Client) -> None:
+    for ago in (HOUR / 2, 2 * HOUR):
+        wait_for_a_worker(status="failed", finished_at=DBNow() - ago)
+    assert headline(one_off_viewer) == ("good", "All is well")
+    assert "1 one-off has failed in the last 1 h." in said(one_off_viewer, hours="1")
+    assert "2 one-offs have failed in the last 6 h." in said(one_off_viewer)
+
+
+def test_of_very_many_it_says_so(one_off_viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST", 2)
+    for _ in range(3):
+        wait_for_a_worker(run_after=DBNow() - HOUR)
+    assert "2 or more one-offs have been due" in said(one_off_viewer)
+
+
+def test_who_may_not_see_one_offs_is_not_told_of_them(viewer: Client) -> None:
+    wait_for_a_worker(run_after=DBNow() - HOUR)
+    assert headline(viewer) == ("good", "All is well")
+    assert "one-off" not in said(viewer)
+
+
+# --- the last hours
+
+
+def test_each_server_has_a_row_and_a_link_to_its_runs(viewer: Client) -> None:
+    ran(hostname="web-1")
+    ran(hostname="web 2&3", status="failed")
+    shown = page(viewer)
+    assert 'aria-label="web-1: 1 run; the last began at' in shown
+    assert "web 2&amp;3: 1 run, 1 bad; the last" in shown
+    query = urlencode({"server": "web 2&3"})
+    assert f'href="{reverse("admin:django_singlejob_jobrun_changelist")}?{query}"' in shown
+
+
+@pytest.mark.parametrize(("hours", "shown"), [("1", 1), ("6", 2), ("24", 3), ("72", 4)])
+def test_it_goes_back_as_far_as_one_chooses(viewer: Client, hours: str, shown: int) -> None:
+    for ago in (HOUR / 2, 5 * HOUR, 23 * HOUR, 71 * HOUR, 73 * HOUR):
+        ran(ago)
+    assert f"{shown} run" in said(viewer, hours=hours)
+    assert f'href="?hours={hours}" aria-current="true"' in page(viewer, hours=hours)
+
+
+@pytest.mark.parametrize("hours", ["", "0", "-1", "7", "6.0", "1e9", "x", HOSTILE, "६", "6\0"])
+def test_odd_hours_are_the_usual_ones(viewer: Client, hours: str) -> None:
+    assert "The last 6 hours" in said(viewer, hours=hours)
+
+
+def test_what_began_before_and_goes_on_is_shown(viewer: Client) -> None:
+    ran(30 * HOUR, status="running", finished_at=None, duration=None)
+    assert "1 run, 1 running" in said(viewer)
+    assert "None has ended yet." in said(viewer)
+
+
+def test_of_very_many_runs_the_newest_are_shown(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST", 3)
+    for ago in range(1, 6):
+        ran(ago * MINUTE, status="failed" if ago == 5 else "successful")
+    assert "Only the newest 3 runs are counted and shown: those since" in said(viewer)
+    assert "3 runs" in said(viewer)
+    assert "100% of the runs that ended were successful." in said(viewer)
+
+
+def test_of_very_many_servers_those_with_most_runs_are_shown(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "MOST_SERVERS", 2)
+    for hostname in ("web-1", "web-2", "web-2", "web-3", "web-3"):
+        ran(hostname=hostname)
+    assert "These are the 2 servers with the most runs." in said(viewer)
+    assert 'aria-label="web-1' not in page(viewer)
+
+
+def test_who_won_is_told(viewer: Client) -> None:
+    ran(hostname="web-1")
+    for status in ("failed", "successful", "running"):
+        ran(hostname="web-2", status=status)
+    assert "web-2 3 (75%) 1 " in said(viewer)
+    assert "web-1 1 (25%) 0 " in said(viewer)
+
+
+def test_what_the_locks_cost_is_told(viewer: Client) -> None:
+    for cost in (1, 2, 3, 900):
+        ran(acquire_duration=timedelta(milliseconds=cost))
+    shown = said(viewer)
+    assert "Least 1 ms Median 2 ms Mean 226 ms 95th percentile 900 ms Most 900 ms" in shown
+    assert "up to 5 ms 3 (75%)" in shown
+    assert "more 0 (0%)" in shown
+
+
+def test_runs_without_a_cost_are_left_out(viewer: Client) -> None:
+    ran()
+    assert "Nobody has measured any." in said(viewer)
+
+
+def test_how_many_were_successful_is_told(viewer: Client) -> None:
+    for status in ("successful", "successful", "failed", "interrupted", "running"):
+        ran(status=status)
+    assert "50% of the runs that ended were successful." in said(viewer)
+    assert "running 1 successful 2 failed 1 interrupted 1" in said(viewer)
+
+
+def test_one_failure_among_thousands_is_not_rounded_away() -> None:
+    some = [history.Run(1, "nightly", "successful", "web-1", None, None, None)] * 9999  # type: ignore[arg-type]
+    failed = some[0]._replace(status="failed")
+    window = history.Window(now=None, begin=None, runs=[*some, failed], earlier=[], is_cut=False)  # type: ignore[arg-type]
+    assert recent.rate(window) == "99.9%"
+
+
+def test_the_last_that_failed_are_told_with_their_errors(viewer: Client) -> None:
+    pk = ran(status="failed", error="ValueError: no such customer\nor so")
+    ran(2 * MINUTE, status="abandoned", error="its holder died")
+    ran(3 * MINUTE, status="interrupted", error="too long")
+    shown = said(viewer)
+    assert "ValueError: no such customer" in shown
+    assert "or so" not in shown
+    assert "its holder died" in shown
+    assert "too long" not in shown
+    assert f'<a href="{reverse("admin:django_singlejob_jobrun_change", args=[pk])}">nightly</a>' in page(viewer)
+
+
+# --- who may see it
+
+
+@pytest.mark.parametrize("missing", NEEDED)
+def test_who_lacks_a_permission_sees_nothing_of_it(client: Client, django_user_model: Any, missing: str) -> None:
+    log_in(client, django_user_model, *{*NEEDED, "view_oneoffjob", "change_jobstatus"} - {missing})
+    assert client.get(URL).status_code == 403
+    for url in reverse("admin:index"), reverse("admin:app_list", args=["django_singlejob"]):
+        assert URL not in client.get(url).content.decode()
+
+
+def test_who_has_all_finds_it_on_the_index(viewer: Client) -> None:
+    for url in reverse("admin:index"), reverse("admin:app_list", args=["django_singlejob"]):
+        assert f'href="{URL}"' in viewer.get(url).content.decode()
+
+
+def test_a_superuser_sees_it(client: Client, django_user_model: Any) -> None:
+    client.force_login(django_user_model.objects.create(username="admin", is_staff=True, is_superuser=True))
+    assert "All is well" in page(client)
+
+
+def test_who_is_not_logged_in_does_not(client: Client) -> None:
+    assert client.get(URL).status_code == 302
+
+
+def test_it_is_only_read(viewer: Client) -> None:
+    known()
+    before = gate()
+    for method in ("post", "put", "patch", "delete"):
+        assert getattr(viewer, method)(URL).status_code == 405
+    assert viewer.head(URL).status_code == 200
+    assert gate().fence == before.fence
+
+
+@pytest.mark.parametrize("path", ["add/", "nightly/change/", "nightly/delete/", "nightly/history/", "nightly/", "x"])
+def test_it_has_no_other_page(client: Client, django_user_model: Any, path: str) -> None:
+    known()
+    client.force_login(django_user_model.objects.create(username="admin", is_staff=True, is_superuser=True))
+    assert client.get(f"{URL}{path}").status_code == 404
+    assert client.post(f"{URL}{path}").status_code == 404
+
+
+# --- what it is made of
+
+
+def test_hostile_text_is_only_text(one_off_viewer: Client) -> None:
+    start_run("nightly")
+    known("failing", consecutive_failures=2)
+    ran(job_name="failing", status="failed", error=HOSTILE, hostname=HOSTILE)
+    ran(2 * HOUR, job_name=HOSTILE, status="abandoned", error=HOSTILE, hostname=HOSTILE)
+    ran(2 * HOUR, job_name=HOSTILE, status="running", finished_at=None)
+    locks().update(hostname=HOSTILE, command=HOSTILE)
+    known(HOSTILE, schedule=HOSTILE)
+    take(HOSTILE.replace(" ", ""))
+    shown = page(one_off_viewer)
+    assert "<script>alert" not in shown
+    assert "&lt;script&gt;alert" in shown
+
+
+def test_a_strict_policy_refuses_nothing_of_it(viewer: Client) -> None:
+    known(consecutive_failures=1)
+    start_run("running")
+    ran()
+    ran(status="failed", acquire_duration=timedelta(milliseconds=3))
+    live = page(viewer).partition('<div class="singlejob-page"')[2]
+    assert not re.search(r"\s(style|on\w+)=", live)
+    assert "<style" not in page(viewer)
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", page(viewer), re.DOTALL)
+    assert all("src=" in attributes and not body.strip() for attributes, body in scripts)
+    assert re.search(r'<script src="[^"]*django_singlejob/overview.js" defer></script>', page(viewer))
+
+
+def test_headings_are_in_order(viewer: Client) -> None:
+    known(consecutive_failures=1)
+    ran()
+    main = page(viewer).partition("<main")[2].partition("</main>")[0]
+    levels = [int(level) for level in re.findall(r"<h(\d)", main)]
+    assert levels[0] == 1
+    assert set(levels[1:]) == {2}
+
+
+def test_tables_say_what_their_cells_are(viewer: Client) -> None:
+    known(consecutive_failures=1)
+    start_run("running")
+    ran(status="failed", acquire_duration=timedelta(milliseconds=3))
+    shown = page(viewer).partition('<div class="singlejob-page"')[2]
+    tables = re.findall(r"<table.*?</table>", shown, re.DOTALL)
+    assert len(tables) == 5
+    for table in tables:
+        assert "<caption>" in table or "aria-labelledby" in table
+        assert not re.search(r"<th(?! scope=| class=|ead)", table)
+
+
+def test_it_takes_as_many_queries_however_much_there_is(one_off_viewer: Client) -> None:
+    fill("a", 1)
+    few = queries_of(one_off_viewer)
+    fill("b", 20)
+    assert queries_of(one_off_viewer) == few <= 15
+
+
+def fill(prefix: str, number: int) -> None:
+    """So many jobs of each kind, servers, and one-offs."""
+    for count in range(number):
+        name = f"{prefix}{count}"
+        singleton_job(f"registered-{name}", schedule="30 2 * * *")(print)
+        known(f"failing-{name}", consecutive_failures=1)
+        start_run(f"running-{name}")
+        take(f"lock-{name}")
+        for status in ("successful", "failed"):
+            ran(job_name=f"failing-{name}", hostname=name, status=status, acquire_duration=timedelta(milliseconds=1))
+        ran(30 * HOUR, hostname=name, status="running", finished_at=None)
+        wait_for_a_worker(run_after=DBNow() - HOUR)
+        wait_for_a_worker(status="failed", finished_at=DBNow() - MINUTE)
+
+
+def queries_of(client: Client) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        page(client)
+    return len(captured)
+
+
+def test_the_refresh_leaves_messages_to_the_page_that_they_are_for(admin_client: Client) -> None:
+    start_run("nightly")
+    admin_client.post(
+        reverse("admin:django_singlejob_jobstatus_changelist"), {"action": "pause", "_selected_action": "nightly"}
+    )
+    refreshed = admin_client.get(
+        reverse("admin:django_singlejob_overview_changelist"), headers={"Singlejob-Refresh": "1"}
+    ).content.decode()
+    assert refreshed.count('id="singlejob-live"') == 1
+    assert "<html" not in refreshed
+    assert "is paused" in admin_client.get(reverse("admin:django_singlejob_jobstatus_changelist")).content.decode()
+
+
+def test_a_run_of_a_status_that_only_a_newer_release_knows_is_shown(admin_client: Client) -> None:
+    start_run("nightly")
+    runs().update(status="exploded", finished_at=DBNow())
+    assert "exploded" in admin_client.get(reverse("admin:django_singlejob_overview_changelist")).content.decode()

@@ -1,0 +1,312 @@
+"""Who may do what in the admin: each address and each action, by everybody, also by a POST that is made by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.test import Client, RequestFactory
+from django.urls import reverse
+
+from django_singlejob import singleton_job
+from django_singlejob.admin.locks import Shown
+from django_singlejob.querysets import gates
+from django_singlejob.queue import one_offs
+from tests.contract.acts import expire, is_free, lock
+from tests.pages import OPERATE, VIEW, all_rows, begin, list_of, page_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.people import LogIn
+
+    People = dict[str, Client]
+
+pytest_plugins = ["tests.fixtures", "tests.people"]
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+PEOPLE = ["anonymous", "staff", "viewer", "operator", "superuser"]
+
+# What each of these people gets, with GET. Who is anonymous is led to the log-in page.
+NOBODY = [302, 403, 403, 403, 403]
+WHO_SEES = [302, 403, 200, 200, 200]
+WHO_ADDS = [302, 403, 403, 200, 200]
+WHO_CLEARS = [302, 403, 403, 200, 200]
+# The address without the last word: Django leads on to the page, which then asks who it is.
+ONWARDS = [302, 302, 302, 302, 302]
+
+MATRIX: dict[str, list[int]] = {}
+for model in "joblock", "jobstatus", "jobrun", "oneoffjob":
+    MATRIX |= {
+        f"{model}_changelist": WHO_SEES,
+        f"{model}_add": WHO_ADDS if model == "oneoffjob" else NOBODY,
+        f"{model}_history": WHO_SEES,
+        f"{model}_delete": NOBODY,
+        f"{model}_change": WHO_SEES,
+        f"{model}_onwards": ONWARDS,
+    }
+MATRIX |= {"joblock_clear": WHO_CLEARS, "overview_changelist": WHO_SEES}
+
+
+@pytest.fixture
+def people(log_in: LogIn) -> People:
+    return {
+        "anonymous": Client(),
+        "staff": log_in("staff"),
+        "viewer": log_in("viewer", *VIEW),
+        "operator": log_in("operator", *OPERATE),
+        "superuser": log_in("superuser", is_superuser=True),
+    }
+
+
+@pytest.fixture(autouse=True)
+def something_of_each(fresh_process: None) -> None:
+    """Of each model there is a row."""
+    singleton_job("nightly")(lambda: None)
+    begin("nightly")
+
+
+def ours() -> Iterator[Any]:
+    """The admin's classes for our models."""
+    yield from (found for model, found in admin.site._registry.items() if model._meta.app_label == "django_singlejob")
+
+
+def names() -> list[str]:
+    """Of all addresses of ours; the one that Django gives no name is called ``onwards``."""
+    found = [(each, pattern.name) for each in ours() for pattern in each.get_urls()]
+    return [
+        name.removeprefix("django_singlejob_") if name else f"{each.opts.model_name}_onwards" for each, name in found
+    ]
+
+
+def address(name: str) -> str:
+    """Of the first row, where it is a row's."""
+    name_of_model, _, page = name.partition("_")
+    if page in ("changelist", "add", "clear"):
+        return reverse(f"admin:django_singlejob_{name}")
+    change = page_of(name_of_model)
+    return change.replace("/change/", "/" if page == "onwards" else f"/{page}/")
+
+
+def everything() -> list[object]:
+    return [*all_rows(), *LogEntry.objects.order_by("pk").values()]
+
+
+def test_the_matrix_is_complete() -> None:
+    assert sorted(names()) == sorted(MATRIX)
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_who_gets_to_see_what(people: People, name: str) -> None:
+    before = everything()
+    found = {person: client.get(address(name)).status_code for person, client in people.items()}
+    assert found == dict(zip(PEOPLE, MATRIX[name], strict=True))
+    assert everything() == before
+
+
+# Whatever a form of an admin might send.
+SENT = {
+    "post": "yes",
+    "_save": "Save",
+    "name": "changed",
+    "status": "done",
+    "paused": "on",
+    "token": "0" * 32,
+    "hostname": "changed",
+    "index": "0",
+}
+# Where a POST may do something, which other tests are about.
+MAY_ACT = {"oneoffjob_add", "joblock_clear"}
+
+
+@pytest.mark.parametrize("name", sorted(set(MATRIX) - MAY_ACT))
+def test_a_post_that_is_made_by_hand_changes_nothing(people: People, name: str) -> None:
+    before = everything()
+    for person, client in people.items():
+        for sent in SENT, SENT | {"_selected_action": "nightly", "action": "delete_selected"}:
+            status = client.post(address(name), sent).status_code
+            is_allowed = person in ("viewer", "operator", "superuser") and name.endswith(("_changelist", "_history"))
+            expected = (200, 302, 405) if is_allowed else (302, 403, 405)
+            assert status in expected, (person, status)
+    assert everything() == before
+
+
+@pytest.mark.parametrize("name", sorted(MATRIX))
+def test_so_do_other_methods(people: People, name: str) -> None:
+    before = everything()
+    for client in people.values():
+        for method in "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS":
+            assert client.generic(method, address(name)).status_code in (200, 302, 403, 405)
+    assert everything() == before
+
+
+def test_it_is_listed_for_who_may_see_it(people: People) -> None:
+    for person, client in people.items():
+        page = client.get(reverse("admin:index"), follow=True).content.decode()
+        may_see = person in ("viewer", "operator", "superuser")
+        for model in "joblock", "jobstatus", "jobrun", "oneoffjob", "overview":
+            assert (f'href="{list_of(model)}"' in page) is may_see, (person, model)
+
+
+# --- the actions
+
+
+def is_asked_to_run() -> bool:
+    return one_offs().filter(job_name="nightly", status="waiting").exists()
+
+
+def is_paused() -> bool:
+    return gates().get(name="nightly").paused
+
+
+def pause() -> None:
+    gates().update(paused=True)
+
+
+def one_off_is(status: str) -> Callable[[], object]:
+    return lambda: one_offs().update(status=status)
+
+
+def has_status(status: str) -> Callable[[], bool]:
+    return lambda: one_offs().get().status == status
+
+
+def nothing() -> None:
+    pass
+
+
+#: Of each action: what is so before; whether it was done; who may. That for locks only asks: see below.
+ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
+    "jobstatus run_now": (nothing, is_asked_to_run, "run_jobstatus"),
+    "jobstatus pause": (nothing, is_paused, "change_jobstatus"),
+    "jobstatus resume": (pause, lambda: not is_paused(), "change_jobstatus"),
+    "joblock clear": (expire, lambda: False, "clear_joblock"),
+    "oneoffjob cancel": (one_off_is("waiting"), has_status("cancelled"), "change_oneoffjob"),
+    "oneoffjob retry": (one_off_is("failed"), has_status("waiting"), "change_oneoffjob"),
+}
+each_action = pytest.mark.parametrize("name", ACTIONS)
+
+
+def test_all_actions_are_known(django_user_model: Any) -> None:
+    request = RequestFactory().get("/")
+    request.user = django_user_model(is_superuser=True, is_active=True)
+    found = [f"{each.opts.model_name} {action}" for each in ours() for action in each.get_actions(request)]
+    assert sorted(found) == sorted(ACTIONS)
+
+
+def choose(client: Client, name: str, **more: str) -> int:
+    model, action = name.split()
+    key = str(one_offs().earliest("pk").pk) if model == "oneoffjob" else "nightly"
+    sent = {"action": action, "_selected_action": key} | more
+    return client.post(list_of(model), sent).status_code
+
+
+@each_action
+def test_who_may_not_do_it_does_nothing(people: People, log_in: LogIn, name: str) -> None:
+    prepare, is_done, permission = ACTIONS[name]
+    prepare()
+    others = [other for other in OPERATE if other != permission]
+    people["all but this"] = log_in("other", *others)
+    if not permission.startswith("change"):  # in Django, who may change may look
+        people["who may not look"] = log_in("blind", permission)
+    for doer in "operator", "superuser":
+        del people[doer]
+    before = everything()
+    for person, client in people.items():
+        expected = {"anonymous": 302, "viewer": 200, "all but this": 200}.get(person, 403)
+        found = {choose(client, name), choose(client, name, back="nightly"), choose(client, name, index="0")}
+        assert found <= {expected, 302 if expected == 200 else expected}, person
+    assert everything() == before
+    assert not is_done()
+
+
+@each_action
+def test_who_may_does_it_and_that_is_in_the_log(people: People, log_in: LogIn, name: str) -> None:
+    model, action = name.split()
+    prepare, is_done, permission = ACTIONS[name]
+    prepare()
+    before = everything()
+    client = log_in("doer", permission, f"view_{model}")
+    if action == "clear":
+        assert choose(client, name) == 200
+        assert everything() == before
+        return
+    assert choose(client, name) == 302
+    assert is_done()
+    entry = LogEntry.objects.get()
+    assert (entry.user.get_username(), entry.is_change()) == ("doer", True)
+    assert entry.content_type
+    assert entry.content_type.model == model
+
+
+# --- what is no action
+
+
+def test_who_may_clear_a_lock(people: People, log_in: LogIn) -> None:
+    people |= {
+        "who may not look": log_in("blind", "clear_joblock", "force_joblock"),
+        "all but this": log_in("other", *[other for other in OPERATE if other != "clear_joblock"]),
+    }
+    doers = {person: people.pop(person) for person in ("operator", "superuser")}
+    doers["forcer"] = log_in("forcer", "view_joblock", "force_joblock")
+    expire()
+    before = everything()
+    for person, client in people.items():
+        expected = 302 if person == "anonymous" else 403
+        assert clear(client) == clear(client, force="nightly") == expected, person
+    assert everything() == before
+    for client in doers.values():
+        assert clear(client) == 302
+        assert is_free()
+        one_offs().all().delete()
+        begin("nightly")
+        expire()
+    assert LogEntry.objects.count() == 2 * len(doers)
+
+
+def clear(client: Client, **more: str) -> int:
+    held = lock()
+    sent = {"lock": Shown(held.name, held.token, held.heartbeats, time.time()).signed()} | more
+    return client.post(reverse("admin:django_singlejob_joblock_clear"), sent).status_code
+
+
+def test_who_may_force_it(people: People, log_in: LogIn) -> None:
+    superuser = people.pop("superuser")
+    before = everything()
+    for person, client in people.items():
+        assert clear(client, force="nightly") == (302 if person == "anonymous" else 403), person
+        assert clear(client) == (302 if person in ("anonymous", "operator") else 403), person
+    assert clear(superuser) == 302
+    assert everything() == before
+    assert clear(superuser, force="nightly") == 302
+    assert is_free()
+    assert LogEntry.objects.count() == 2
+
+
+def test_who_may_ask_for_a_one_off(people: People, log_in: LogIn) -> None:
+    people["all but this"] = log_in("other", *[other for other in OPERATE if other != "add_oneoffjob"])
+    doers = {person: people.pop(person) for person in ("operator", "superuser")}
+    before = everything()
+    for person, client in people.items():
+        assert add(client) == (302 if person == "anonymous" else 403), person
+    assert everything() == before
+    for client in doers.values():
+        assert add(client) == 302
+    assert one_offs().waiting().count() == LogEntry.objects.count() == len(doers)
+
+
+def add(client: Client) -> int:
+    sent = {"job_name": "nightly", "args": "[]", "kwargs": "{}", "priority": "0", "queue_name": "default"}
+    return client.post(reverse("admin:django_singlejob_oneoffjob_add"), sent).status_code
+
+
+def test_who_may_see_some_sees_no_others(log_in: LogIn) -> None:
+    """The overview shows some of everything."""
+    models = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
+    for permission in VIEW:
+        client = log_in(permission, permission)
+        found = {model for model in [*models, "overview"] if client.get(list_of(model)).status_code == 200}
+        assert found == {permission.removeprefix("view_")}

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from django_singlejob import history
+from django_singlejob.clock import DBNow
+from django_singlejob.history import (
+    Run,
+    Winner,
+    costs,
+    errors_of,
+    failed_one_offs,
+    last_errors,
+    late_one_offs,
+    recent_runs,
+    success_rate,
+    window,
+    winners,
+)
+from django_singlejob.orders import Order, place
+from django_singlejob.querysets import gates, runs
+from django_singlejob.queue import one_offs
+
+if TYPE_CHECKING:
+    from pytest_django import DjangoAssertNumQueries
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+NOW = datetime(2026, 11, 21, 12, 5, tzinfo=UTC)
+
+
+def ran(ago: timedelta, name: str = "nightly", **columns: Any) -> int:
+    """Somebody began a run so long ago, which took a second. Returns its primary key."""
+    facts = {"fence": 1, "token": uuid4(), "status": "successful", "trigger": "call", "hostname": "web-1", "pid": 1}
+    times = {"started_at": DBNow() - ago, "finished_at": DBNow() - ago + SECOND, "duration": SECOND}
+    return runs().create(job_name=name, **facts | times | columns).pk
+
+
+def running(ago: timedelta, **columns: Any) -> int:
+    return ran(ago, **{"status": "running", "finished_at": None, "duration": None} | columns)
+
+
+def run(**columns: Any) -> Run:
+    """One that is not in the database."""
+    facts: dict[str, Any] = {
+        "pk": 1,
+        "job_name": "nightly",
+        "status": "successful",
+        "hostname": "web-1",
+        "acquire_duration": None,
+    }
+    return Run(**facts | {"started_at": NOW - HOUR, "finished_at": NOW - HOUR + MINUTE} | columns)
+
+
+def keys(some: Any) -> list[int]:
+    return [run.pk for run in some]
+
+
+# --- the runs of a job
+
+
+def test_the_newest_runs_of_each_job_come_oldest_first(
+    monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    monkeypatch.setattr(history, "RECENT", 2)
+    gates().remember("nightly", "hourly", "never")
+    nightly = [ran(ago * HOUR) for ago in (3, 2, 1)]
+    hourly = ran(5 * HOUR, "hourly")
+    with django_assert_num_queries(2):
+        found = recent_runs(["nightly", "hourly", "never", "unknown"])
+    assert {name: keys(some) for name, some in found.items()} == {
+        "nightly": nightly[1:],
+        "hourly": [hourly],
+        "never": [],
+        "unknown": [],
+    }
+
+
+# --- the runs of a window
+
+
+def test_a_window_has_what_began_in_it(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    ran(7 * HOUR)
+    older, newer = ran(5 * HOUR), running(HOUR)
+    with django_assert_num_queries(3):
+        found = window(6 * HOUR)
+    assert keys(found.runs) == [newer, older]
+    assert not found.earlier
+    assert not found.is_cut
+    assert found.now - found.begin == 6 * HOUR
+
+
+def test_what_began_before_it_and_goes_on_is_told_apart() -> None:
+    ran(9 * HOUR)
+    long = running(9 * HOUR)
+    found = window(6 * HOUR)
+    assert (keys(found.runs), keys(found.earlier)) == ([], [long])
+
+
+def test_a_window_holds_no_more_than_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST", 3)
+    some = [ran(ago * MINUTE) for ago in (4, 3, 2)]
+    assert not window(HOUR).is_cut
+    some.append(ran(MINUTE))
+    found = window(HOUR)
+    assert keys(found.runs) == some[:0:-1]
+    assert found.is_cut
+
+
+def test_its_now_is_the_databases_also_where_nothing_has_run() -> None:
+    before = window(HOUR).now
+    ran(timedelta())
+    after = window(HOUR).now
+    assert before.tzinfo is UTC
+    assert before <= after
+    assert abs(after - window(HOUR).runs[0].started_at) < MINUTE
+
+
+def test_it_reads_what_is_needed_of_a_run() -> None:
+    pk = ran(HOUR, hostname="web-2", status="failed", acquire_duration=timedelta(milliseconds=7), error="Oh no")
+    (found,) = window(6 * HOUR).runs
+    assert found.finished_at is not None
+    assert round((found.finished_at - found.started_at) / SECOND) == 1
+    assert (found.pk, found.job_name, found.hostname, found.status) == (pk, "nightly", "web-2", "failed")
+    assert found.acquire_duration == timedelta(milliseconds=7)
+    assert found.is_bad
+
+
+# --- what there is to say of them
+
+
+def test_who_has_most_wins_comes_first() -> None:
+    later = run(hostname="web-2", started_at=NOW - MINUTE, finished_at=None, status="running")
+    some = [later, run(hostname="web-2", status="failed"), run(hostname="web-2"), run()]
+    assert winners(some) == [
+        Winner(hostname="web-2", won=3, share=0.75, bad=1, last_seen=NOW - MINUTE),
+        Winner(hostname="web-1", won=1, share=0.25, bad=0, last_seen=NOW - HOUR + MINUTE),
+    ]
+    assert winners([]) == []
+
+
+def test_that_a_run_was_abandoned_is_no_sign_of_life_but_a_heartbeat_is() -> None:
+    dead = run(status="abandoned", finished_at=NOW)
+    assert winners([dead])[0].last_seen == NOW - HOUR
+    heartbeats = [("web-1", NOW - MINUTE), ("elsewhere", NOW)]
+    assert [winner.last_seen for winner in winners([dead], heartbeats)] == [NOW - MINUTE]
+
+
+def test_costs_are_counted_by_bounds() -> None:
+    found = costs(run(acquire_duration=timedelta(milliseconds=cost)) for cost in (1, 5, 6, 80, 1500))
+    assert found is not None
+    counts = {bound and round(bound / SECOND * 1000): number for bound, number in found.counts}
+    assert counts == {5: 2, 10: 1, 20: 0, 50: 0, 100: 1, 200: 0, 500: 0, 1000: 0, None: 1}
+    summary = [found.least, found.median, found.mean, found.p95, found.most]
+    assert [round(cost / SECOND * 1000) for cost in summary] == [1, 6, 318, 1500, 1500]
+
+
+def test_the_median_of_two_lies_between_them() -> None:
+    found = costs([run(acquire_duration=SECOND), run(acquire_duration=3 * SECOND)])
+    assert found
+    assert found.median == 2 * SECOND
+
+
+def test_without_a_measured_cost_there_are_none() -> None:
+    assert costs([run()]) is None
+    assert costs([]) is None
+
+
+def test_the_success_rate_is_of_those_that_ended() -> None:
+    assert success_rate({"successful": 3, "failed": 1, "running": 5}) == 0.75
+    assert success_rate({"interrupted": 1}) == 0
+    assert success_rate({"running": 1}) is None
+    assert success_rate({}) is None
+
+
+# --- what went wrong
+
+
+def test_the_errors_of_runs() -> None:
+    bad = ran(HOUR, status="failed", error="ValueError: no")
+    assert errors_of([run(pk=bad), run(pk=bad + 1)]) == {bad: "ValueError: no"}
+
+
+def test_the_last_error_of_each_failing_job(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    gates().remember("nightly", "hourly", "well", "pruned")
+    gates().exclude(name="well").update(consecutive_failures=2)
+    ran(3 * HOUR, status="failed", error="the first")
+    ran(2 * HOUR, status="abandoned", error="the last")
+    running(HOUR)
+    ran(HOUR, "hourly", status="interrupted", error="too long")
+    ran(HOUR, "well", status="failed", error="long ago")
+    with django_assert_num_queries(1):
+        found = last_errors()
+    assert found == {"nightly": "the last", "hourly": "too long", "pruned": ""}
+
+
+def test_one_offs_are_late_some_minutes_after_they_are_due() -> None:
+    for late in (timedelta(), 4 * MINUTE, 6 * MINUTE, -HOUR):
+        one_off = place(Order(job_name="nightly"), [], {})
+        one_offs().filter(pk=one_off.pk).update(run_after=DBNow() - late)
+    assert late_one_offs(window(HOUR).now) == 1
+
+
+def test_one_offs_that_failed_lately() -> None:
+    for status, ago in ("failed", 2 * HOUR), ("failed", MINUTE), ("done", MINUTE):
+        one_off = place(Order(job_name="nightly"), [], {})
+        one_offs().filter(pk=one_off.pk).update(status=status, finished_at=DBNow() - ago)
+    assert failed_one_offs(window(HOUR).begin) == 1
+
+
+def test_of_very_many_one_offs_so_many_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST", 2)
+    for _ in range(3):
+        place(Order(job_name="nightly"), [], {})
+    one_offs().update(run_after=DBNow() - HOUR)
+    assert late_one_offs(window(HOUR).now) == 2
+    one_offs().update(status="failed", finished_at=DBNow())
+    assert failed_one_offs(window(HOUR).begin) == 2
