@@ -1,51 +1,70 @@
-"""What a lock costs: beside the paper's bare INSERT and DELETE, and beside one SELECT, in turn on one connection."""
+"""All benchmarks, on the database in DATABASE_URL; without, on a SQLite and on a PostgreSQL of their own."""
 
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
 import sys
 import tempfile
-import time
-from statistics import median
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import django
+import psycopg
+from django.core.management import call_command
+from django.db import connection
+from django.utils.module_loading import import_string
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.databases import PostgreSQL
 
-ROUNDS = 300
+
+class DurablePostgreSQL(PostgreSQL):
+    """As a server is that keeps what was committed."""
+
+    def start(self) -> None:
+        super().start()
+        options = f"-h 127.0.0.1 -p {self.port} -k ''"
+        self.run("pg_ctl", "restart", "--wait", f"--log={self.data / 'log'}", f"--options={options}")
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        url = os.environ.setdefault("DATABASE_URL", f"sqlite:///{folder}/bench.sqlite3")
-        if "bench" not in url:
+    if url := os.environ.get("DATABASE_URL"):
+        if "bench" not in urlsplit(url).path:
             sys.exit("It writes to its database: name one in DATABASE_URL whose name has the word bench in it.")
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
-        django.setup()
-        print(f"{urlsplit(url).scheme}, median of {ROUNDS} rounds")
-        from tests.benchmarks.cost import acts  # noqa: PLC0415  (after the setup)
-
-        show(measure(acts()))
-
-
-def measure(acts: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds for each act. In turn, so that a noisy machine is as noisy for all."""
-    times: dict[str, list[float]] = {name: [] for name in acts}
-    for _ in range(ROUNDS):
-        for name, act in acts.items():
-            start = time.perf_counter()
-            act()
-            times[name].append(time.perf_counter() - start)
-    return {name: median(values) for name, values in times.items()}
+        measure_all(url)
+    else:
+        with tempfile.TemporaryDirectory(prefix="singlejob-") as folder:
+            measure_on(f"sqlite:///{folder}/bench.sqlite3")
+            server = DurablePostgreSQL(Path(folder))
+            server.start()
+            try:
+                with psycopg.connect(server.url, autocommit=True) as server_connection:
+                    server_connection.execute("CREATE DATABASE bench")
+                measure_on(urlsplit(server.url)._replace(path="/bench").geturl())
+            finally:
+                server.stop()
 
 
-def show(medians: dict[str, float]) -> None:
-    for name, seconds in medians.items():
-        floor = medians["one SELECT" if "refused" in name or "SELECT" in name else "INSERT and DELETE"]
-        print(f"{name:40} {seconds * 1000:8.2f} ms {seconds / floor:8.1f} x")
+def measure_on(url: str) -> None:
+    subprocess.run([sys.executable, "-m", "tests.benchmarks"], env=os.environ | {"DATABASE_URL": url}, check=True)
 
 
-main()
+def measure_all(url: str) -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.benchmarks.settings")
+    django.setup()
+    print(f"\n=== {urlsplit(url).scheme}, Django {django.__version__}, Python {platform.python_version()}")
+    call_command("migrate", run_syncdb=True, verbosity=0)
+    import_string("tests.benchmarks.cost.compare")()
+    if connection.vendor == "postgresql":
+        import_string("tests.benchmarks.admin.compare")()
+    if not import_string("tests.benchmarks.settings.HAS_TASKS"):
+        print("\nHow fast tasks are done can be measured with Django 6.0 or newer, and so with Python 3.12 or newer.")
+        return
+    import_string("tests.benchmarks.throughput.compare")()
+    if connection.vendor == "postgresql":
+        import_string("tests.benchmarks.crowded.compare")()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What many rows cost: how much longer one worker takes for the same tasks, and how long the look that finds nothing
+takes, with a million one-offs that have ended and a hundred thousand that wait. For PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+from django.db.models import DateTimeField
+
+from django_singlejob import scheduler
+from django_singlejob.clock import DBNow
+from django_singlejob.models import OneOffJob
+from django_singlejob.querysets import gates
+from django_singlejob.queue import one_offs
+from tests.benchmarks.tasks import noop
+from tests.benchmarks.throughput import analyze, empty, execute, our_duration, our_worker, work
+
+ROUNDS = 3
+LOOKS = 20
+TASKS = 3000
+ENDED = 1_000_000
+WAITING = 100_000
+WANTED = 1.5
+DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
+TABLE = OneOffJob._meta.db_table
+PAUSED = "bench.paused"
+EMPTY = "an empty table"
+TASK: dict[str, Any] = {"job_name": noop.module_path, "backend": "default", "exclusive": False}
+#: What waits beside the tasks that are to be run: what it is like, and when it is to be run.
+CROWDS: dict[str, dict[str, Any]] = {
+    "as the tasks themselves": TASK | {"run_after": DBNow() - MINUTE},
+    "for tomorrow, of a higher priority": TASK | {"run_after": DBNow() + DAY, "priority": 10},
+    "due, of a job that is paused": {"job_name": PAUSED, "run_after": DBNow() - MINUTE, "priority": 10},
+}
+
+
+def compare() -> None:
+    """Prints the table."""
+    durations: dict[str, list[float]] = {name: [] for name in [EMPTY, *CROWDS]}
+    looks: dict[str, float] = {}
+    empty()
+    gates().remember(PAUSED)
+    gates().filter(name=PAUSED).update(paused=True)
+    with an_empty_table_beside() as beside:
+        insert(ENDED, status="done", finished_at=DBNow() - DAY, run_after=DBNow() - DAY, **TASK)
+        for _ in range(ROUNDS):
+            with beside():
+                durations[EMPTY].append(drain())
+                looks[EMPTY] = look()
+            for name, crowd in CROWDS.items():
+                insert(WAITING, **crowd)
+                durations[name].append(drain())
+                looks[name] = look()
+                one_offs().exclude(status="done", token=None)._raw_delete("default")
+    print(f"\n--- {TASKS} tasks, with {ENDED:,} that have ended and {WAITING:,} that wait; best of {ROUNDS} rounds")
+    print(f"{'':34}{'tasks/s':>9}{'slower':>9}{'wanted':>9}   the look whether anything is due")
+    for name, values in durations.items():
+        ratio = min(values) / min(durations[EMPTY])
+        print(f"{name:34}{TASKS / min(values):9.0f}{ratio:7.2f} x{f'< {WANTED:g} x':>9}{looks[name] * 1000:10.2f} ms")
+
+
+def drain() -> float:
+    """Seconds for the tasks."""
+    insert(TASKS, run_after=DBNow(), **TASK)
+    analyze()
+    work(*our_worker(TASKS))
+    return our_duration(TASKS)
+
+
+def look() -> float:
+    """Seconds."""
+    times = []
+    for _ in range(LOOKS):
+        start = time.perf_counter()
+        scheduler.is_anything_due()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def insert(count: int, **like: Any) -> None:
+    """So many rows; their instants are some milliseconds apart."""
+    row = one_offs().create(created_at=DBNow() - DAY, **like)
+    values = {
+        field.attname: " - n * interval '10 milliseconds'" if isinstance(field, DateTimeField) else ""
+        for field in OneOffJob._meta.local_concrete_fields
+        if not field.primary_key
+    }
+    execute(
+        f"INSERT INTO {TABLE} ({', '.join(values)}) SELECT {', '.join(name + apart for name, apart in values.items())}"
+        f" FROM {TABLE}, generate_series(2, {count}) n WHERE id = {row.pk}"
+    )
+
+
+@contextmanager
+def an_empty_table_beside() -> Iterator[Callable[[], Any]]:
+    """In another schema, which we and our workers see in front of the other inside what is handed out."""
+
+    @contextmanager
+    def in_front() -> Iterator[None]:
+        execute(f"TRUNCATE beside.{TABLE}")
+        execute("SET search_path = beside, public")
+        os.environ["PGOPTIONS"] = "-c search_path=beside,public"
+        try:
+            yield
+        finally:
+            del os.environ["PGOPTIONS"]
+            execute("SET search_path = public")
+
+    execute("DROP SCHEMA IF EXISTS beside CASCADE; CREATE SCHEMA beside")
+    execute(f"CREATE TABLE beside.{TABLE} (LIKE public.{TABLE} INCLUDING ALL)")
+    try:
+        yield in_front
+    finally:
+        execute("DROP SCHEMA beside CASCADE")
+        empty()
