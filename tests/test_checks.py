@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
+import django
 import pytest
 from django.core.checks import CheckMessage
 from django.core.checks.registry import registry as all_checks
@@ -307,3 +310,31 @@ def test_w002_a_pool_without_room_for_heartbeats(check: Any, pool: object) -> No
 @pytest.mark.parametrize("pool", [None, False, True, {}, {"max_size": 2}, {"min_size": 2}, {"timeout": 5}])
 def test_a_pool_with_room_and_no_pool(check: Any, pool: object) -> None:
     assert check(**POSTGRESQL | {"OPTIONS": {"pool": pool}}) == []
+
+
+PROJECT = """
+import django
+from django.conf import settings
+from django.core.management import call_command
+
+settings.configure(
+    INSTALLED_APPS=["django_singlejob"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    TASKS={
+        "default": {
+            "BACKEND": "django_singlejob.backends.SingleJobBackend",
+            "OPTIONS": {"attempts": 1, "max_attempts": 0},
+        }
+    },
+)
+django.setup()
+call_command("check")
+"""
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0")
+def test_options_of_the_backend_of_tasks_are_looked_at_wherever_tasks_are_imported() -> None:
+    checked = subprocess.run([sys.executable, "-c", PROJECT], capture_output=True, text=True, timeout=60, check=False)
+    assert checked.returncode == 1
+    assert "(singlejob.E009) TASKS['default']['OPTIONS'] has no key 'attempts'." in checked.stderr
+    assert "(singlejob.E010) TASKS['default']['OPTIONS']['max_attempts'] is 0, but must be 1 or more." in checked.stderr

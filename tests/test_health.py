@@ -72,7 +72,7 @@ def test_a_job_between_two_runs_is_idle() -> None:
 
 def test_a_job_that_has_no_schedule_is_idle_though_nobody_has_called_it() -> None:
     register(schedule=None)
-    assert health() == Health(name="nightly", state=State.IDLE, status=None, lock=None, schedule="")
+    assert health() == Health(name="nightly", state=State.IDLE, status=None, lock=None)
 
 
 def test_a_run_that_goes_on_is_running() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -8,10 +9,11 @@ import pytest
 from django_singlejob import leftovers
 from django_singlejob.leftovers import release_at_exit
 from django_singlejob.querysets import gates
-from tests.contract.acts import is_free, last_run, lock, lose, start_run, take
+from tests.contract.acts import closing, is_free, last_run, lock, lose, start_run, take
+from tests.processes.witness import eventually
 
 if TYPE_CHECKING:
-    from tests.fixtures import Away
+    from tests.fixtures import Away, Elsewhere
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [
@@ -64,3 +66,28 @@ def test_what_cannot_be_released_is_left_to_expire(database_away: Away, caplog: 
         release_at_exit()
     assert "The lock 'nightly' could not be released, and is left to expire: " in caplog.text
     assert not is_free()
+
+
+def test_what_another_thread_may_go_on_with_is_left_to_expire(elsewhere: Elsewhere) -> None:
+    done = Event()
+
+    def hold() -> None:
+        take()
+        assert done.wait(60)
+
+    holding = elsewhere(hold)
+    try:
+        eventually(lambda: not is_free())
+        release_at_exit()
+        assert not is_free()
+    finally:
+        done.set()
+        holding.result(60)
+
+
+def test_but_not_what_one_has_left_that_is_no_more() -> None:
+    thread = Thread(target=closing, args=[take])
+    thread.start()
+    thread.join(60)
+    release_at_exit()
+    assert is_free()

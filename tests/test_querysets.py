@@ -179,6 +179,26 @@ def test_a_job_is_ready_unless_it_is_paused_or_started_a_moment_ago() -> None:
     assert not gates().unchanged(earlier).start(MINUTE, {})
 
 
+def test_only_what_is_not_paused_can_be_paused_and_only_that_resumed() -> None:
+    gates().remember("nightly", "hourly")
+    before = gates().get(name="hourly")
+    assert not gates().resume("nightly")
+    assert gates().pause("nightly")
+    assert not gates().pause("nightly")
+    assert gate().paused
+    assert not gates().ready(0 * MINUTE).filter(name="nightly").exists()
+    assert gates().resume("nightly")
+    assert not gates().resume("nightly")
+    assert not gate().paused
+    assert (gate().fence, gate("hourly").paused) == (0, before.paused)
+
+
+def test_what_nobody_has_asked_for_can_be_neither_paused_nor_resumed() -> None:
+    assert not gates().pause("never")
+    assert not gates().resume("never")
+    assert not gates().exists()
+
+
 # --- how many statements it takes
 
 

@@ -96,6 +96,35 @@ def test_two_jobs_of_one_name_are_refused_and_both_places_are_named() -> None:
     assert registry.get("report") is sales
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs", "complaint"),
+    [
+        ([1], {}, None),
+        ([], {"number": 1}, None),
+        ([1, "it"], {"copies": 2}, None),
+        ([], {}, "missing a required argument: 'number'"),
+        ([1, 2, 3], {}, "too many positional arguments"),
+        ([1], {"number": 1}, "multiple values for argument 'number'"),
+        ([1], {"colour": 1}, "got an unexpected keyword argument 'colour'"),
+    ],
+)
+@pytest.mark.parametrize("is_async", [True, False])
+def test_arguments_that_its_function_does_not_take_are_told(
+    args: list[Any], kwargs: dict[str, Any], complaint: str | None, is_async: bool
+) -> None:
+    def mail(number: int, language: str = "en", *, copies: int = 1) -> None: ...
+
+    async def async_mail(number: int, language: str = "en", *, copies: int = 1) -> None: ...
+
+    job: Any = singleton_job("mail")(async_mail if is_async else mail)
+    assert job.misfit(args, kwargs) == complaint
+
+
+def test_of_a_function_that_does_not_tell_any_arguments_may_fit() -> None:
+    assert registry.Job(name="mail", func=dict.pop).misfit([], {}) is None
+    assert registry.Job(name="mail", func=lambda *args, **kwargs: None).misfit([1], {"copies": 2}) is None
+
+
 @pytest.mark.parametrize("schedule", [timedelta(hours=1), "PT1H"])
 def test_an_interval_has_no_time_zone(schedule: Any) -> None:
     with pytest.raises(SingleJobError, match=r"'hourly' has a time_zone, but .* counts from the Unix epoch in UTC\."):

@@ -135,7 +135,7 @@ def test_to_leave_by_sys_exit_ends_no_more_than_the_run() -> None:
     job: Any = singleton_job("leaves", schedule=hourly(ago=30 * MINUTE), catch_up="all")(leave)
     fall_behind(job, 3)
     due(schedule=hourly(ago=10 * MINUTE))
-    assert [(report.job.name, type(report.error)) for report in tick()] == [
+    assert [(report.name, type(report.error)) for report in tick()] == [
         *[("leaves", SystemExit)] * 3,
         ("nightly", type(None)),
     ]
@@ -151,7 +151,7 @@ def test_an_exception_of_the_job_is_in_its_report() -> None:
     job: Any = singleton_job("fails", schedule=hourly(ago=30 * MINUTE))(fail)
     fall_behind(job)
     (report,) = run_due(job)
-    assert (report.job, report.outcome, report.error) == (job, None, error)
+    assert (report.name, report.outcome, report.error) == (job.name, None, error)
 
 
 def test_a_keyboard_interrupt_ends_the_pass() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 from django.dispatch import Signal
 
 from django_singlejob import SKIPPED, CurrentRun, LeaseLost, LockHeld, current_run, job_lock, signals, singleton_job
+from django_singlejob.clearing import clear
 from django_singlejob.models import JobRun
 from django_singlejob.querysets import locks
 from django_singlejob.scheduler import tick
@@ -138,6 +140,30 @@ def test_so_does_a_tick_that_clears_a_dead_holders_lock(heard: list[Word]) -> No
     assert [(word.signal, word.sender) for word in heard] == [("lock_taken_over", "nightly")]
     assert heard[0].arguments["lease"] is None
     assert heard[0].arguments["lock"].token == dead.token
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_so_does_whoever_clears_it(heard: list[Word], force: bool) -> None:
+    holder = start_run()
+    if not force:
+        assert not clear(lock())
+        expire()
+    assert heard == []
+    assert clear(lock(), force=force)
+    [word] = heard
+    assert (word.signal, word.sender, word.arguments["lease"]) == ("lock_taken_over", "nightly", None)
+    assert (word.arguments["lock"].token, word.arguments["lock"].pid) == (holder.token, os.getpid())
+
+
+def test_of_what_was_not_cleared_nothing_is_told(heard: list[Word]) -> None:
+    start_run()
+    seen = lock()
+    expire()
+    start_run()
+    heard.clear()
+    assert not clear(seen, force=True)
+    assert not clear(seen)
+    assert heard == []
 
 
 def test_a_block_tells_nothing(heard: list[Word]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job, worker
 from django_singlejob.clock import DBNow
+from django_singlejob.orders import Order
 from django_singlejob.querysets import gates, locks, runs
 from django_singlejob.queue import one_offs
-from django_singlejob.scheduler import is_anything_due
-from tests.contract.acts import HOUR, expire, fall_behind, gate, last_run, scheduled, take
+from django_singlejob.scheduler import is_anything_due, run_one_off
+from tests.contract.acts import HOUR, InlineCrew, expire, fall_behind, gate, last_run, scheduled, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,29 +27,48 @@ if TYPE_CHECKING:
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
-INTERVAL = timedelta(seconds=0.01)
+PLAN = worker.Plan(interval=timedelta(seconds=0.01))
+
+
+class Days:
+    """Threads that carry out their errands at once, in this one, and a clock that does not tick but when nothing is to
+    be done. That is when something happens: one act after the other. After the last one the worker is told to end."""
+
+    def __init__(self) -> None:
+        self.acts: list[Callable[[], Any]] = []
+        self.now = 0.0
+        self.is_over = False
+
+    def crew(self, size: int) -> InlineCrew:
+        self.is_over = False
+        return InlineCrew(size, self.pass_by)
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+        if self.acts:
+            self.acts.pop(0)()
+        else:
+            self.is_over = True
 
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
-    """What happens in the pauses between the passes, one after the other; after the last one the worker ends."""
-    acts: list[Callable[[], Any]] = []
-    answers: list[bool] = []
+def days(monkeypatch: pytest.MonkeyPatch) -> Days:
+    days = Days()
+    monkeypatch.setattr(worker, "Crew", days.crew)
+    monkeypatch.setattr(worker, "local_now", lambda: days.now)
+    monkeypatch.setattr(worker, "is_told_to_end", lambda: days.is_over)
+    return days
 
-    def pause(seconds: float) -> None:
-        if acts:
-            acts.pop(0)()
-        else:
-            answers.append(True)
 
-    monkeypatch.setattr(worker, "_pause", pause)
-    monkeypatch.setattr(worker, "is_told_to_end", lambda: bool(answers and answers.pop()))
-    return acts
+@pytest.fixture
+def passes(days: Days) -> list[Callable[[], Any]]:
+    """What happens while there is nothing to do, one after the other; after the last one the worker ends."""
+    return days.acts
 
 
 def ran() -> list[str]:
-    """Work until there are no more pauses: the jobs that were run."""
-    return [report.job.name for report in worker.work(INTERVAL) if report.outcome and not report.outcome.reason]
+    """Work until nothing happens any more: the jobs that were run."""
+    return [report.name for report in worker.work(PLAN) if report.outcome and not report.outcome.reason]
 
 
 def test_it_runs_what_comes_due_until_it_is_told_to_end(passes: list[Any]) -> None:
@@ -93,20 +114,20 @@ def test_what_is_worth_a_closer_look(what: str) -> None:
     assert is_anything_due(["default"]) == (what in ("a slot", "a one-off", "a stale lock"))
 
 
-def test_a_stale_lock_is_watched_though_it_looks_seldom(passes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    usual = worker._pause
+def test_a_stale_lock_is_watched_though_it_looks_seldom(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
 
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        usual(seconds)
+    def look(*_: Any) -> bool:
+        looks.append(days.now)
+        return is_anything_due()
 
-    monkeypatch.setattr(worker, "_pause", pause)
+    monkeypatch.setattr(worker, "is_anything_due", look)
     take(heartbeat_interval=timedelta(seconds=10))
-    passes += [expire]
-    list(worker.work(timedelta(seconds=60)))
-    assert pauses[0] > 40
-    assert pauses[1] < 2
+    days.acts += [expire] + [lambda: None] * 1000
+    list(worker.work(replace(PLAN, interval=timedelta(seconds=60))))
+    first, second, third, *_ = looks
+    assert second - first > 40
+    assert third - second < 2
 
 
 def test_a_paused_job_is_not_asked_for(passes: list[Any]) -> None:
@@ -115,7 +136,7 @@ def test_a_paused_job_is_not_asked_for(passes: list[Any]) -> None:
     gates().update(paused=True)
     job.enqueue()
     passes += [lambda: gates().update(paused=False)]
-    assert [report.outcome and report.outcome.reason for report in worker.work(INTERVAL)] == [None]
+    assert [report.outcome and report.outcome.reason for report in worker.work(PLAN)] == [None]
 
 
 def test_it_goes_on_when_the_database_comes_back(
@@ -159,3 +180,105 @@ def test_once_a_day_somebody_prunes(passes: list[Any], settings: Settings) -> No
     ran()
     assert runs().filter(job_name="django_singlejob.prune").count() == 2
     assert not locks().exists()
+
+
+# --- who is next
+
+
+def one_thread(**others: Any) -> list[str]:
+    """Work with one thread, until nothing happens any more: the jobs that were run, in their order."""
+    plan = replace(PLAN, threads=1, **others)
+    return [report.name for report in worker.work(plan) if report.outcome and not report.outcome.reason]
+
+
+def test_a_flood_of_one_offs_keeps_no_slot_waiting(days: Days) -> None:
+    night = scheduled()
+    flood: Any = singleton_job("flood")(lambda: None)
+    for _ in range(5):
+        flood.enqueue()
+    fall_behind(night)
+    assert one_thread().index("nightly") <= 1
+
+
+def test_nor_does_a_job_that_is_always_due_keep_one_offs_waiting(days: Days) -> None:
+    always: Any = singleton_job("always", schedule=timedelta(hours=1))(lambda: fall_behind(always))
+    mail: Any = singleton_job("mail")(lambda: None)
+    fall_behind(always)
+    for _ in range(3):
+        mail.enqueue()
+    assert one_thread(max_jobs=8).count("mail") == 3
+
+
+def test_those_that_share_a_lock_take_turns(days: Days) -> None:
+    first: Any = singleton_job("first", lock="shared")(lambda: None)
+    second: Any = singleton_job("second", lock="shared")(lambda: None)
+    for _ in range(3):
+        first.enqueue()
+        second.enqueue()
+    assert ran() == ["first", "second"] * 3
+
+
+def test_what_follows_is_begun_at_once(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def look(*_: Any) -> bool:
+        looks.append(days.now)
+        return is_anything_due()
+
+    monkeypatch.setattr(worker, "is_anything_due", look)
+    mail: Any = singleton_job("mail")(lambda: None)
+    for _ in range(10):
+        mail.enqueue()
+    assert ran() == ["mail"] * 10
+    assert len(looks) == 2  # before them, and after them
+
+
+def test_a_job_that_enqueues_itself_goes_on(days: Days) -> None:
+    def run() -> None:
+        again.enqueue()
+
+    again: Any = singleton_job("again")(run)
+    again.enqueue()
+    assert one_thread(max_jobs=5) == ["again"] * 5
+    assert one_offs().waiting().count() == 1
+
+
+def test_a_one_off_of_a_job_that_is_not_known_here_holds_up_nobody(days: Days) -> None:
+    Order(job_name="unknown", priority=100).enqueue()
+    singleton_job("mail")(lambda: None).enqueue()
+    assert ran() == ["mail"]
+    assert one_offs().waiting().get().attempt == 0
+
+
+def test_it_ends_after_so_many_runs_of_any_kind(days: Days) -> None:
+    mail: Any = singleton_job("mail")(lambda: None)
+    for _ in range(5):
+        mail.enqueue()
+    fall_behind(scheduled())
+    assert len(one_thread(max_jobs=4)) == 4
+
+
+def test_a_job_is_not_under_way_for_ever_whatever_goes_wrong(
+    days: Days, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mail: Any = singleton_job("mail")(lambda: None)
+    mail.enqueue()
+    usual = run_one_off
+    troubles = [KeyboardInterrupt, ZeroDivisionError]
+
+    def run(*arguments: Any) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return usual(*arguments)
+
+    monkeypatch.setattr(worker, "run_one_off", run)
+    assert ran() == ["mail"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_was_given_back_is_not_claimed_ahead_again(days: Days) -> None:
+    busy = worker._Worker(PLAN)
+    busy._mean_duration, busy._prune_at = 0.001, HOUR.total_seconds()
+    assert busy._room == 5 * PLAN.threads
+    busy._recall()
+    assert busy._room == PLAN.threads

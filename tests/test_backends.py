@@ -1,0 +1,487 @@
+"""What Django's own tasks ask of their backend; `contract/test_tasks.py` runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import django
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.checks import run_checks
+
+from django_singlejob import registry, singleton_job
+from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.queue import one_offs
+from tests.contract.acts import HOUR, MINUTE
+
+if TYPE_CHECKING or django.VERSION >= (6, 0):
+    from django.tasks import TaskResultStatus, default_task_backend, task, task_backends
+    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, TaskResultMismatch
+    from django.tasks.signals import task_enqueued
+
+    from django_singlejob.backends import SingleJobBackend
+    from django_singlejob.tasks import _as_asked
+    from tests.app import tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.tasks import TaskResult
+    from pytest_django import Settings
+
+pytestmark = [
+    pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks from 6.0 on"),
+    pytest.mark.django_db,
+]
+
+BACKEND = "django_singlejob.backends.SingleJobBackend"
+
+
+@pytest.fixture(autouse=True)
+def jobs_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_jobs", {})
+    for found in (tasks.stock, tasks.stock_asynchronous, tasks.stock_with_context):
+        registry.register(found.func)  # type: ignore[arg-type]
+
+
+def enqueued_async(found: Any, *args: Any, **kwargs: Any) -> TaskResult[..., Any]:
+    return async_to_sync(found.aenqueue)(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def enqueued(found: Any, *args: Any, **kwargs: Any) -> TaskResult[..., Any]:
+    return found.enqueue(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+in_both_worlds = pytest.mark.parametrize("enqueue", [enqueued, enqueued_async])
+each_kind = pytest.mark.parametrize(
+    "name", ["plain", "asynchronous", "with_context", "stock", "stock_asynchronous", "stock_with_context"]
+)
+
+
+# --- enqueued
+
+
+@in_both_worlds
+@each_kind
+def test_what_was_enqueued_is_ready(enqueue: Callable[..., TaskResult[..., Any]], name: str) -> None:
+    found = getattr(tasks, name)
+    result = enqueue(found, 1, two=3)
+    assert (result.task, result.status, result.is_finished) == (found, TaskResultStatus.READY, False)
+    assert (result.args, result.kwargs, result.backend) == ([1], {"two": 3}, "default")
+    assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
+    assert (result.attempts, result.worker_ids, result.errors) == (0, [], [])
+    assert isinstance(result.id, str)
+    assert result.enqueued_at
+    assert timedelta(seconds=-1) <= datetime.now(UTC) - result.enqueued_at < MINUTE
+    with pytest.raises(ValueError, match="not finished"):
+        _ = result.return_value
+
+
+def test_each_has_an_id_of_its_own() -> None:
+    assert tasks.plain.enqueue().id != tasks.plain.enqueue().id
+
+
+@pytest.mark.parametrize(("name", "job_name"), [("plain", "tests.app.tasks.plain"), ("stock", "stock")])
+def test_it_is_a_one_off_of_the_job_or_else_of_the_functions_path(name: str, job_name: str) -> None:
+    getattr(tasks, name).using(priority=3, queue_name="mail").enqueue()
+    row = one_offs().get()
+    assert (row.job_name, row.exclusive, row.backend) == (job_name, name == "stock", "default")
+    assert (row.priority, row.queue_name) == (3, "mail")
+
+
+@in_both_worlds
+def test_arguments_come_back_as_json_knows_them(enqueue: Callable[..., TaskResult[..., Any]]) -> None:
+    result = enqueue(tasks.plain, (1, (2.5, None)), "ä", key={"a": (True,)})
+    assert (result.args, result.kwargs) == ([[1, [2.5, None]], "ä"], {"key": {"a": [True]}})
+    assert tasks.plain.get_result(result.id) == result
+
+
+@in_both_worlds
+@pytest.mark.parametrize(
+    ("args", "kwargs", "told"),
+    [
+        ([1, object()], {}, "argument 1 is <object"),
+        ([datetime(2026, 1, 1, tzinfo=UTC)], {}, "argument 0 is datetime"),
+        ([], {"at": [{1, 2}]}, r"argument 'at'\[0\] is {1, 2}, of the type set"),
+        ([{1: 2}], {}, "argument 0 has the key 1"),
+        ([float("inf")], {}, "argument 0 is inf"),
+    ],
+    ids=["object", "datetime", "set", "key", "infinity"],
+)
+def test_arguments_that_are_no_json_are_refused_and_named(
+    enqueue: Callable[..., TaskResult[..., Any]], args: list[Any], kwargs: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidOrder, match=told):
+        enqueue(tasks.plain, *args, **kwargs)
+    assert not one_offs().exists()
+
+
+@in_both_worlds
+def test_a_type_that_is_no_json_is_a_type_error(enqueue: Callable[..., TaskResult[..., Any]]) -> None:
+    with pytest.raises(TypeError):
+        enqueue(tasks.plain, object())
+
+
+# --- with other options
+
+
+def test_using_makes_another_task() -> None:
+    other = tasks.plain.using()
+    assert other == tasks.plain
+    assert other is not tasks.plain
+    soon = datetime.now(UTC) + HOUR
+    chained = other.using(run_after=soon).using(priority=10).using(queue_name="mail")
+    assert (chained.run_after, chained.priority, chained.queue_name) == (soon, 10, "mail")
+    assert (other.run_after, other.priority, other.queue_name) == (None, 0, "default")
+
+
+@each_kind
+def test_a_result_knows_how_its_task_was_asked_for(name: str) -> None:
+    wanted = getattr(tasks, name).using(
+        priority=-100, queue_name="mail", run_after=datetime.now(timezone(5 * HOUR)) + HOUR
+    )
+    result = wanted.enqueue()
+    assert result.task == wanted
+    assert tasks.plain.get_backend().get_result(result.id).task == wanted
+
+
+@pytest.mark.parametrize("priority", [-100, 0, 100])
+def test_priorities_that_can_be(priority: int) -> None:
+    assert tasks.plain.using(priority=priority).enqueue().task.priority == priority
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"priority": -101}, "priority"),
+        ({"priority": 101}, "priority"),
+        ({"priority": 0.5}, "priority"),
+        ({"run_after": datetime(2026, 1, 1)}, "run_after"),  # noqa: DTZ001
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_are_refused(name: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidTask, match=told):
+        getattr(tasks, name).using(**options)
+
+
+@each_kind
+def test_a_queue_that_the_settings_do_not_name_is_refused(name: str, settings: Settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"]}}
+    found = getattr(tasks, name)
+    assert found.using(queue_name="mail").enqueue().task.queue_name == "mail"
+    with pytest.raises(InvalidTask, match="Queue 'other'"):
+        found.using(queue_name="other")
+
+
+@in_both_worlds
+def test_it_is_asked_again_when_the_task_is_enqueued(
+    enqueue: Callable[..., TaskResult[..., Any]], settings: Settings
+) -> None:
+    found = tasks.plain.using(queue_name="mail")
+    settings.TASKS = {"default": {"BACKEND": BACKEND}}
+    with pytest.raises(InvalidTask, match="Queue 'mail'"):
+        enqueue(found)
+    assert not one_offs().exists()
+
+
+def test_a_function_whose_path_is_too_long_is_refused() -> None:
+    def function() -> None: ...
+
+    function.__module__, function.__qualname__ = tasks.__name__, "f" * 201
+    with pytest.raises(InvalidTask):
+        task(function)
+
+
+def nested() -> Callable[[], None]:
+    def function() -> None: ...
+
+    return function
+
+
+@pytest.mark.parametrize("function", [nested(), any, [].append], ids=["nested", "builtin", "bound"])
+def test_a_function_that_no_worker_could_import_is_no_task(function: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidTask, match="module level"):
+        task(function)
+
+
+@pytest.mark.parametrize("function", [lambda: None, nested], ids=["lambda", "another name"])
+def test_nor_is_one_under_whose_path_there_is_no_task(function: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidTask):
+        task(function).enqueue()
+
+
+def test_nor_is_a_job_within_a_function() -> None:
+    with pytest.raises(InvalidTask, match="module level"):
+        task(singleton_job("inner")(nested()))
+
+
+@pytest.mark.parametrize("name", ["plain", "asynchronous", "stock", "stock_asynchronous"])
+def test_who_takes_a_context_has_an_argument_for_it(name: str) -> None:
+    with pytest.raises(InvalidTask, match="context"):
+        task(takes_context=True)(getattr(tasks, name).func)
+
+
+# --- results
+
+
+def test_a_result_is_found_by_its_id() -> None:
+    result = tasks.plain.enqueue(1)
+    assert tasks.plain.get_result(result.id) == result
+    assert async_to_sync(tasks.plain.aget_result)(result.id) == result
+    assert default_task_backend.get_result(result.id) == result
+    assert async_to_sync(default_task_backend.aget_result)(result.id) == result
+
+
+def test_it_is_found_by_a_task_with_other_options() -> None:
+    result = tasks.plain.using(priority=5).enqueue()
+    assert tasks.plain.get_result(result.id).task.priority == 5
+
+
+@pytest.mark.parametrize(
+    "result_id",
+    [
+        *[
+            "123",
+            "",
+            "abc",
+            "1.5",
+            "-1",
+            "+1",
+            " 1",
+            "1_0",
+            "0x1",
+            "1\0",
+            "²",
+            "٣",
+            "0",
+            "None",
+            str(2**63),
+            str(2**64),
+        ],
+        "9" * 5000,
+    ],
+    ids=lambda text: ascii(text[:20]),
+)
+def test_what_is_the_id_of_none_is_found_nowhere(result_id: str) -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        tasks.plain.get_result(result_id)
+    with pytest.raises(TaskResultDoesNotExist):
+        async_to_sync(tasks.plain.aget_result)(result_id)
+
+
+ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
+
+
+@pytest.mark.parametrize("write", [lambda given: given.translate(ARABIC), "0{}".format], ids=["arabic", "zero"])
+def test_an_id_is_written_in_one_way(write: Callable[[str], str]) -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        tasks.plain.get_result(write(tasks.plain.enqueue().id))
+
+
+def test_the_result_of_another_task_is_a_mismatch() -> None:
+    for result in (tasks.asynchronous.enqueue(), tasks.stock.enqueue()):
+        with pytest.raises(TaskResultMismatch, match="does not match"):
+            tasks.plain.get_result(result.id)
+        with pytest.raises(TaskResultMismatch, match="does not match"):
+            async_to_sync(tasks.plain.aget_result)(result.id)
+
+
+def test_a_one_off_that_is_no_task_has_no_result() -> None:
+    row = singleton_job("mail")(lambda: None).enqueue()
+    with pytest.raises(TaskResultDoesNotExist):
+        default_task_backend.get_result(str(row.pk))
+
+
+@pytest.mark.parametrize("path", ["tests.app.tasks.gone", "tests.app.gone.task", "tests.app.tasks.echo", "gone", ""])
+def test_nor_has_one_that_this_release_does_not_know(path: str) -> None:
+    result = tasks.plain.enqueue()
+    one_offs().update(job_name=path)
+    with pytest.raises(TaskResultDoesNotExist):
+        default_task_backend.get_result(result.id)
+
+
+def test_a_result_that_was_pruned_is_found_no_more() -> None:
+    result = tasks.plain.enqueue()
+    one_offs().all()._raw_delete(one_offs().db)
+    with pytest.raises(TaskResultDoesNotExist):
+        result.refresh()
+
+
+def test_refreshing_a_result_tells_the_news() -> None:
+    result = tasks.plain.enqueue()
+    before = dataclasses.asdict(result)
+    result.refresh()
+    async_to_sync(result.arefresh)()
+    assert dataclasses.asdict(result) == before
+    one_offs().update(status="in_progress", started_at=datetime.now(UTC), attempt=1, worker_ids="web-1:7\n")
+    result.refresh()
+    assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.RUNNING, 1, ["web-1:7"])
+    assert result.started_at == result.last_attempted_at
+    one_offs().update(status="done", finished_at=datetime.now(UTC), result=[42])
+    async_to_sync(result.arefresh)()
+    assert (result.status, result.is_finished, result.return_value) == (TaskResultStatus.SUCCESSFUL, True, [42])
+
+
+def test_one_that_was_cancelled_has_failed() -> None:
+    result = tasks.plain.enqueue()
+    assert one_offs().cancel() == 1
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 0)
+    with pytest.raises(ValueError, match="failed"):
+        _ = result.return_value
+
+
+def test_a_result_outlives_a_change_of_its_backends_queues(settings: Settings) -> None:
+    result = tasks.plain.using(queue_name="mail").enqueue()
+    _as_asked.cache_clear()  # another process
+    settings.TASKS = {"default": {"BACKEND": BACKEND}}
+    assert tasks.plain.get_result(result.id).status == TaskResultStatus.READY
+
+
+def test_and_of_its_alias(settings: Settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": BACKEND}, "former": {"BACKEND": BACKEND}}
+    result = tasks.plain.using(backend="former").enqueue()
+    _as_asked.cache_clear()
+    settings.TASKS = {"default": {"BACKEND": BACKEND}}
+    with pytest.raises(InvalidTaskBackend):
+        tasks.plain.using(backend="former")
+    assert default_task_backend.get_result(result.id).backend == "former"
+
+
+# --- the function itself
+
+
+@pytest.mark.parametrize("name", ["plain", "asynchronous"])
+def test_a_task_can_be_called_without_a_worker(name: str) -> None:
+    found = getattr(tasks, name)
+    assert found.call(1) == [(1,), {}]
+    assert async_to_sync(found.acall)(1) == [(1,), {}]
+
+
+def test_names_and_paths() -> None:
+    for name in "plain", "asynchronous", "stock", "stock_asynchronous":
+        found = getattr(tasks, name)
+        assert (found.name, found.module_path) == (name, f"tests.app.tasks.{name}")
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django pickles tasks from 6.1 on")
+@each_kind
+def test_tasks_and_results_can_be_pickled(name: str) -> None:
+    wanted = getattr(tasks, name).using(priority=5, run_after=datetime.now(UTC) + HOUR)
+    assert pickle.loads(pickle.dumps(wanted)) == wanted
+    result = wanted.enqueue(1)
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+class ReadsFromReplica:
+    def db_for_read(self, model: object, **hints: object) -> str:
+        return "a replica that lags behind"
+
+    def db_for_write(self, model: object, **hints: object) -> str:
+        return "default"
+
+
+def test_a_replica_for_reads_breaks_nothing(settings: Settings) -> None:
+    settings.DATABASE_ROUTERS = [ReadsFromReplica()]
+    result = tasks.plain.enqueue()
+    result.refresh()
+    assert tasks.plain.get_result(result.id) == result
+
+
+# --- the signal
+
+
+def test_who_listens_is_told_that_it_was_enqueued() -> None:
+    heard: list[Any] = []
+
+    def listen(sender: object, task_result: TaskResult[..., Any], **_: Any) -> None:
+        heard.append((sender, task_result.id, task_result.status))
+
+    task_enqueued.connect(listen)
+    try:
+        result = tasks.plain.enqueue()
+    finally:
+        task_enqueued.disconnect(listen)
+    assert heard == [(SingleJobBackend, result.id, TaskResultStatus.READY)]
+
+
+def test_a_listener_that_fails_breaks_nothing() -> None:
+    def fail(**_: Any) -> None:
+        raise ZeroDivisionError
+
+    task_enqueued.connect(fail)
+    try:
+        assert tasks.plain.enqueue().status == TaskResultStatus.READY
+    finally:
+        task_enqueued.disconnect(fail)
+
+
+def test_it_is_logged_as_djangos_backends_do(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG", "django.tasks"):
+        result = tasks.plain.enqueue()
+    (record,) = [record for record in caplog.records if record.name == "django.tasks"]
+    assert f"id={result.id} path=tests.app.tasks.plain enqueued backend=default" in record.getMessage()
+
+
+# --- the backend
+
+
+def test_what_it_can_do() -> None:
+    backend = task_backends["default"]
+    assert isinstance(backend, SingleJobBackend)
+    assert (backend.alias, backend.options) == ("default", {})
+    assert backend.supports_defer
+    assert backend.supports_async_task
+    assert backend.supports_get_result
+    assert backend.supports_priority
+
+
+def test_there_may_be_several(settings: Settings) -> None:
+    settings.TASKS = {
+        "default": {"BACKEND": BACKEND, "OPTIONS": {"max_attempts": 1}},
+        "patient": {"BACKEND": BACKEND, "QUEUES": ["slow"], "OPTIONS": {"max_attempts": 9}},
+        "immediate": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"},
+    }
+    wanted = tasks.plain.using(backend="patient", queue_name="slow")
+    result = wanted.enqueue()
+    assert (result.task, result.backend) == (wanted, "patient")
+    assert task_backends["patient"].get_result(result.id).backend == "patient"
+    assert tasks.plain.using(backend="immediate").enqueue().status == TaskResultStatus.SUCCESSFUL
+    tasks.plain.enqueue()
+    rows = one_offs().order_by("pk").values_list("backend", "queue_name", "max_attempts")
+    assert list(rows) == [("patient", "slow", 9), ("default", "default", 1)]
+
+
+def test_a_dead_worker_costs_a_task_an_attempt_of_three_unless_told_otherwise() -> None:
+    tasks.plain.enqueue()
+    tasks.stock.enqueue()
+    assert dict(one_offs().values_list("job_name", "max_attempts")) == {"tests.app.tasks.plain": 3, "stock": 2}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_attempts": 1}, {"max_attempts": 100}], ids=str)
+def test_options_that_can_be(options: dict[str, Any], settings: Settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
+    assert list(default_task_backend.check()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_atempts": 1}, "singlejob.E009"),
+        ({"max_attempts": 0}, "singlejob.E010"),
+        ({"max_attempts": -1}, "singlejob.E010"),
+        ({"max_attempts": "3"}, "singlejob.E010"),
+        ({"max_attempts": 1.5}, "singlejob.E010"),
+        ({"max_attempts": None}, "singlejob.E010"),
+    ],
+    ids=str,
+)
+def test_djangos_check_tells_of_options_that_cannot_be(options: dict[str, Any], told: str, settings: Settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": BACKEND}, "other": {"BACKEND": BACKEND, "OPTIONS": options}}
+    (error,) = [message for message in run_checks() if "TASKS['other']['OPTIONS']" in message.msg]
+    assert error.id == told

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import Error, connection, connections, transaction
+
+from django_singlejob import crew
+from django_singlejob.crew import Crew
+from tests.databases import APPS
+from tests.processes.witness import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from django_singlejob.interrupt import Window
+
+
+class Stop(BaseException):
+    pass
+
+
+@pytest.fixture
+def go() -> Iterator[threading.Event]:
+    """Whoever waits goes on when it is set, at the end of the test at the latest."""
+    go = threading.Event()
+    yield go
+    go.set()
+
+
+def wait_for(go: threading.Event, value: Any = None) -> Callable[[Window], Any]:
+    def errand(window: Window) -> Any:
+        assert go.wait(60)
+        return value
+
+    return errand
+
+
+def bring(value: int, window: Window) -> int:
+    return value
+
+
+def all_back(crew: Crew[Any]) -> list[Any]:
+    """What they have brought, in their order."""
+    results: list[Any] = []
+    deadline = time.monotonic() + 30
+    while not crew.is_idle:
+        assert time.monotonic() < deadline
+        results += crew.come_back(1)
+    return results
+
+
+def done(crew: Crew[Any], errand: Callable[[Window], Any]) -> Any:
+    crew.send(errand)
+    (result,) = all_back(crew)
+    return result
+
+
+# --- who is free
+
+
+def test_so_many_work_at_the_same_time_and_the_others_wait_for_one_of_them(go: threading.Event) -> None:
+    crew, begun = Crew[int](2), threading.Semaphore(0)
+
+    def errand(window: Window) -> int:
+        begun.release()
+        go.wait(60)
+        return threading.get_ident()
+
+    assert (crew.free, crew.is_idle) == (2, True)
+    for free in 1, 0, -1, -2:
+        crew.send(errand)
+        assert (crew.free, crew.is_idle) == (free, False)
+    assert begun.acquire(timeout=30)
+    assert begun.acquire(timeout=30)
+    assert not begun.acquire(timeout=0.1)
+    go.set()
+    threads = all_back(crew)
+    assert len(threads) == 4
+    assert len(set(threads)) == 2
+    assert (crew.free, crew.is_idle) == (2, True)
+
+
+def test_a_thread_is_started_when_it_is_needed() -> None:
+    crew = Crew[int](5)
+    assert len({done(crew, lambda window: threading.get_ident()) for _ in range(3)}) == 1
+
+
+def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
+    crew = Crew[str](1)
+    crew.send(wait_for(go, "begun"))
+    eventually(crew._errands.empty)
+    waiting = [wait_for(go), wait_for(go)]
+    for errand in waiting:
+        crew.send(errand)
+    assert crew.recall() == waiting
+    assert crew.free == 0
+    assert crew.recall() == []
+    go.set()
+    assert all_back(crew) == ["begun"]
+    assert crew.come_back(0) == []
+
+
+# --- who comes back
+
+
+def test_nobody_is_waited_for_longer_than_that(go: threading.Event) -> None:
+    crew = Crew[None](1)
+    crew.send(wait_for(go))
+    begun_at = time.monotonic()
+    assert crew.come_back(0) == []
+    assert crew.come_back(-1) == []
+    assert time.monotonic() - begun_at < 1
+    assert crew.come_back(0.2) == []
+    assert time.monotonic() - begun_at > 0.15
+
+
+def test_they_bring_what_they_have_got_all_at_once() -> None:
+    crew = Crew[int](1)
+    for number in range(3):
+        crew.send(partial(bring, number))
+    eventually(lambda: crew._returns.qsize() == 3)
+    assert crew.come_back(30) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, Stop])
+def test_what_an_errand_raises_is_raised_where_it_was_sent_from(error: type[BaseException]) -> None:
+    def fail(window: Window) -> None:
+        raise error
+
+    crew = Crew[Any](1)
+    crew.send(fail)
+    with pytest.raises(error):
+        crew.come_back(30)
+    assert crew.is_idle
+    # And the thread goes on.
+    assert done(crew, lambda window: "next") == "next"
+
+
+# --- who is interrupted
+
+
+def test_what_is_under_way_is_interrupted_and_nothing_else(go: threading.Event) -> None:
+    crew, begun = Crew[str](2), threading.Semaphore(0)
+
+    def stay() -> str:
+        begun.release()
+        while not go.is_set():
+            time.sleep(0.001)
+        return "stayed"
+
+    def errand(window: Window) -> str:
+        try:
+            return window.run(stay)
+        except Stop:
+            return "stopped"
+
+    for _ in range(2):
+        crew.send(errand)
+    for _ in range(2):
+        assert begun.acquire(timeout=30)
+    crew.fire(Stop)
+    assert all_back(crew) == ["stopped", "stopped"]
+    crew.fire(Stop)
+    go.set()
+    assert done(crew, errand) == "stayed"
+
+
+def test_an_errand_that_has_not_opened_its_window_is_interrupted_when_it_does(go: threading.Event) -> None:
+    crew, begun = Crew[str](1), threading.Event()
+
+    def errand(window: Window) -> str:
+        begun.set()
+        go.wait(60)
+        with pytest.raises(Stop):
+            window.run(lambda: pytest.fail("it began"))
+        return "stopped"
+
+    crew.send(errand)
+    assert begun.wait(30)
+    crew.fire(Stop)
+    go.set()
+    assert all_back(crew) == ["stopped"]
+
+
+def test_its_threads_are_not_started_with_signals_blocked() -> None:
+    """What a job starts would inherit that."""
+    assert not done(Crew[Any](1), lambda window: signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+# --- their connections
+
+
+def connect(window: Window) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return connections["default"]
+
+
+def break_it(window: Window) -> None:
+    with contextlib.suppress(Error), connection.cursor() as cursor:
+        connection.connection.close()
+        cursor.execute("SELECT 1")
+    assert connection.errors_occurred
+
+
+def leave_a_transaction(window: Window) -> None:
+    transaction.atomic().__enter__()
+    connect(window)
+
+
+def turn_autocommit_off(window: Window) -> None:
+    transaction.set_autocommit(False)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_serves_one_errand_after_the_other_and_is_closed_when_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crew, "IDLE", 0.3)
+    one = Crew[Any](1)
+    first = done(one, lambda window: connect(window).connection)
+    second = done(one, connect)
+    assert second.connection is first or second.connection is None  # on a busy machine it was idle
+    eventually(lambda: second.connection is None)
+    assert done(one, lambda window: connect(window).connection is not None)
+    eventually(lambda: second.connection is None)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("leave", [break_it, leave_a_transaction, turn_autocommit_off])
+def test_what_an_errand_leaves_of_its_connection_does_not_touch_the_next_one(leave: Callable[[Window], None]) -> None:
+    one = Crew[Any](1)
+    done(one, leave)
+    assert done(one, lambda window: (connect(window).in_atomic_block, connection.get_autocommit())) == (False, True)
+
+
+# --- who forks
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+@pytest.mark.parametrize("how", ["returns", "raises"])
+def test_a_forked_child_that_comes_back_from_its_errand_ends(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidy = tmp_path / "tidy"
+
+    def tidy_up() -> None:
+        with tidy.open("a") as pids:
+            pids.write(f"{os.getpid()}\n")
+
+    def fork(window: Window) -> int:
+        if pid := os.fork():
+            return pid
+        if how == "raises":
+            raise Stop
+        return 0
+
+    monkeypatch.setattr(crew, "tidy_up", tidy_up)
+    one = Crew[int](1)
+    pid = done(one, fork)
+    left, status = os.waitpid(pid, 0)
+    assert (left, os.waitstatus_to_exitcode(status)) == (pid, 0)
+    assert one.is_idle
+    assert done(one, lambda window: 5) == 5
+    assert {*tidy.read_text().split()} == {str(os.getpid())}, "A child's connections are the parent's."
+
+
+# --- who is blocked
+
+
+def test_who_waits_in_c_is_blocked(go: threading.Event) -> None:
+    crew: Crew[Any] = Crew(2)
+    for _ in range(2):
+        crew.send(lambda window: time.sleep(2))
+    time.sleep(0.2)
+    assert crew.is_blocked()
+    all_back(crew)
+
+
+def test_who_goes_on_in_python_is_not(go: threading.Event) -> None:
+    def count(window: Window) -> int:
+        number = 0
+        while not go.is_set():
+            number += sum(range(number % 100))
+        return number
+
+    crew: Crew[Any] = Crew(1)
+    crew.send(count)
+    time.sleep(0.2)
+    assert not crew.is_blocked()
+    go.set()
+    all_back(crew)
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.django_db(transaction=True, available_apps=APPS)
+def test_nor_is_who_waits_for_a_statement_which_the_server_would_carry_out_without_him() -> None:
+    def sleep(window: Window) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(2)" if connection.vendor == "postgresql" else "SELECT SLEEP(2)")
+
+    crew: Crew[Any] = Crew(1)
+    crew.send(sleep)
+    time.sleep(1)
+    assert not crew.is_blocked()
+    all_back(crew)

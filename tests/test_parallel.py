@@ -1,0 +1,390 @@
+"""Batches of one-offs: claimed, performed and recorded; also when the database's answer is lost on its way."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import django
+import pytest
+from django.db import OperationalError
+
+from django_singlejob import database
+from django_singlejob.clearing import clear
+from django_singlejob.exceptions import JobInterrupted, LeaseLost
+from django_singlejob.holder import this_process
+from django_singlejob.interrupt import Window
+from django_singlejob.models import OneOffJob
+from django_singlejob.orders import Order
+from django_singlejob.parallel import Batches
+from django_singlejob.querysets import locks
+from django_singlejob.queue import one_offs
+from tests.contract.acts import lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from django_singlejob.parallel import Claimed
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [
+    pytest.mark.usefixtures("fresh_process"),
+    pytest.mark.django_db,
+    pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0"),
+]
+
+
+@pytest.fixture
+def batches() -> Iterator[Batches]:
+    batches = Batches()
+    yield batches
+    batches.close()
+
+
+@pytest.fixture
+def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """The next short transaction is disturbed, before or behind its COMMIT."""
+    moments: list[str] = []
+    usual = database.durable
+
+    @contextmanager
+    def disturbed(*arguments: Any, **others: Any) -> Iterator[None]:
+        moment = moments.pop() if moments else ""
+        with usual(*arguments, **others):
+            yield
+            if moment == "before":
+                raise OperationalError
+        if moment == "behind":
+            raise OperationalError
+
+    monkeypatch.setattr(database, "durable", disturbed)
+    # The connection of a test is never closed.
+    monkeypatch.setattr(database, "drop", lambda alias: None)
+    return moments.append
+
+
+def enqueue(count: int, **order: Any) -> None:
+    for number in range(count):
+        asked: dict[str, Any] = {"job_name": "tests.app.tasks.plain", "max_attempts": 3, "backend": "default", **order}
+        Order(exclusive=False, **asked).enqueue(number)
+
+
+def perform(batches: Batches, claimed: list[Claimed]) -> None:
+    for task in claimed:
+        with Window() as window:
+            batches.hand_in(task(window))
+
+
+def rows() -> list[tuple[str, int]]:
+    return list(one_offs().order_by("pk").values_list("status", "attempt"))
+
+
+def test_what_is_claimed_is_performed_and_recorded(batches: Batches) -> None:
+    enqueue(3)
+    claimed = batches.exchange(2)
+    assert rows() == [("in_progress", 1)] * 2 + [("waiting", 0)]
+    perform(batches, claimed)
+    assert [row.args for row, *_ in batches.exchange(2)] == [[2]]
+    assert rows() == [("done", 1)] * 2 + [("in_progress", 1)]
+    first = OneOffJob.objects.earliest("pk")
+    assert (first.result, first.error) == ([[0], {}], "")
+    assert first.started_at is not None
+    assert first.finished_at is not None
+    assert first.finished_at >= first.started_at
+
+
+def test_nothing_is_held_where_nothing_is_due(batches: Batches) -> None:
+    assert batches.exchange(10) == []
+    enqueue(1)
+    one_offs().update(run_after=OneOffJob.objects.get().created_at + timedelta(hours=1))
+    assert batches.exchange(10) == []
+    assert not locks().exists()
+
+
+def test_two_workers_claim_different_ones_under_locks_of_their_own(batches: Batches) -> None:
+    enqueue(4)
+    other = Batches()
+    ours, theirs = batches.exchange(2), other.exchange(2)
+    assert {row.pk for row, *_ in ours}.isdisjoint({row.pk for row, *_ in theirs})
+    assert {*locks().values_list("name", flat=True)} == {"django_singlejob.worker.1", "django_singlejob.worker.2"}
+    perform(other, theirs)
+    other.close()
+    assert rows() == [("in_progress", 1)] * 2 + [("done", 1)] * 2
+    assert lock("django_singlejob.worker.1").token == ours[0].lease.token
+
+
+def test_the_lowest_number_is_used_again(batches: Batches) -> None:
+    for _ in range(2):
+        enqueue(1)
+        perform(batches, batches.exchange(1))
+        assert lock("django_singlejob.worker.1").heartbeats == 0
+        batches.close()
+    assert not locks().exists()
+    assert rows() == [("done", 1)] * 2
+
+
+def test_a_lock_is_not_given_back_while_something_is_performed(batches: Batches) -> None:
+    enqueue(1)
+    claimed = batches.exchange(1)
+    batches.close()
+    assert lock("django_singlejob.worker.1").heartbeats == 0
+    perform(batches, claimed)
+    batches.close()
+    assert not locks().exists()
+    assert rows() == [("done", 1)]
+
+
+def test_what_was_not_begun_is_given_back(batches: Batches) -> None:
+    enqueue(2)
+    claimed = batches.exchange(2)
+    batches.give_back(claimed[1:])
+    perform(batches, claimed[:1])
+    batches.exchange(0)
+    assert rows() == [("done", 1), ("waiting", 0)]
+    perform(batches, batches.exchange(1))
+    batches.close()
+    assert rows() == [("done", 1)] * 2
+
+
+@pytest.mark.parametrize("moment", ["before", "behind"])
+def test_a_claim_whose_answer_was_lost_is_not_lost(
+    batches: Batches, disturb: Callable[[str], None], moment: str
+) -> None:
+    enqueue(1)
+    perform(batches, batches.exchange(1))
+    batches.exchange(0)
+    enqueue(3)
+    disturb(moment)
+    with pytest.raises(OperationalError):
+        batches.exchange(2)
+    perform(batches, batches.exchange(2))
+    perform(batches, batches.exchange(2))
+    batches.close()
+    assert rows() == [("done", 1)] * 4
+
+
+@pytest.mark.parametrize("moment", ["before", "behind"])
+def test_an_end_whose_answer_was_lost_is_recorded_once(
+    batches: Batches, disturb: Callable[[str], None], moment: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    enqueue(2)
+    perform(batches, batches.exchange(2))
+    disturb(moment)
+    with pytest.raises(OperationalError):
+        batches.exchange(0)
+    batches.exchange(0)
+    assert rows() == [("done", 1)] * 2
+    assert {row.version for row in one_offs()} == {2}
+    assert "changed by hand" not in caplog.text
+
+
+def test_the_end_is_recorded_even_if_the_database_is_away_for_a_while(
+    batches: Batches, disturb: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    enqueue(1)
+    perform(batches, batches.exchange(1))
+    disturb("before")
+    batches.close()
+    assert rows() == [("done", 1)]
+    assert not locks().exists()
+    assert "cannot be recorded, which is tried again" in caplog.text
+
+
+def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
+    batches: Batches, caplog: pytest.LogCaptureFixture
+) -> None:
+    enqueue(2)
+    claimed = batches.exchange(1)
+    assert clear(lock("django_singlejob.worker.1"), force=True)
+    assert rows() == [("waiting", 1), ("waiting", 0)]
+    perform(batches, claimed)
+    assert batches.exchange(1) == []
+    assert rows() == [("waiting", 1), ("waiting", 0)]
+    assert "somebody else runs it again" in caplog.text
+    again = batches.exchange(2)
+    perform(batches, again)
+    batches.close()
+    assert rows() == [("done", 2), ("done", 1)]
+
+
+def test_a_lock_that_was_deleted_by_hand_is_missed(batches: Batches) -> None:
+    enqueue(2)
+    claimed = batches.exchange(1)
+    locks().all().delete()
+    with suppress(LeaseLost):
+        claimed[0].lease.renew()  # as the next heartbeat does
+    perform(batches, claimed)
+    assert batches.exchange(2) == []
+    perform(batches, batches.exchange(2))
+    batches.close()
+    assert rows() == [("in_progress", 1), ("done", 1)]
+    assert one_offs().abandon_orphans("gone") == 1
+    assert rows() == [("waiting", 1), ("done", 1)]
+
+
+def test_a_lease_that_could_not_be_proven_for_a_while_is_proven_again(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(2)
+    claimed = batches.exchange(1)
+    perform(batches, claimed)
+    monkeypatch.setattr(claimed[0].lease, "is_private", False)
+    monkeypatch.setattr(claimed[0].lease, "_proven_at", float("-inf"))
+    assert claimed[0].lease.lost
+    perform(batches, batches.exchange(1))
+    batches.close()
+    assert rows() == [("done", 1)] * 2
+
+
+def test_one_that_is_interrupted_is_given_back(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(number: int) -> None:
+        raise JobInterrupted
+
+    monkeypatch.setattr(app_tasks(), "body", interrupt)
+    enqueue(1)
+    perform(batches, batches.exchange(1))
+    batches.close()
+    assert rows() == [("waiting", 0)]
+
+
+def test_what_the_database_does_not_take_of_one_keeps_no_other_from_being_recorded(
+    batches: Batches, caplog: pytest.LogCaptureFixture
+) -> None:
+    enqueue(3)
+    perform(batches, batches.exchange(3))
+    poisoned = batches._performed[1]
+    batches._performed[1] = poisoned._replace(result={**poisoned.result, "queue_name": None})
+    enqueue(1)
+    perform(batches, batches.exchange(1))
+    batches.close()
+    assert rows() == [("done", 1), ("failed", 1), ("done", 1), ("done", 1)]
+    assert one_offs().get(status="failed").error.startswith("IntegrityError: ")
+    assert "cannot be recorded as it is" in caplog.text
+
+
+def test_results_that_are_equal_are_not_the_same(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [True, 1, 1.0, None, None]
+    monkeypatch.setattr(app_tasks(), "body", lambda number: results[number])
+    enqueue(5)
+    perform(batches, batches.exchange(5))
+    batches.close()
+    assert [repr(row.result) for row in one_offs().order_by("pk")] == [repr(result) for result in results]
+
+
+def test_one_that_has_not_begun_when_the_lease_is_lost_burns_no_attempt(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(1)
+    claimed = batches.exchange(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(claimed[0].lease, "is_private", False)
+        patch.setattr(claimed[0].lease, "_proven_at", float("-inf"))
+        perform(batches, claimed)
+    batches.exchange(0)
+    assert rows() == [("waiting", 0)]
+
+
+def too_deep(value: object = 1) -> object:
+    for _ in range(31):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("result", "complaint"),
+    [
+        (too_deep(), "is nested deeper than 30 levels"),
+        ("x" * 1_000_000, "the result has more than 1,000,000 characters as JSON"),
+        ([b"x"], r"the result[0] is b'x', of the type bytes, which is no JSON"),
+    ],
+)
+def test_a_result_that_cannot_be_kept_is_a_failure(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch, result: object, complaint: str
+) -> None:
+    monkeypatch.setattr(app_tasks(), "body", lambda number: result)
+    enqueue(1)
+    perform(batches, batches.exchange(1))
+    batches.close()
+    row = one_offs().get()
+    assert (row.status, row.result, row.error_class) == ("failed", None, "builtins.TypeError")
+    assert row.error.startswith("TypeError: The task has run, but the result")
+    assert complaint in row.error
+
+
+def app_tasks() -> Any:
+    return import_module("tests.app.tasks")
+
+
+def test_nor_does_it_claim(batches: Batches) -> None:
+    enqueue(2)
+    claimed = batches.exchange(1)
+    assert clear(lock("django_singlejob.worker.1"), force=True)
+    assert batches.exchange(1) == []
+    assert set(one_offs().values_list("status", flat=True)) == {"waiting"}
+    perform(batches, claimed)
+
+
+def test_nobody_ends_what_somebody_else_has_begun_since(batches: Batches) -> None:
+    enqueue(1)
+    ours = batches.exchange(1)
+    one_offs().update(status="waiting")  # by hand
+    other = Batches()
+    theirs = other.exchange(1)
+    perform(batches, ours)
+    batches.exchange(0)
+    assert rows() == [("in_progress", 2)]
+    perform(other, theirs)
+    other.close()
+    assert rows() == [("done", 2)]
+
+
+def test_nor_what_it_has_begun_once_more_itself(batches: Batches) -> None:
+    enqueue(1)
+    former = batches.exchange(1)
+    one_offs().update(status="waiting")  # by hand
+    latter = batches.exchange(1)
+    perform(batches, former)
+    batches.exchange(0)
+    assert rows() == [("in_progress", 2)]
+    perform(batches, latter)
+    batches.exchange(0)
+    assert rows() == [("done", 2)]
+
+
+def test_what_somebody_has_claimed_since_it_was_seen_cannot_be_claimed(batches: Batches) -> None:
+    enqueue(2)
+    seen = list(one_offs().waiting())
+    claimed = batches.exchange(1)
+    assert not one_offs().claim_locked(seen[:1], uuid4(), this_process())
+    assert {row.token for row in one_offs().in_progress()} == {claimed[0].row.token}
+    assert not one_offs().claim_locked(seen, uuid4(), this_process())
+    perform(batches, claimed)
+
+
+def test_one_that_was_changed_by_hand_meanwhile_is_told_of(batches: Batches, caplog: pytest.LogCaptureFixture) -> None:
+    enqueue(2)
+    perform(batches, batches.exchange(2))
+    one_offs().filter(pk=OneOffJob.objects.earliest("pk").pk).update(status="cancelled")
+    batches.exchange(0)
+    assert rows() == [("cancelled", 1), ("done", 1)]
+    assert "was changed by hand while it ran" in caplog.text
+
+
+def test_of_several_priorities_the_highest_are_claimed_first(batches: Batches) -> None:
+    for priority in (0, 5, -100, 100, 5):
+        enqueue(1, priority=priority)
+    claimed = batches.exchange(4)
+    assert [row.priority for row, *_ in claimed] == [100, 5, 5, 0]
+    perform(batches, claimed)
+
+
+def test_those_of_a_higher_priority_that_are_for_later_hold_up_nobody(batches: Batches) -> None:
+    enqueue(2, priority=5)
+    one_offs().update(run_after=OneOffJob.objects.earliest("pk").created_at + timedelta(hours=1))
+    enqueue(2)
+    claimed = batches.exchange(4)
+    assert [row.priority for row, *_ in claimed] == [0, 0]
+    perform(batches, claimed)
