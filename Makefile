@@ -1,13 +1,15 @@
 # `make demo` and `make test` need nothing but make and python3 >= 3.11: each target installs what it uses into .venv.
 comma := ,
 PYTHON := .venv/bin/python
-PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal
+PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal --ignore=tests/browser
+# After the others: browsers take the processor from tests that count seconds.
+BROWSE := $(PYTHON) -m pytest -n 2 --dist worksteal tests/browser
 MANAGE := $(PYTHON) example_project/manage.py
 MYSQL := $(findstring mysql,$(DATABASE_URL) $(MYSQL_URL))
 EXTRAS := postgres$(addprefix $(comma),$(MYSQL))
 INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 
-.PHONY: demo serve test test-all lint format bench chaos docs
+.PHONY: demo serve test test-all lint format bench chaos pictures docs
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -21,6 +23,9 @@ test: $(INSTALLED)-test
 	$(PYTEST) --database sqlite
 	$(PYTEST) --database postgresql
 	$(if $(MYSQL_URL),$(PYTEST) --database mysql)
+	$(BROWSE) --database sqlite
+	$(BROWSE) --database postgresql
+	$(if $(MYSQL_URL),$(BROWSE) --database mysql)
 
 test-all:
 	$(if $(MYSQL_URL),,$(error Set MYSQL_URL, for example to mysql://root@127.0.0.1:3306/test: test-all demands MariaDB or MySQL too))
@@ -41,6 +46,9 @@ bench: $(INSTALLED)-bench
 
 chaos: $(INSTALLED)-test
 	$(PYTHON) -m tests.chaos
+
+pictures: $(INSTALLED)-test
+	SINGLEJOB_PICTURES=docs/images $(PYTHON) -m pytest --database sqlite tests/browser/test_looks.py
 
 docs: $(INSTALLED)-docs
 	.venv/bin/zensical build --clean --strict
