@@ -1,7 +1,8 @@
 """The one database that holds the locks: short durable transactions on it, and what its errors mean."""
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 
 from django.apps import apps
@@ -81,10 +82,48 @@ def durable(
     """A transaction of its own, which is on the disk once it is committed, and holds up nobody for ever."""
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
-    with transaction.atomic(using=alias, durable=True):
+    # One that may wait for as long as it takes is a fenced one, and lasts as long as the job likes.
+    turns = nullcontext() if lock_timeout is None else in_turn(alias)
+    with turns, transaction.atomic(using=alias, durable=True):
         if connection.vendor == "postgresql" and is_outermost:
             _limit(connection, lock_timeout, idle_timeout)
         yield
+
+
+class _Turnstile:
+    """Lets the threads of this process through one by one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def passed(self, patience: timedelta) -> Iterator[None]:
+        """Wait for one's turn, but no longer than that."""
+        lock = self._lock
+        is_ours = lock.acquire(timeout=patience.total_seconds())
+        if not is_ours:
+            # Who is inside may never leave: interrupted in between, or a thread of the process we were forked from.
+            self._lock = threading.Lock()
+        try:
+            yield
+        finally:
+            if is_ours:
+                lock.release()
+
+
+_turnstile = _Turnstile()
+
+
+def in_turn(alias: str) -> AbstractContextManager[None]:
+    """The writes of this process come one after the other inside, on SQLite.
+
+    SQLite keeps no queue: whoever waits asks again, and the longer they have waited the less often. Where many threads
+    write, one of them may starve, and its lease expire.
+    """
+    connection = connections[alias]
+    if connection.vendor != "sqlite" or connection.in_atomic_block:
+        return nullcontext()
+    return _turnstile.passed(LOCK_TIMEOUT)
 
 
 def _limit(connection: BaseDatabaseWrapper, lock_timeout: timedelta | None, idle_timeout: timedelta) -> None:

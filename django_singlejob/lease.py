@@ -150,7 +150,8 @@ class Lease:
 
     def _beat(self) -> bool:
         sent_at = local_now()
-        is_kept = locks().renew(self.name, self.token, self.grant.duration)
+        with database.in_turn(database.alias()):
+            is_kept = locks().renew(self.name, self.token, self.grant.duration)
         if is_kept:
             self._proven_at = max(self._proven_at, sent_at)
         else:

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
+from functools import partial
+from threading import Event
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import Error, connection, connections, transaction
 
 from django_singlejob import UnsafeTransaction
+from django_singlejob.clock import local_now
 from django_singlejob.database import (
+    LOCK_TIMEOUT,
     _milliseconds,
     alias,
     closed_if_abandoned,
     durable,
+    in_turn,
     is_private,
     refuse_open_transaction,
     roll_back,
 )
 from django_singlejob.models import JobStatus
 from django_singlejob.querysets import gates
-from tests.contract.acts import in_thread
+from tests.contract.acts import closing, in_thread, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_django import Settings
+
+    from django_singlejob import Lease
 
 SECOND = timedelta(seconds=1)
 
@@ -170,3 +179,91 @@ def test_mysql_that_went_away_is_no_error(is_noticed: bool) -> None:
 def test_the_others_need_no_such_limit(django_assert_num_queries: Callable[..., Any]) -> None:
     with django_assert_num_queries(0), closed_if_abandoned("default", SECOND):
         pass
+
+
+# --- turns, which SQLite does not keep
+
+
+def write_until(stop: Event) -> int:
+    """How often one of many got through."""
+    count = 0
+    while not stop.is_set():
+        with durable("default"):
+            gates().knock("a")
+        sleep(0.001)
+        count += 1
+    return count
+
+
+@pytest.mark.on_database("sqlite")
+def test_of_many_threads_that_write_none_starves() -> None:
+    gates().remember("a")
+    stop = Event()
+    with ThreadPoolExecutor(20) as pool:
+        futures = [pool.submit(write_until, stop) for _ in range(20)]
+        sleep(2)
+        stop.set()
+    counts = [future.result() for future in futures]
+    assert max(counts) < 2 * min(counts)
+
+
+def waits_for_its_turn(write: Callable[[], object]) -> bool:
+    with ThreadPoolExecutor() as pool:
+        with in_turn("default"):
+            writing = pool.submit(closing, write)
+            _, waiting = wait([writing], timeout=0.3)
+        writing.result()
+    return bool(waiting)
+
+
+def take_and_release() -> None:
+    take().release()
+
+
+@pytest.mark.on_database("sqlite")
+def test_what_waits_for_its_turn() -> None:
+    lease = take()
+    assert waits_for_its_turn(lease.renew)
+    assert waits_for_its_turn(lease.release)
+    assert waits_for_its_turn(take_and_release)
+
+
+def fenced(lease: Lease) -> None:
+    with lease.atomic():
+        pass
+
+
+@pytest.mark.on_database("sqlite")
+def test_a_fenced_transaction_waits_for_none_since_it_lasts_as_long_as_the_job_likes() -> None:
+    lease = take()
+    assert not waits_for_its_turn(partial(fenced, lease))
+    lease.release()
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_where_the_server_lets_them_queue_they_do_not() -> None:
+    assert not waits_for_its_turn(take_and_release)
+
+
+@pytest.mark.on_database("sqlite")
+def test_who_never_ends_their_turn_is_waited_for_once() -> None:
+    gates().remember("a")
+    lost = in_turn("default")
+    lost.__enter__()
+    begun_at = local_now()
+    for _ in range(3):
+        with durable("default"):
+            gates().knock("a")
+    assert LOCK_TIMEOUT <= timedelta(seconds=local_now() - begun_at) < 2 * LOCK_TIMEOUT
+
+
+@pytest.mark.on_database("sqlite")
+def test_who_comes_back_late_ends_nobody_elses_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_singlejob.database.LOCK_TIMEOUT", timedelta(0))
+    late = in_turn("default")
+    late.__enter__()
+    with in_turn("default"):
+        pass
+    late.__exit__(None, None, None)
+    monkeypatch.undo()
+    assert waits_for_its_turn(take_and_release)
