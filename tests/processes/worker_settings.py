@@ -6,4 +6,4 @@ from datetime import timedelta
 
 from tests.settings import *  # noqa: F403
 
-SINGLEJOB = {"LEASE": timedelta(seconds=3)}
+SINGLEJOB = {"LEASE": timedelta(seconds=5)}
