@@ -200,7 +200,7 @@ def test_of_many_threads_that_write_none_starves() -> None:
     gates().remember("a")
     stop = Event()
     with ThreadPoolExecutor(20) as pool:
-        futures = [pool.submit(write_until, stop) for _ in range(20)]
+        futures = [pool.submit(closing, write_until, stop) for _ in range(20)]
         sleep(2)
         stop.set()
     counts = [future.result() for future in futures]
