@@ -34,8 +34,8 @@ def bars(svg: str) -> list[tuple[int, int, str]]:
     """Where each bar of a sparkline stands, how high it is, and its class; from left to right."""
     found = []
     for path, name in re.findall(r'<path d="([^"]*)" class="([^"]*)"></path>', svg):
-        shapes = re.findall(r"M(\d+) 24v-(\d+)h4v\2z", path)
-        assert "".join(f"M{x} 24v-{height}h4v{height}z" for x, height in shapes) == path
+        shapes = re.findall(r"M(\d+) 24v-(\d+)h3v\2z", path)
+        assert "".join(f"M{x} 24v-{height}h3v{height}z" for x, height in shapes) == path
         found += [(int(x), int(height), name) for x, height in shapes]
     return sorted(found)
 
@@ -44,12 +44,12 @@ def test_the_bars_of_a_sparkline_are_as_high_as_the_runs_were_long() -> None:
     svg = sparkline([ran(10), ran(5, "failed"), ran(0, "interrupted"), ran(None, "running"), ran(10, "abandoned")])
     assert bars(svg) == [
         (0, 24, "singlejob-good"),
-        (5, 13, "singlejob-bad"),
-        (10, 3, "singlejob-warn"),
-        (15, 3, "singlejob-busy"),
-        (20, 24, "singlejob-bad"),
+        (4, 13, "singlejob-bad"),
+        (8, 3, "singlejob-warn"),
+        (12, 3, "singlejob-busy"),
+        (16, 24, "singlejob-bad"),
     ]
-    assert 'width="25" height="24"' in svg
+    assert 'width="20" height="24"' in svg
 
 
 @pytest.mark.parametrize("runs", [[], [ran(None)], [ran(0)], [ran(0), ran(None)]])

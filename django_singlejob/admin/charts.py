@@ -16,7 +16,7 @@ from django_singlejob.conf import ZERO
 from django_singlejob.history import PastRun
 
 SPARKLINE_HEIGHT = 24
-SPARKLINE_STEP = 5
+SPARKLINE_STEP = 4
 LEAST_HEIGHT = 3
 PLOT_HEIGHT = 160
 # There is room for so many: of one run alone the bar is not as wide as the page.
@@ -34,7 +34,7 @@ def sparkline(runs: Sequence[PastRun]) -> SafeString:
     # A path for each colour: a list has thousands of bars, and to write an element for each takes longer than the rest.
     bars: dict[str, str] = {}
     for index, (run, height) in enumerate(zip(runs, heights, strict=True)):
-        bar = f"M{index * SPARKLINE_STEP} {SPARKLINE_HEIGHT}v-{height}h4v{height}z"
+        bar = f"M{index * SPARKLINE_STEP} {SPARKLINE_HEIGHT}v-{height}h3v{height}z"
         bars[tone(run.status)] = bars.get(tone(run.status), "") + bar
     paths = format_html_join("", '<path d="{1}" class="singlejob-{0}"></path>', bars.items())
     return format_html(

@@ -100,7 +100,7 @@ def _row(health: Health) -> Any:
 class JobStatusAdmin(ReadOnlyAdmin):
     change_list_template = "admin/django_singlejob/jobstatus/change_list.html"
     change_form_template = "admin/django_singlejob/jobstatus/change_form.html"
-    list_display = ["name", "state", "last_run", "last_durations", "mean", "next_slot_at", "schedule_in_words"]
+    list_display = ["name", "state", "last_run", "last_durations", "next_slot_at"]
     list_filter = [StateFilter]
     search_fields = ["name"]
     search_help_text = _("A part of the job's name.")
@@ -141,21 +141,14 @@ class JobStatusAdmin(ReadOnlyAdmin):
     def last_run(self, row: Any) -> str:
         return last_run(row.recent[-1], row.now) if row.recent else NOTHING
 
-    @admin.display(description=_("next slot"))
-    def next_slot_at(self, row: Any) -> str:
-        return moment(row.next_slot, row.now, _zone(row)) if row.next_slot else NOTHING
-
-    @admin.display(description=_("schedule"))
-    def schedule_in_words(self, row: Any) -> str:
-        return str(row.health.schedule)
-
-    @admin.display(description=_("mean"))
-    def mean(self, row: JobStatus) -> str:
-        return duration(row.mean_duration)
-
     @admin.display(description=_("last durations"))
     def last_durations(self, row: Any) -> str:
-        return sparkline(row.recent) if row.recent else ""
+        mean = gettext("mean %s") % duration(row.mean_duration) if row.mean_duration else ""
+        return noted(sparkline(row.recent) if row.recent else NOTHING, mean)
+
+    @admin.display(description=_("next slot"))
+    def next_slot_at(self, row: Any) -> str:
+        return noted(moment(row.next_slot, row.now, _zone(row)), row.health.schedule)
 
     # --- the page of a job
 
