@@ -132,6 +132,15 @@ def test_what_is_known_of_the_last_runs_is_shown(admin_client: Client, nightly: 
     assert page_of("jobrun", last_run("hourly").pk) in Page(shown(admin_client, page_of("jobstatus", "hourly"))).links
 
 
+def test_what_it_is_expected_to_do_is_shown(admin_client: Client) -> None:
+    gates().remember("hourly")
+    due = DBNow() + HOUR + 1.5 * MINUTE
+    gates().update(schedule="5 * * * *", time_zone="UTC", next_slot=due, mean_duration=7 * MINUTE)
+    page = shown(admin_client, list_of("jobstatus"))
+    for text in "in 1\xa0h\xa01\xa0min", "At minute 5 of every hour", "mean 7\xa0min\xa00\xa0s":
+        assert text in page
+
+
 # --- the page
 
 
