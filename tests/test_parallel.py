@@ -354,6 +354,15 @@ def test_nor_what_it_has_begun_once_more_itself(batches: Batches) -> None:
     assert rows() == [("done", 2)]
 
 
+def test_nor_what_is_under_another_token_by_now(batches: Batches) -> None:
+    enqueue(1)
+    claimed = batches.exchange(1)
+    one_offs().update(token=uuid4())  # by hand
+    perform(batches, claimed)
+    batches.exchange(0)
+    assert rows() == [("in_progress", 1)]
+
+
 def test_what_somebody_has_claimed_since_it_was_seen_cannot_be_claimed(batches: Batches) -> None:
     enqueue(2)
     seen = list(one_offs().waiting())

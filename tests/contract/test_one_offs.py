@@ -283,6 +283,17 @@ def test_one_that_was_done_or_cancelled_since_it_was_seen_is_not_run() -> None:
     assert is_free("mail")
 
 
+def test_nor_one_that_waits_again_since_for_what_was_seen_of_it_is_the_past() -> None:
+    job = mailing()
+    seen = job.enqueue()
+    assert one_offs().cancel() == one_offs().retry() == 1
+    assert runner.run(job, trigger="one_off", one_off=seen).reason == Reason.ALREADY_RAN
+    assert statuses() == [("waiting", 0)]
+    assert is_free("mail")
+    ticked()
+    assert statuses() == [("done", 1)]
+
+
 def test_a_paused_job_keeps_its_one_offs() -> None:
     job = mailing()
     job()
