@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
@@ -18,11 +18,11 @@ from django.db import Error, models
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob import database
-from django_singlejob.clock import DBNow, backoff, local_now
+from django_singlejob.clock import DBNow, backoff, local_now, since, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DatabaseUnreachable, SingleJobError
 from django_singlejob.holder import Holder
-from django_singlejob.interrupt import is_told_to_end
+from django_singlejob.interrupt import is_told_to_end, signals_let_in
 from django_singlejob.lease import Grant, Lease
 from django_singlejob.leftovers import announce, forget, give_back
 from django_singlejob.memory import begun, follow, is_followed, pass_by, tell
@@ -31,7 +31,7 @@ from django_singlejob.queue import one_offs
 from django_singlejob.signals import lock_taken_over
 from django_singlejob.slots import Misfires, Policy, claim, reach
 from django_singlejob.timetable import latest_slot
-from django_singlejob.watch import Watch, bury
+from django_singlejob.watch import LONGEST_STAY, LONGEST_WATCH, WATCHED_INTERVALS, Watch, bury, disagreement, silence
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus, OneOffJob
@@ -42,7 +42,7 @@ logger = logging.getLogger("django_singlejob")
 # For how long it is tried again while others are in the way, or the database does not answer. Seconds.
 PERSEVERANCE = 5.0
 # However long the lease: whoever wants the lock of a dead holder watches for two intervals.
-LONGEST_INTERVAL = timedelta(minutes=1)
+LONGEST_INTERVAL = LONGEST_STAY / WATCHED_INTERVALS
 
 
 class Reason(models.TextChoices):
@@ -53,6 +53,7 @@ class Reason(models.TextChoices):
     NOT_DUE = "not_due", _("not due")
     ALREADY_RAN = "already_ran", _("already ran")
     INTERRUPTED = "interrupted", _("told to end before it began")
+    UNDECIDED = "undecided", _("undecided")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +94,24 @@ class Terms:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The lock was not granted. ``lock``: the row that was in the way, if one was. ``next_slot``: when it is due."""
+    """The lock was not granted.
+
+    Attributes:
+        reason: why not.
+        lock: the row that was in the way; ``None``: none was.
+        next_slot: when the job is due, if it is not now.
+        detail: what was tried, if it could not be decided whether the lock is free.
+    """
 
     reason: Reason
     lock: "JobLock | None" = None
     next_slot: datetime | None = None
+    detail: str = ""
+
+    @property
+    def may_be_held(self) -> bool:
+        """Whether somebody else holds the lock, as far as that is known: it may be free in a moment."""
+        return self.reason in (Reason.HELD, Reason.UNDECIDED)
 
 
 def acquire(terms: Terms) -> Lease | Refusal:
@@ -107,7 +121,7 @@ def acquire(terms: Terms) -> Lease | Refusal:
     """
     attempt = Attempt(terms)
     while isinstance(answer := attempt.ask(), float):
-        time.sleep(answer)
+        attempt.wait(answer)
     return answer
 
 
@@ -151,6 +165,8 @@ class Attempt:
         self.terms = terms
         self.token = uuid.uuid4()
         self._watch = Watch()
+        self._longest_pause = float("inf")
+        self._suspected_since: float | None = None
         self._give_up_at = local_now() + terms.wait.total_seconds()
         self._trouble_since: float | None = None
         self._pauses = backoff()
@@ -168,7 +184,7 @@ class Attempt:
             if not self._is_in_doubt:
                 forget(self.token)
             raise
-        except Exception:
+        except BaseException:
             # It may have come behind a COMMIT, as a Ctrl-C inside one does.
             give_back(self.token)
             raise
@@ -177,14 +193,26 @@ class Attempt:
         if is_told_to_end() and not self._is_final(answer):
             answer = Refusal(Reason.INTERRUPTED)
         if not self._is_final(answer):
-            return next(self._pauses)
+            return min(next(self._pauses), self._longest_pause)
+        self._leave_nothing()
+        return answer
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is time to ask again. Nothing is granted meanwhile, so whatever a signal raises may come."""
+        try:
+            with signals_let_in():
+                time.sleep(seconds)
+        except BaseException:
+            self._leave_nothing()
+            raise
+
+    def _leave_nothing(self) -> None:
         if self._is_in_doubt:
             give_back(self.token)
         forget(self.token)
-        return answer
 
     def _is_final(self, answer: "Refusal | _Again") -> TypeGuard[Refusal]:
-        return isinstance(answer, Refusal) and (answer.reason != Reason.HELD or self._is_patience_over)
+        return isinstance(answer, Refusal) and (self._is_patience_over or not answer.may_be_held)
 
     @property
     def _is_patience_over(self) -> bool:
@@ -209,8 +237,6 @@ class Attempt:
         if database.is_connection_lost(error) and not database.is_private(alias):
             # Whether we were granted the lock is open; the next look at its row tells, for it knows our token.
             database.drop(alias)
-            # Nor could a holder send heartbeats meanwhile.
-            self._watch = Watch()
         elif not database.is_transient(error) and not database.is_duplicate(error):
             raise error
 
@@ -218,25 +244,39 @@ class Attempt:
         """It goes on for too long. An attempt that cannot be decided is never "acquired"."""
         if error and database.is_duplicate(error):
             raise error
-        if error and database.is_connection_lost(error) and self._is_patience_over:
+        if error and not database.is_undone(error) and self._is_patience_over:
             raise DatabaseUnreachable(
                 f"The database does not answer, so {self.terms.own_name!r} was not run: {error}"
             ) from error
-        return Refusal(Reason.HELD)
+        obstacle = f"others were in the way each time ({error})" if error else "others were changing its rows each time"
+        return Refusal(Reason.UNDECIDED, detail=f"it was tried for {PERSEVERANCE:.0f} seconds, and {obstacle}")
 
     def _ask(self) -> Lease | Refusal | _Again:
         lock = locks().seen(self.terms.name)
-        if lock and not lock.is_stale and lock.token != self.token:
+        is_ours = lock is not None and lock.token == self.token
+        left = self._watch.look(lock) if lock and not is_ours else ZERO
+        if lock and left is None:
+            self._suspected_since, self._longest_pause = None, float("inf")
             return Refusal(Reason.HELD, lock)
         sight = self._look(lock)
-        if lock and lock.token == self.token:
+        if lock and is_ours:
             return self._adopt(lock, sight)
         start = self._start(sight)
         if not isinstance(start, _Start):
             return start
-        if lock and not self._watch.is_over(lock):
-            return _Again.WATCHING
+        if lock and left:
+            return self._watch_on(lock, left)
         return self._grant(sight, start) or _Again.RACED
+
+    def _watch_on(self, lock: "JobLock", left: timedelta) -> Refusal | _Again:
+        self._longest_pause = self._watch.pause(lock)
+        self._suspected_since = self._suspected_since or local_now()
+        if left > LONGEST_STAY:
+            return Refusal(Reason.UNDECIDED, lock, detail=disagreement(lock))
+        if since(self._suspected_since) > LONGEST_WATCH:
+            detail = f"each look at the lock takes longer than its heartbeat interval, {lock.heartbeat_interval}"
+            return Refusal(Reason.UNDECIDED, lock, detail=detail)
+        return _Again.WATCHING
 
     def _look(self, lock: "JobLock | None") -> _Sight:
         names = {self.terms.name, self.terms.own_name}
@@ -291,7 +331,7 @@ class Attempt:
 
     def _compare_clocks(self, database_now: datetime) -> None:
         """A lone server whose clock is off by just the tolerance would fire for no slot at all."""
-        error = datetime.now(UTC) - database_now
+        error = utc_now() - database_now
         if self.terms.early and abs(error) > options().slot_tolerance / 2 and not self._is_warned:
             self._is_warned = True
             logger.warning(
@@ -322,14 +362,14 @@ class Attempt:
     def _grant(self, sight: _Sight, start: _Start) -> Lease | Refusal | None:
         """``None``: somebody was faster, look again; nothing was written."""
         alias = database.alias()
-        asked_at = local_now()
+        asked_at, sent_at = local_now(), database.sent_now()
         facts = {"slot": start.slot, "attempt": start.attempt}
         with database.durable(alias):
             if not self._pass_gates(sight, start):
                 database.roll_back(alias)
                 return None
             facts["run_id"] = self._record_run(sight, **facts)
-            if not self._insert_or_take_over(sight.lock, self._row(**facts)):
+            if not self._insert_or_take_over(sight.lock, self._row(sent_at=sent_at, **facts)):
                 database.roll_back(alias)
                 return None
             if not self._claim():
@@ -340,7 +380,8 @@ class Attempt:
         lease = Lease(self._granted(sight, asked_at=asked_at, **facts))
         tell(self.terms.own_name, start.misfires)
         if sight.lock:
-            logger.warning("The lock %r was taken over: its holder (%s) is dead.", self.terms.name, sight.lock.holder)
+            former = f"{sight.lock.holder}. {silence(sight.lock)}"
+            logger.warning("The lock %r was taken over from %s.", self.terms.name, former)
             lock_taken_over.send_robust(sender=self.terms.name, lease=lease, lock=sight.lock)
         return lease
 
@@ -360,11 +401,13 @@ class Attempt:
         if self.terms.job_name and is_own and sight.lock is None:
             passed = {"fence": sight.gate.fence + 1, "token": self.token}
             return self._begin(gates().unchanged(sight.gate), sight, start, passed)
+        if sight.lock and not gates().is_at_hand(sight.gate.name):
+            return False  # somebody is inside a fenced transaction: MySQL would wait for it for almost a minute
         if not gates().pass_through(sight.gate, self.token):
             return False
         if sight.lock:
             # Before the start, since both change what is known of the job. If its holder lives, it is rolled back.
-            bury(sight.lock, f"The holder died; {self.terms.holder.hostname} took the lock over.")
+            bury(sight.lock, f"{silence(sight.lock)}; {self.terms.holder.hostname} took the lock over.")
         if not self.terms.job_name:
             return True
         if is_own:
@@ -416,7 +459,8 @@ class Attempt:
     def _adopt(self, lock: "JobLock", sight: _Sight) -> Lease | _Again:
         """Our COMMIT was carried out, though its answer was lost."""
         asked_at = local_now()
-        if sight.gate.token != self.token or not locks().renew(lock.name, self.token, self.terms.lease):
+        sent_at = database.sent_now()
+        if sight.gate.token != self.token or not locks().renew(lock.name, self.token, self.terms.lease, sent_at):
             return _Again.RACED
         grant = self._granted(sight, asked_at=asked_at, run_id=lock.run_id, attempt=lock.attempt, slot=lock.slot)
         return Lease(replace(grant, fence=sight.gate.fence))

@@ -22,6 +22,14 @@ if django.VERSION >= (6, 0):
 
 # Shorter leases are for tests.
 SHORT_LEASE = timedelta(seconds=6)
+# Without these the drivers wait for many minutes. Seconds, but for tcp_user_timeout: milliseconds.
+# InnoDB lets a statement wait for a row for 50 seconds, and read_timeout must be longer.
+TIMEOUTS = {
+    "postgresql": {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5},
+    "mysql": {"connect_timeout": 5, "read_timeout": 60, "write_timeout": 60},
+}
+# Options that name a file with more of them, or that need no network.
+ELSEWHERE = {"service", "read_default_file", "unix_socket"}
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
@@ -147,7 +155,7 @@ def _required(func: Callable[..., Any]) -> list[str]:
 
 
 def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E006: the database is there. E007, W001, W002: see ``_database_problems``."""
+    """E006: the database is there. E007, W001, W002, W007: see ``_database_problems``."""
     try:
         alias = database.alias()
     except ImproperlyConfigured:
@@ -186,6 +194,29 @@ def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[
             hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': ...}} to twice your threads.",
             id="singlejob.W002",
         )
+    if missing := _missing_timeouts(connection):
+        settings = ", ".join(f"{name}={value}" for name, value in missing.items())
+        yield CheckWarning(
+            f"The database {alias!r} is reached over a network, without {', '.join(missing)}: if the network goes "
+            "silent, whatever waits for an answer hangs for many minutes.",
+            hint=f"DATABASES[{alias!r}].setdefault('OPTIONS', {{}}).update({settings})",
+            id="singlejob.W007",
+        )
+
+
+def _missing_timeouts(connection: BaseDatabaseWrapper) -> dict[str, int]:
+    """Those that the driver needs so as not to wait for ever, with values to begin with."""
+    options = connection.settings_dict.get("OPTIONS", {})
+    is_elsewhere = not ELSEWHERE.isdisjoint(options)
+    if is_elsewhere or not any(map(_is_remote, str(connection.settings_dict.get("HOST", "")).split(","))):
+        return {}
+    wanted = TIMEOUTS.get(connection.vendor, {})
+    return {name: value for name, value in wanted.items() if name not in options}
+
+
+def _is_remote(host: str) -> bool:
+    # A socket, as a file or in the abstract namespace; or this machine.
+    return not host.startswith(("/", "@")) and host not in ("", "localhost", "127.0.0.1", "::1")
 
 
 def _pool_size(pool: Any) -> float:

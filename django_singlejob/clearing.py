@@ -2,84 +2,98 @@
 
 import time
 from collections.abc import Iterator
-from itertools import islice
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from django.db import Error
 
 from django_singlejob import database
-from django_singlejob.clock import backoff
+from django_singlejob.clock import backoff, local_now, since
+from django_singlejob.conf import ZERO
 from django_singlejob.querysets import gates, locks
 from django_singlejob.signals import lock_taken_over
-from django_singlejob.watch import Watch, bury
+from django_singlejob.watch import LONGEST_STAY, LONGEST_WATCH, Watch, bury
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
 
-TRIES = 10
+# For how long a forced clear is tried again while others are in the way. Seconds.
+PERSEVERANCE = 5.0
 
 
 class Watchman:
-    """Tells the stale locks whose holders are dead, after watching them all for two heartbeat intervals of theirs."""
+    """Tells which holders are dead, after watching all the locks at once. See ``watch`` for what it takes."""
 
     def __init__(self) -> None:
         self._watches: dict[str, Watch] = {}
-        #: The names of the stale locks of which he could not tell yet, and of their jobs.
-        self.watched: set[str] = set()
+        #: The suspected locks of which it cannot be told yet, and for how long that goes on at least.
+        self.undecided: dict[str, tuple[JobLock, timedelta]] = {}
 
     def dead(self) -> list["JobLock"]:
-        """Those of which he can tell by now; to be asked again soon while some are watched."""
-        stale = {lock.name: lock for lock in locks().stale()}
-        self._watches = {name: self._watches.get(name) or Watch() for name in stale}
-        dead = [lock for name, lock in stale.items() if _is_dead(lock, self._watches[name])]
-        watched = [lock for lock in stale.values() if lock not in dead]
-        self.watched = {name for lock in watched for name in (lock.name, lock.job_name)}
-        return dead
+        """The locks whose holders are dead by now. To be asked again after ``pause``."""
+        # The live ones too: when one of them is suspected later on, it is known since when it has not changed.
+        seen = {lock.name: lock for lock in locks().surveyed()}
+        self._watches = {name: self._watches.get(name) or Watch() for name in seen}
+        left = {name: self._watches[name].look(lock) for name, lock in seen.items()}
+        self.undecided = {name: (seen[name], rest) for name, rest in left.items() if rest}
+        return [seen[name] for name, rest in left.items() if rest == ZERO]
+
+    def put_off(self, lock: "JobLock") -> None:
+        """A dead holder's lock could not be cleared, since somebody is at its gate: it is undecided again."""
+        self.undecided[lock.name] = (lock, ZERO)
+
+    @property
+    def watched(self) -> set[str]:
+        """The names of the undecided locks, and of their jobs."""
+        return {name for lock, _ in self.undecided.values() for name in (lock.name, lock.job_name)}
+
+    @property
+    def pause(self) -> float | None:
+        """How soon to look again, in seconds; ``None``: there is nothing that can be told soon."""
+        soon = [lock for lock, rest in self.undecided.values() if rest <= LONGEST_STAY]
+        return min((self._watches[lock.name].pause(lock) for lock in soon), default=None)
 
 
-def dead_locks() -> Iterator["JobLock"]:
-    """The stale locks whose holders are dead, each as soon as that is known."""
-    watchman = Watchman()
-    told = set()
+def dead_locks(watchman: Watchman | None = None) -> Iterator["JobLock"]:
+    """The locks whose holders are dead, each as soon as that is known; until no more can be told soon."""
+    watchman, told, begun_at = watchman or Watchman(), set(), local_now()
     for pause in backoff():
-        time.sleep(pause)
+        time.sleep(pause if watchman.pause is None else min(pause, watchman.pause))
         for lock in watchman.dead():
             if lock.token not in told:
                 told.add(lock.token)
                 yield lock
-        if not watchman.watched:
+        if watchman.pause is None or since(begun_at) > LONGEST_WATCH:
             return
 
 
-def _is_dead(lock: "JobLock", watch: Watch) -> bool:
-    try:
-        return watch.is_over(lock)
-    except Error as error:
-        if not database.is_transient(error):
-            raise
-        return False  # somebody is at its gate, so somebody is alive
-
-
 def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cleared.") -> bool:
-    """End the lease of the row that was seen, and its run. ``False``: it is another one's by now, or its holder lives
-    (``force``: that does not matter), or somebody is inside a fenced transaction on it for seconds. A holder that is
-    alive finds out at its next heartbeat, check or fenced transaction."""
+    """End the lease of the row that was seen, and its run. A holder that is alive finds out at its next heartbeat or
+    fenced transaction.
+
+    ``False``: the row is another one by now; or its holder gave a sign of life, or is inside a fenced transaction
+    (``force``: is inside one for seconds).
+    """
     alias = database.alias()
     database.refuse_open_transaction(alias)
-    for pause in islice(backoff(), TRIES):
+    # Others need not be waited for: what is left alone now is looked at again.
+    give_up_at = local_now() + (PERSEVERANCE if force else 0)
+    for pause in backoff():
         time.sleep(pause)
         try:
             gates().remember(lock.name)
             is_cleared = _clear_once(alias, lock, force=force, error=error)
         except Error as problem:
-            if not database.is_transient(problem):
+            if not database.is_undone(problem):
                 raise
         else:
             if is_cleared:
                 lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
             if is_cleared is not None:
                 return is_cleared
-    return False
+        if local_now() >= give_up_at:
+            return False
+    raise AssertionError("backoff() never ends")
 
 
 def _clear_once(alias: str, lock: "JobLock", *, force: bool, error: str) -> bool | None:

@@ -1,4 +1,5 @@
-"""The two clocks: the database's, which judges every deadline, and this machine's, which only measures spans."""
+"""The clocks: the database's, which judges every deadline, and this machine's two. One measures spans; the other tells
+the time of day, and is never believed alone."""
 
 import random
 import time
@@ -39,6 +40,11 @@ def local_now() -> float:
 def since(start: float) -> timedelta:
     """The time that has passed since ``start``, a value of ``local_now()``."""
     return timedelta(seconds=local_now() - start)
+
+
+def utc_now() -> datetime:
+    """The time of day by this machine's clock. Somebody may set it at any time: no decision rests on it alone."""
+    return datetime.now(UTC)
 
 
 def backoff(first: float = 0.05, most: float = 1.0) -> Iterator[float]:

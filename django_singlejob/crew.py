@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from types import FrameType
 from typing import Generic, NamedTuple, TypeVar
 
@@ -38,8 +38,9 @@ class Crew(Generic[R]):
         self._threads = 0
         # How many errands have been sent that nobody has come back from.
         self._out = 0
-        self._errands: SimpleQueue[Errand[R]] = SimpleQueue()
-        self._returns: SimpleQueue[_Return[R]] = SimpleQueue()
+        # Not SimpleQueue: until CPython 3.12 its get() waits for ever if a signal arrives just as its timeout elapses.
+        self._errands: Queue[Errand[R]] = Queue()
+        self._returns: Queue[_Return[R]] = Queue()
         self._errors: list[BaseException] = []
         self._windows: dict[int, Window] = {}
 
@@ -108,20 +109,27 @@ class Crew(Generic[R]):
     def _work(self) -> None:
         heed_signals()
         pid = os.getpid()
-        # A forked child that comes back from a job has this thread only, and nothing more to do.
-        while os.getpid() == pid:
-            errand = self._next()
-            try:
-                with Window() as window:
-                    self._windows[threading.get_ident()] = window
-                    result = errand(window)
-                self._returns.put(_Return([result]))
-            except BaseException as error:
-                self._returns.put(_Return([], error))
-            finally:
-                self._windows.pop(threading.get_ident(), None)
-            if os.getpid() == pid:  # a child's connections are the parent's
-                tidy_up()
+        while self._work_once(pid):
+            tidy_up()
+
+    def _work_once(self, pid: int) -> bool:
+        """``False``: this is a forked child that has come back from a job. It has this thread only, and nothing more to
+        do: the connections are its parent's, and so may be the thread that has locked the queue."""
+        back = self._carry_out(self._next())
+        if os.getpid() != pid:
+            return False
+        self._returns.put(back)
+        return True
+
+    def _carry_out(self, errand: Errand[R]) -> _Return[R]:
+        try:
+            with Window() as window:
+                self._windows[threading.get_ident()] = window
+                return _Return([errand(window)])
+        except BaseException as error:
+            return _Return([], error)
+        finally:
+            self._windows.pop(threading.get_ident(), None)
 
     def _next(self) -> Errand[R]:
         try:

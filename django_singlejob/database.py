@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.apps import apps
 from django.db import (
@@ -19,6 +19,9 @@ from django.db import (
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from django_singlejob import codes
+from django_singlejob.clock import local_now, utc_now
+from django_singlejob.codes import Meaning
 from django_singlejob.conf import options
 from django_singlejob.exceptions import UnsafeTransaction
 
@@ -26,6 +29,7 @@ from django_singlejob.exceptions import UnsafeTransaction
 LOCK_TIMEOUT = timedelta(seconds=2)
 # A process that is stopped in the middle of a short transaction holds up the others no longer than this.
 IDLE_TIMEOUT = timedelta(seconds=10)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What MySQL takes, in seconds.
 LONGEST_WAIT_TIMEOUT = 31_536_000
 
@@ -35,11 +39,35 @@ def alias() -> str:
     return options().database or router.db_for_write(apps.get_model("django_singlejob", "JobLock"))
 
 
+def is_on_one_host(alias: str) -> bool:
+    """Whether the database and all that use it are on one machine, and so share its clocks."""
+    return connections[alias].vendor == "sqlite"
+
+
+def sent_now() -> datetime:
+    """The time by the sender's clock, as it goes with a heartbeat: the time of day. On one host everybody shares the
+    clock that never steps; there it is that, counted from 1970."""
+    return EPOCH + timedelta(seconds=local_now()) if is_on_one_host(alias()) else utc_now()
+
+
 def is_private(alias: str) -> bool:
     """Whether no other thread or process can see what this one writes: in a ``TestCase``, in an in-memory database."""
     connection = connections[alias]
     is_in_memory = getattr(connection, "is_in_memory_db", lambda: False)
     return connection.in_atomic_block or is_in_memory()
+
+
+def has_one_writer(alias: str) -> bool:
+    """Whether an open transaction that has written keeps everybody else from writing, in any table."""
+    return connections[alias].vendor == "sqlite"
+
+
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction is open, as SQLite's own driver sees it. May be asked by any thread."""
+    try:
+        return connection.connection is not None and connection.connection.in_transaction
+    except connection.Database.ProgrammingError:  # type: ignore[attr-defined]  # it was closed
+        return False
 
 
 def refuse_open_transaction(alias: str) -> None:
@@ -85,9 +113,33 @@ def durable(
     # One that may wait for as long as it takes is a fenced one, and lasts as long as the job likes.
     turns = nullcontext() if lock_timeout is None else in_turn(alias)
     with turns, transaction.atomic(using=alias, durable=True):
-        if connection.vendor == "postgresql" and is_outermost:
-            _limit(connection, lock_timeout, idle_timeout)
+        if is_outermost:
+            with _closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout):
+                yield
+        else:
+            yield
+
+
+@contextmanager
+def _closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Otherwise Django would connect anew at the end of the transaction, and wait for that, to turn autocommit on."""
+    try:
         yield
+    except Error as error:
+        if is_connection_lost(error):
+            with suppress(Error):  # it may be closed already
+                connection.close()
+        raise
+
+
+def _limited(
+    connection: BaseDatabaseWrapper, lock_timeout: timedelta | None, idle_timeout: timedelta
+) -> AbstractContextManager[None]:
+    if connection.vendor == "mysql" and lock_timeout is None:
+        return _closed_if_silent(connection, idle_timeout)
+    if connection.vendor == "postgresql":
+        _limit(connection, lock_timeout, idle_timeout)
+    return nullcontext()
 
 
 class _Turnstile:
@@ -143,33 +195,39 @@ def _milliseconds(duration: timedelta) -> int:
     return min(max(1, duration // timedelta(milliseconds=1)), 2**31 - 1)
 
 
+@contextmanager
+def _closed_if_silent(connection: BaseDatabaseWrapper, idle_timeout: timedelta) -> Iterator[None]:
+    """Have MySQL end this session if its transaction is silent for so long.
+
+    MySQL has no setting that ends with a transaction. So this one begins and ends inside: no pooler gives the session
+    to anybody else meanwhile, and who dies takes it along.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@SESSION.wait_timeout")
+        (usual,) = cursor.fetchone()
+    _set_wait_timeout(connection, min(max(1, round(idle_timeout.total_seconds())), LONGEST_WAIT_TIMEOUT))
+    try:
+        yield
+    except BaseException:
+        with suppress(Error):  # what went wrong in the block matters more
+            _set_wait_timeout(connection, usual)
+        raise
+    _set_wait_timeout(connection, usual)
+
+
+def _set_wait_timeout(connection: BaseDatabaseWrapper, seconds: int) -> None:
+    try:
+        # Not by Django's cursor, which takes nothing after an error in the block.
+        with connection.wrap_database_errors, connection.connection.cursor() as cursor:
+            cursor.execute("SET SESSION wait_timeout = %s", [seconds])
+    except Error:
+        connection.close()  # nobody gets it in this state
+        raise
+
+
 def roll_back(alias: str) -> None:
     """Undo the open transaction at its end, without an exception."""
     transaction.set_rollback(True, using=alias)
-
-
-@contextmanager
-def closed_if_abandoned(alias: str, idle_timeout: timedelta) -> Iterator[None]:
-    """Have MySQL end a session that is silent for so long (PostgreSQL has a limit of its own for it, see above)."""
-    connection = connections[alias]
-    if connection.vendor != "mysql":
-        yield
-        return
-    usual = _swap_wait_timeout(connection, min(max(1, round(idle_timeout.total_seconds())), LONGEST_WAIT_TIMEOUT))
-    try:
-        yield
-    finally:
-        # A dead connection takes the setting with it.
-        if connection.connection is not None and connection.is_usable():
-            _swap_wait_timeout(connection, usual)
-
-
-def _swap_wait_timeout(connection: BaseDatabaseWrapper, seconds: int) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@SESSION.wait_timeout")
-        (before,) = cursor.fetchone()
-        cursor.execute("SET SESSION wait_timeout = %s", [seconds])
-    return int(before)
 
 
 def leave_no_transaction(alias: str) -> None:
@@ -223,18 +281,19 @@ def drop(alias: str) -> None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Somebody else was in the way (deadlock, lock timeout, serialization failure): the same again may work."""
-    return isinstance(error, DatabaseError) and _code(error) in _TRANSIENT
+    """Somebody was in the way (deadlock, lock timeout, serialization failure), or the server's patience was over: the
+    same again may work. Whether it was undone: see ``is_undone``."""
+    return isinstance(error, DatabaseError) and _meaning(error) in (Meaning.TRANSIENT, Meaning.CANCELLED)
+
+
+def is_undone(error: BaseException) -> bool:
+    """Whether it is certain that the transaction was rolled back, even if this came out of its COMMIT."""
+    return isinstance(error, DatabaseError) and _meaning(error) is Meaning.TRANSIENT
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """The server went away, so it is not known whether the last statement was carried out."""
-    if isinstance(error, InterfaceError):
-        return True
-    code = _code(error)
-    return (isinstance(error, OperationalError | InternalError) and code is None) or (
-        isinstance(error, DatabaseError) and (code in _CONNECTION_LOST or str(code).startswith("08"))
-    )
+    """The server went away, or is of no use for now, so it is not known whether the last statement was carried out."""
+    return isinstance(error, InterfaceError) or (isinstance(error, DatabaseError) and _meaning(error) is Meaning.LOST)
 
 
 def is_duplicate(error: BaseException) -> bool:
@@ -242,30 +301,16 @@ def is_duplicate(error: BaseException) -> bool:
     return isinstance(error, IntegrityError)
 
 
-def _code(error: BaseException) -> str | int | None:
-    """PostgreSQL's sqlstate, MySQL's number, SQLite's primary result code; ``None``: the server said nothing."""
+def _meaning(error: DatabaseError) -> Meaning:
+    """By PostgreSQL's SQLSTATE, SQLite's result code or MySQL's number."""
     cause = error.__cause__ or error
     for name in ("sqlstate", "pgcode"):
-        if code := getattr(cause, name, None):
-            return str(code)
+        if sqlstate := getattr(cause, name, None):
+            return codes.of_postgresql(str(sqlstate))
     if (code := getattr(cause, "sqlite_errorcode", None)) is not None:
-        return f"sqlite-{code & 0xFF}"
+        return codes.of_sqlite(code)
     number = cause.args[0] if cause.args else None
-    return number if isinstance(number, int) else None
-
-
-_TRANSIENT = {
-    *("40001", "40P01", "55P03"),  # PostgreSQL: serialization failure, deadlock, lock timeout
-    *(1205, 1213, 1020, 3572),  # MySQL: lock wait timeout, deadlock, record has changed, NOWAIT
-    *("sqlite-5", "sqlite-6"),  # BUSY, LOCKED
-}
-_CONNECTION_LOST = {
-    # PostgreSQL: shutdown, crash, starting up, idle in transaction too long, too many connections
-    *("57P01", "57P02", "57P03", "25P03", "53300"),
-    # no room for now; a standby, as after a fail-over: a new connection may lead to another server
-    *("53100", "53200", "25006"),
-    # MySQL: cannot connect, gone away, lost in a query, idle too long; too many connections, shutdown, killed
-    *(2002, 2003, 2006, 2013, 4031, 1040, 1053, 1927),
-    *(1290, 1836),  # it only reads
-    "sqlite-14",  # CANTOPEN
-}
+    if isinstance(number, int) and number:
+        return codes.of_mysql(number)
+    # No server said anything.
+    return Meaning.LOST if isinstance(error, OperationalError | InternalError) else Meaning.YOURS

@@ -199,6 +199,7 @@ def job_lock(
                 try:
                     try:
                         window.open()
+                        answer.check()  # this process may have been stopped since the grant
                         yield answer
                     finally:
                         window.close()

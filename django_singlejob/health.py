@@ -36,6 +36,7 @@ class State(models.TextChoices):
     """What a job is up to; of several that apply, the first."""
 
     PAUSED = "paused", _("paused")
+    IMPOSSIBLE = "impossible", _("impossible")
     STALE = "stale", _("stale")
     OVERDUE = "overdue", _("overdue")
     AHEAD = "ahead", _("ahead of the clock")
@@ -48,7 +49,7 @@ class State(models.TextChoices):
     @property
     def level(self) -> Level:
         """How bad that is."""
-        if self in (State.STALE, State.OVERDUE, State.AHEAD, State.FAILING):
+        if self in (State.IMPOSSIBLE, State.STALE, State.OVERDUE, State.AHEAD, State.FAILING):
             return Level.CRITICAL
         return Level.WARNING if self in (State.OVERRUNNING, State.UNSEEN) else Level.OK
 
@@ -96,8 +97,8 @@ def survey(name: str | None = None) -> list[Health]:
 
 
 def _judge(statuses: Mapping[str, "JobStatus"], seen: Iterable["JobLock"], known: set[str]) -> list[Health]:
-    # Of two locks that one job holds, as while it moves to another one: the stale one is to be seen.
-    held = {lock.job_name or lock.name: lock for lock in sorted(seen, key=lambda lock: lock.is_stale)}
+    # Of two locks that one job holds, as while it moves to another one: the suspected one is to be seen.
+    held = {lock.job_name or lock.name: lock for lock in sorted(seen, key=lambda lock: lock.is_suspected)}
     have_run = {name for name, status in statuses.items() if _has_run(status)}
     return [_health(name, statuses.get(name), held.get(name)) for name in sorted(known | have_run | held.keys())]
 
@@ -118,6 +119,8 @@ def _health(name: str, status: "JobStatus | None", lock: "JobLock | None") -> He
 def _states(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Iterator[State]:
     if status and status.paused:
         yield State.PAUSED
+    if lock and lock.is_impossible:
+        yield State.IMPOSSIBLE
     if lock and lock.is_stale:
         yield State.STALE
     if status:

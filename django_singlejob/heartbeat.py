@@ -130,8 +130,8 @@ class _Keeper:
             connections[alias()].close()
 
     def _try_again_soon(self, error: Exception) -> None:
-        # On SQLite none gets through during a fenced transaction, and none need.
-        if not (self._is_left or self._lease.is_fenced):
+        # None gets through while the lease's own transaction is the only writer, and none need.
+        if not (self._is_left or self._lease.is_only_writer):
             logger.warning("A heartbeat of %r failed and is tried again soon: %s", self._lease.name, error)
         self._beat_at = min(self._beat_at, local_now() + min(self._interval / HURRY, 1.0))
         self._wake.set()

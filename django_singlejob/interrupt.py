@@ -2,14 +2,16 @@
 
 An exception that arrives while a lock is being acquired or released would leave its row behind, and one that arrives
 after the body would hit whatever the thread does next. So there is a ``Window`` around each body: interrupts come in
-only while it is open; the others wait, or are dropped when the body was left.
+only while it is open; the others wait, or are dropped when the body was left. So do, in the main thread, the signals
+that the program handles itself.
 """
 
 import asyncio
+import atexit
 import ctypes
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self, TypeVar
@@ -18,12 +20,10 @@ from django.db import Error, connections
 
 from django_singlejob.clock import local_now
 from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.handlers import SECOND_SIGNAL, held
 
 T = TypeVar("T")
 Interrupt = BaseException | type[BaseException]
-
-# Supervisors and terminals send signals in bursts; only a second thought is a second signal. Seconds.
-SECOND_SIGNAL = 1.0
 
 
 class Window:
@@ -54,6 +54,8 @@ class Window:
             self._outer_was_open = self._outer.is_open
             self._outer.close()
             self._outer.inner = self
+        if self._is_mains:
+            held.hold(harmless=_signals)
         _here.innermost = self
         return self
 
@@ -73,6 +75,8 @@ class Window:
             self._outer.inner = None
         if self._outer and self._outer_was_open and not self._outer.is_left:
             self._outer.open()
+        elif self._outer is None and self._is_mains:
+            held.let_in()
 
     def run(self, body: Callable[[], T]) -> T:
         """Call ``body``, open to interrupts."""
@@ -130,9 +134,13 @@ class Window:
             raise waiting
         if _signals and self._is_mains:
             _signals.raise_remembered()
+        if self._governs_signals:
+            held.let_in(throw=None if _here.is_main else self.interrupt)
 
     def close(self) -> None:
         """Let nothing in any more."""
+        if self.is_open and self._governs_signals:
+            held.hold(harmless=_signals)
         with self._mutex:
             self.is_open = False
             if _signals and self._is_mains and _signals.errand:
@@ -161,7 +169,7 @@ class Window:
                 self._waiting = exception
             elif self._cancel:
                 self._cancel(exception)
-            elif _signals and self._is_mains and _signals.are_handled:
+            elif _signals and self._is_mains and _signals.can_fetch:
                 _signals.send_to_main_thread(exception)
             else:
                 # Raised at the thread's next step in Python: a call into C that blocks goes on until it returns.
@@ -196,6 +204,11 @@ class Window:
     def _is_mains(self) -> bool:
         return self._thread == threading.main_thread().ident
 
+    @property
+    def _governs_signals(self) -> bool:
+        """Whether it is the main thread's innermost. For a coroutine that is waited for there, its loop opens it."""
+        return self._is_mains and (_here.innermost is self if _here.is_main else self._cancel is not None)
+
 
 def _is_of_a_database(error: Exception) -> bool:
     # Django lets a driver's own error through when it closes a cursor.
@@ -228,17 +241,12 @@ class Signals:
         self.forward: Callable[[int], None] | None = None
         #: An exception that another thread wants raised in the main thread.
         self.errand: type[BaseException] | None = None
-        self._errands_sent = 0
         self._is_remembered = False
         self._raised_at = -SECOND_SIGNAL
         self._received_at = float("inf")
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
         """The handler: raise in the open window, or remember."""
-        if self._errands_sent:
-            self._errands_sent -= 1
-            self._do_errand()
-            return
         if self.received is None:
             self.received, self._received_at = signum, local_now()
         self.is_repeated = self.is_repeated or local_now() - self._received_at >= SECOND_SIGNAL
@@ -257,20 +265,27 @@ class Signals:
             raise JobInterrupted(self.received)
 
     @property
-    def are_handled(self) -> bool:
-        """Whether SIGTERM comes here: it may be ignored, or the job may handle it itself."""
-        return signal.getsignal(signal.SIGTERM) == self.handle
+    def can_fetch(self) -> bool:
+        """Whether ``send_to_main_thread`` reaches it: the job may handle that signal itself."""
+        return _FETCH is not None and signal.getsignal(_FETCH) == self.fetch
 
     def send_to_main_thread(self, exception: type[BaseException]) -> None:
         """Have the main thread raise ``exception``, even out of a blocking call: only a signal ends one."""
+        assert _FETCH is not None  # noqa: S101  (see can_fetch)
         self.errand = exception
-        self._errands_sent += 1
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        signal.pthread_kill(threading.main_thread().ident or 0, _FETCH)
 
-    def _do_errand(self) -> None:
+    def fetch(self, signum: int, frame: FrameType | None) -> None:
+        """The handler of the signal that fetches the main thread."""
         errand, self.errand = self.errand, None
         if errand and _here.innermost and _here.innermost.is_open:
             raise errand
+
+    def outlive(self, signum: int, frame: FrameType | None) -> None:
+        """The handler once the command is done: another signal of the same burst does not change how it ended."""
+        if local_now() - self._received_at >= SECOND_SIGNAL:
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)
 
     def _interrupt(self, window: Window, signum: int) -> None:
         if local_now() - self._raised_at >= SECOND_SIGNAL:
@@ -283,10 +298,11 @@ _signals: Signals | None = None
 
 
 @contextmanager
-def deferred_signals() -> Iterator[Signals]:
+def deferred_signals(*, is_last: bool = False) -> Iterator[Signals]:
     """For a command in the main thread: SIGTERM, SIGINT and SIGHUP end a job's body, and nothing but that.
 
-    In another thread signals do what they did before, for no handler can be set there.
+    ``is_last``: the process ends behind it. In another thread signals do what they did before, for no handler can be
+    set there.
     """
     if not _here.is_main:
         yield Signals()
@@ -295,18 +311,46 @@ def deferred_signals() -> Iterator[Signals]:
     before, deferred = _signals, Signals()
     # What is ignored stays ignored: nohup, a shell's background job.
     handlers = {signum: signal.getsignal(signum) for signum in _ENDING if signal.getsignal(signum) != signal.SIG_IGN}
+    if _FETCH is not None:
+        handlers[_FETCH] = signal.getsignal(_FETCH)
     try:
         for signum in handlers:
-            signal.signal(signum, deferred.handle)
+            signal.signal(signum, deferred.fetch if signum == _FETCH else deferred.handle)
         _signals = deferred
         yield deferred
     finally:
+        is_ending = is_last and deferred.received is not None
         for signum, handler in handlers.items():
-            signal.signal(signum, handler or signal.SIG_DFL)  # None: it was not set from Python
+            # None: it was not set from Python
+            signal.signal(signum, deferred.outlive if is_ending else handler or signal.SIG_DFL)
+        if is_ending:
+            # Python takes its own handlers away before the process is gone.
+            atexit.register(_ignore, handlers)
         _signals = before
 
 
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+# It fetches the main thread out of a call. Signals of one number merge, and so one that somebody else sends would be
+# lost: this one nobody sends, and where it is not handled it does nothing.
+_FETCH: int | None = getattr(signal, "SIGURG", None)
+
+
+def _ignore(signums: Iterable[int]) -> None:
+    for signum in signums:
+        signal.signal(signum, signal.SIG_IGN)
+
+
+@contextmanager
+def signals_let_in() -> Iterator[None]:
+    """Inside a window that is shut, for as long as an exception would leave nothing behind."""
+    if not (_here.is_main and held.are_held):
+        yield
+        return
+    try:
+        held.let_in()
+        yield
+    finally:
+        held.hold(harmless=_signals)
 
 
 def heed_signals() -> None:

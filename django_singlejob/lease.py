@@ -10,23 +10,26 @@ first (Gray and Cheriton 1989, "Leases"). The fence is the fencing token of Klep
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Event
 from typing import Any
 from uuid import UUID
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 from django.db.models import F
 
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
+from django_singlejob.cutoff import cut_off_at
 from django_singlejob.endings import Ending
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.leftovers import forget
+from django_singlejob.interrupt import Window
+from django_singlejob.leftovers import forget, give_back
 from django_singlejob.querysets import gates, locks, runs
 
 logger = logging.getLogger("django_singlejob")
@@ -76,9 +79,7 @@ class Lease:
         self._proven_at = grant.asked_at
         self._is_lost = False
         self._is_over = False
-        self._fences = 0
-        self._fence_ended_at = float("-inf")
-        self._mutex = threading.Lock()
+        self._own_transaction: Callable[[], bool] | None = None
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
@@ -92,18 +93,17 @@ class Lease:
     @property
     def deadline(self) -> float:
         """When the holder stops trusting itself, as ``local_now()``: a lease after it last asked with success."""
-        # Nobody can pass the gate during a fenced transaction, and nobody else can see a private row.
-        if self.is_fenced or self.is_private:
+        # Nobody else can see a private row; and while our own transaction is the only writer, nobody takes over.
+        if self.is_private or self.is_only_writer:
             return float("inf")
-        # Nobody takes over within two heartbeat intervals of a fenced transaction's end, see ``Watch``.
-        interval = self.grant.heartbeat_interval
-        grace = self._fence_ended_at + interval.total_seconds() if interval else float("-inf")
-        return max(self._proven_at + self.grant.duration.total_seconds(), grace)
+        return self._proven_at + self.grant.duration.total_seconds()
 
     @property
-    def is_fenced(self) -> bool:
-        """Whether a fenced transaction is open."""
-        return self._fences > 0
+    def is_only_writer(self) -> bool:
+        """Whether a fenced transaction keeps everybody else from writing, heartbeats too: one on SQLite."""
+        own_transaction = self._own_transaction
+        # The block or the database may have ended it.
+        return own_transaction is not None and own_transaction()
 
     @property
     def lost(self) -> bool:
@@ -151,17 +151,24 @@ class Lease:
     def _beat(self) -> bool:
         sent_at = local_now()
         with database.in_turn(database.alias()):
-            is_kept = locks().renew(self.name, self.token, self.grant.duration)
+            is_kept = self._renew_row()
         if is_kept:
-            self._proven_at = max(self._proven_at, sent_at)
+            self._prove(sent_at)
         else:
             self._is_lost = not self._is_over
         return is_kept
 
+    def _renew_row(self) -> bool:
+        return locks().renew(self.name, self.token, self.grant.duration, database.sent_now())
+
+    def _prove(self, sent_at: float) -> None:
+        self._proven_at = max(self._proven_at, sent_at)
+
     def release(self) -> bool:
         """Give the lock back; not inside a transaction. ``False``: it was no longer ours, and nothing was changed."""
         database.refuse_open_transaction(database.alias())
-        return not self._is_over and self.finish()
+        with Window():
+            return not self._is_over and self.finish()
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -175,20 +182,82 @@ class Lease:
             raise LeaseLost(self.why_lost())
         alias = database.alias()
         database.refuse_open_transaction(alias)
-        idle_timeout = self.grant.duration * FENCE_LEASES
-        try:
-            with (
-                database.closed_if_abandoned(alias, idle_timeout),
-                database.durable(alias, lock_timeout=None, idle_timeout=idle_timeout),
-            ):
+        fenced = self._fenced_as_only_writer if database.has_one_writer(alias) else self._fenced
+        with fenced(alias):
+            yield
+
+    @contextmanager
+    def _fenced(self, alias: str) -> Iterator[None]:
+        with self._entered(alias):
+            yield
+            # Once more: what the block did may have ended the transaction, as DDL does on MySQL.
+            if not transaction.get_rollback(using=alias):
                 self._hold_the_gate()
-                with self._fenced():
-                    yield
-                # Once more: what the block did may have ended the transaction, as DDL does on MySQL.
-                if not transaction.get_rollback(using=alias):
-                    self._hold_the_gate()
+
+    @contextmanager
+    def _fenced_as_only_writer(self, alias: str) -> Iterator[None]:
+        """Keeps our own heartbeats out, so its last statement is one: nobody comes in between the block and the next.
+
+        The block has a savepoint of its own, for if it fails the heartbeat is committed all the same.
+        """
+        proven_at, is_committed = self._proven_at, Event()
+        failure: BaseException | None = None
+        try:
+            with self._entered(alias):
+                transaction.on_commit(is_committed.set, using=alias)
+                with self._writing_alone(alias):
+                    with transaction.atomic(using=alias):
+                        try:
+                            yield
+                        except BaseException as error:
+                            failure = error
+                            transaction.set_rollback(True, using=alias)
+                    if not transaction.get_rollback(using=alias):
+                        self._renew_at_the_end(failure)
+        except Error:
+            if failure is None:
+                raise
         finally:
-            self._catch_up_on_heartbeats()
+            # What was proven inside counts from the commit on; in a TestCase there is none.
+            if not (is_committed.is_set() or self.is_private or self._is_lost):
+                self._proven_at = proven_at
+                self._catch_up()
+        if failure:
+            raise failure
+
+    def _catch_up(self) -> None:
+        # Not renew(), whose LeaseLost could not be told from an interrupt that arrives meanwhile, and must go through.
+        try:
+            self._beat()
+        except Error as error:
+            logger.warning("The heartbeat after a fenced transaction of %r failed: %s", self.name, error)
+
+    def _renew_at_the_end(self, failure: BaseException | None) -> None:
+        sent_at = local_now()
+        if self._renew_row():
+            self._prove(sent_at)
+        elif failure is None:
+            self._is_lost = True
+            raise LeaseLost(self.why_lost())
+
+    def _entered(self, alias: str) -> ExitStack:
+        """A transaction that holds the gate; the caller leaves it. If it fails before it holds the gate, nothing was
+        written, so another one begins."""
+        idle_timeout = self.grant.duration * FENCE_LEASES
+        for pause in backoff():
+            time.sleep(pause)
+            try:
+                with ExitStack() as block:
+                    block.enter_context(database.durable(alias, lock_timeout=None, idle_timeout=idle_timeout))
+                    self._hold_the_gate()
+                    return block.pop_all()
+            except Error as error:
+                is_lost = database.is_connection_lost(error)
+                if self.is_private or self.lost or not (is_lost or database.is_transient(error)):
+                    raise
+                if is_lost:
+                    database.drop(alias)
+        raise AssertionError("backoff() never ends")
 
     def _hold_the_gate(self) -> None:
         if not gates().hold(self.name, self.token):
@@ -196,28 +265,13 @@ class Lease:
             raise LeaseLost(self.why_lost())
 
     @contextmanager
-    def _fenced(self) -> Iterator[None]:
-        self._count_fence(+1)
+    def _writing_alone(self, alias: str) -> Iterator[None]:
+        self._own_transaction = partial(database.is_in_transaction, connections[alias])
         try:
             yield
         finally:
-            self._fence_ended_at = local_now()
-            self._count_fence(-1)
-
-    def _count_fence(self, change: int) -> None:
-        with self._mutex:
-            self._fences += change
-
-    def _catch_up_on_heartbeats(self) -> None:
-        """On SQLite no heartbeat got through meanwhile."""
-        interval = self.grant.heartbeat_interval
-        if interval is None or self._is_lost or local_now() - self._proven_at < interval.total_seconds():
-            return
-        # Not renew(), whose LeaseLost could not be told from an interrupt that arrives meanwhile, and must go through.
-        try:
-            self._beat()
-        except Error as error:
-            logger.warning("The heartbeat after a fenced transaction of %r failed: %s", self.name, error)
+            # Before it ends: from then on others may come in.
+            self._own_transaction = None
 
     def finish(self, ending: Ending | None = None) -> bool:
         """Give the lock back and record how the run ended (``None``: there was no run).
@@ -230,13 +284,23 @@ class Lease:
         if self._is_over:
             self._close_run(ending)
             return not self._is_lost
-        is_kept = self._while_the_lease_lasts(lambda is_uncertain: self._give_back(ending, is_uncertain))
+        is_kept = self._to_the_end(lambda is_uncertain: self._give_back(ending, is_uncertain))
         self._is_lost = not is_kept
         self._is_over = True
         forget(self.token)
         if not is_kept:
             self._close_run(ending)
         return is_kept
+
+    def _to_the_end(self, attempt: Callable[[bool], bool]) -> bool:
+        try:
+            return self._while_the_lease_lasts(attempt)
+        except LeaseLost:
+            raise
+        except BaseException:
+            # Signals wait for this, but for one that comes again and again. What it cuts off is given back anew.
+            give_back(self.token)
+            raise
 
     def _while_the_lease_lasts(self, attempt: Callable[[bool], bool]) -> bool:
         """Try until the database answers. The attempt is told whether an earlier one may have been carried out."""
@@ -245,19 +309,23 @@ class Lease:
         is_uncertain = False
         for pause in backoff():
             try:
-                database.leave_no_transaction(alias)
-                return attempt(is_uncertain)
+                with cut_off_at(alias, give_up_at):
+                    database.leave_no_transaction(alias)
+                    return attempt(is_uncertain)
             except Error as error:
                 is_transient = database.is_transient(error)
                 is_hopeless = pause > 0 and not (is_transient or database.is_connection_lost(error))
-                if is_hopeless or self.is_private or local_now() + pause > give_up_at:
+                is_too_late = local_now() + pause > give_up_at
+                if is_hopeless or self.is_private or is_too_late:
                     self._is_lost = True
+                    if is_too_late:
+                        forget(self.token)  # the process's exit would wait for it once more
                     raise LeaseLost(
                         f"The lock {self.name!r} could not be released, and is left to expire: {error}"
                     ) from error
                 logger.info("Releasing the lock %r failed and is tried again: %s", self.name, error)
-                # What is transient was rolled back. All else may have come behind a COMMIT, as a Ctrl-C in it does.
-                is_uncertain = is_uncertain or not is_transient
+                # All else may have come behind a COMMIT, as a Ctrl-C in it does.
+                is_uncertain = is_uncertain or not database.is_undone(error)
                 database.drop(alias)
                 time.sleep(pause)
         raise AssertionError("backoff() never ends")

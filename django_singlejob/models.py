@@ -1,6 +1,6 @@
 """The rows: the lease (``JobLock``), the gate (``JobStatus``), the history (``JobRun``)."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from django.db import models
@@ -135,6 +135,9 @@ class JobLock(models.Model):
         _("heartbeat interval"), null=True, blank=True, help_text=_("Empty: the holder sends none.")
     )
     expires_at = models.DateTimeField(_("expires at"))
+    sent_at = models.DateTimeField(
+        _("last heartbeat sent at"), help_text=_("By the holder's clock; the other times are by the database's.")
+    )
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH, blank=True, default="")
     slot = models.DateTimeField(_("slot"), null=True, blank=True)
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
@@ -154,6 +157,7 @@ class JobLock(models.Model):
 
     if TYPE_CHECKING:  # annotated by JobLockQuerySet.judged
         is_stale: bool
+        is_impossible: bool
         now: datetime
 
     class Meta:
@@ -171,6 +175,16 @@ class JobLock(models.Model):
     def holder(self) -> str:
         """For people: ``web-1, pid 4711``."""
         return f"{self.hostname}, pid {self.pid}"
+
+    @property
+    def lease(self) -> timedelta:
+        """For how long each heartbeat extends the right."""
+        return self.expires_at - self.heartbeat_at
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether the holder may be dead: its lease has expired, or its last heartbeat lies in the future."""
+        return self.is_stale or self.is_impossible
 
 
 class OneOffJob(models.Model):

@@ -147,7 +147,7 @@ class Batches:
             try:
                 self.exchange(0)
             except Error as error:
-                if not database.is_connection_lost(error):
+                if not (database.is_connection_lost(error) or database.is_transient(error)):
                     raise
                 logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
                 database.drop(database.alias())
@@ -228,7 +228,8 @@ class Batches:
         is_transient = database.is_transient(error)
         if database.is_connection_lost(error) or not (is_transient or self._performed):
             raise error
-        self._is_uncertain = was_uncertain  # it was rolled back
+        if database.is_undone(error) or not is_transient:
+            self._is_uncertain = was_uncertain
         if not is_transient:
             self._record_one_by_one(lease)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.apps import apps
 from django.db import connections
-from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
+from django.db.models import BooleanField, Case, DateTimeField, ExpressionWrapper, F, Q, QuerySet, Value, When
 
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO, options
@@ -20,12 +20,17 @@ from django_singlejob.database import alias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
     from uuid import UUID
 
     from django_singlejob.holder import Holder
     from django_singlejob.models import JobLock, JobRun, JobStatus
 
 MILLISECOND = timedelta(milliseconds=1)
+
+_STALE = Q(expires_at__lte=DBNow())
+# Not by less: while others write, a statement may read rows a few milliseconds younger than itself.
+_IMPOSSIBLE = Q(heartbeat_at__gt=DBNow() + timedelta(seconds=1))
 
 Row = TypeVar("Row", "JobLock", "JobStatus")
 
@@ -56,12 +61,20 @@ class JobLockQuerySet(QuerySet["JobLock"]):
     """The leases: a row exists exactly while somebody holds the lock of its name."""
 
     def stale(self) -> JobLockQuerySet:
-        """Those whose lease has expired: their holders are presumed dead."""
-        return self.filter(expires_at__lte=DBNow())
+        """Those whose lease has expired."""
+        return self.filter(_STALE)
+
+    def impossible(self) -> JobLockQuerySet:
+        """Those whose last heartbeat lies in the future: the database's clock was set back since."""
+        return self.filter(_IMPOSSIBLE)
+
+    def suspected(self) -> JobLockQuerySet:
+        """Those whose holders may be dead: stale or impossible. What else it takes is said in ``watch``."""
+        return self.filter(_STALE | _IMPOSSIBLE)
 
     def live(self) -> JobLockQuerySet:
         """Those whose lease goes on."""
-        return self.filter(expires_at__gt=DBNow())
+        return self.filter(~_STALE, ~_IMPOSSIBLE)
 
     def overrunning(self, means: Mapping[str, timedelta]) -> JobLockQuerySet:
         """The live ones held longer than ``OVERRUN_FACTOR`` times their job's mean (see ``means`` below)."""
@@ -71,14 +84,17 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         return self.live().filter(late)
 
     def judged(self) -> JobLockQuerySet:
-        """With ``is_stale`` and ``now``, as the database's clock sees it."""
-        verdict = {"is_stale": _whether(Q(expires_at__lte=DBNow())), "now": DBNow()}
+        """With ``is_stale``, ``is_impossible`` and ``now``, as the database's clock sees it."""
+        verdict = {"is_stale": _whether(_STALE), "is_impossible": _whether(_IMPOSSIBLE), "now": DBNow()}
         return self.annotate(**verdict)
 
+    def surveyed(self) -> list[JobLock]:
+        """All of them, judged."""
+        return [_in_utc(lock) for lock in self.judged()]
+
     def seen(self, name: str) -> JobLock | None:
-        """The lock's row with ``is_stale``; ``None``: the lock is free."""
-        lock = self.judged().filter(name=name).first()
-        return lock and _in_utc(lock)
+        """The lock's row, judged; ``None``: the lock is free."""
+        return next(iter(self.filter(name=name).surveyed()), None)
 
     def grant(self, name: str, terms: Mapping[str, Any]) -> bool:
         """Insert the row. ``False``: there is one."""
@@ -86,13 +102,17 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         return is_created
 
     def take_over(self, seen: JobLock, terms: Mapping[str, Any]) -> bool:
-        """Replace a stale holder. ``False``: the row is no longer the one that was seen, or its holder lives."""
-        return self._unchanged(seen).stale().update(**terms) == 1
+        """Replace a suspected holder. ``False``: the row has changed since it was seen, or its holder is alive."""
+        return self._unchanged(seen).suspected().update(**terms) == 1
 
-    def renew(self, name: str, token: UUID, lease: timedelta) -> bool:
-        """A heartbeat. ``False``: the row is no longer that holder's."""
+    def renew(self, name: str, token: UUID, lease: timedelta, sent_at: datetime) -> bool:
+        """A heartbeat, sent at that time by the holder's clock. ``False``: the row is another holder's, or gone."""
         beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + lease}
-        return self.filter(name=name, token=token).update(**beat) == 1
+        # Several may be under way, and arrive in any order: the holder counts from the last one.
+        newest = Case(
+            When(sent_at__gt=sent_at, then=F("sent_at")), default=Value(sent_at), output_field=DateTimeField()
+        )
+        return self.filter(name=name, token=token).update(sent_at=newest, **beat) == 1
 
     def release(self, name: str, token: UUID) -> bool:
         """Delete the holder's own row. ``False``: it is no longer that holder's."""
@@ -102,7 +122,7 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         """Delete the row that was seen; ``False``: it is another one by now, or, unless ``force``, its holder lives."""
         if force:
             return delete_rows(self.filter(name=seen.name, token=seen.token)) == 1
-        return delete_rows(self._unchanged(seen).stale()) == 1
+        return delete_rows(self._unchanged(seen).suspected()) == 1
 
     def _unchanged(self, seen: JobLock) -> JobLockQuerySet:
         return self.filter(name=seen.name, token=seen.token, heartbeats=seen.heartbeats)
@@ -283,9 +303,12 @@ class JobRunQuerySet(QuerySet["JobRun"]):
         return pruned
 
 
+_INSTANTS = ("now", "slot", "next_slot", "last_slot", "acquired_at", "heartbeat_at", "expires_at", "sent_at")
+
+
 def _in_utc(row: Row) -> Row:
     # A connection's own time zone comes back with every instant, and two of one zone are compared by their wall clocks.
-    for name in ("now", "slot", "next_slot", "last_slot"):
+    for name in _INSTANTS:
         if instant := getattr(row, name, None):
             setattr(row, name, instant.astimezone(UTC))
     return row

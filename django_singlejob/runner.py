@@ -66,6 +66,7 @@ class Outcome:
         run_id: the key of its row in the history, see ``run``; ``None``: it did not run.
         duration: how long the job itself took; ``None``: it did not run.
         holder: who was in the way, for people; empty: nobody.
+        detail: what was tried, if it could not be decided whether the lock is free; else empty.
         slot: the slot of its schedule that it ran (aware, UTC); ``None``: no schedule started it.
         next_slot: when its schedule is due, if it was not now (aware, UTC).
     """
@@ -76,6 +77,7 @@ class Outcome:
     run_id: int | None = None
     duration: timedelta | None = None
     holder: str = ""
+    detail: str = ""
     slot: datetime | None = None
     next_slot: datetime | None = None
 
@@ -148,14 +150,15 @@ def run(
         execution = _Execution(job, answer, window, call, acquire_duration=since(asked_at))
         try:
             with execution.surroundings():
-                execution.value = window.run(lambda: _call(job, args, kwargs or {}))
+                execution.value = window.run(lambda: _call(job, answer, call))
         except BaseException as error:
             execution.failure = error
         return execution.finish()
 
 
-def _call(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    value = job.func(*args, **kwargs)
+def _call(job: Job, lease: Lease, call: "_Call") -> Any:
+    lease.check()  # this process may have been stopped since the grant
+    value = job.func(*call.args, **call.kwargs)
     if inspect.iscoroutine(value) or inspect.isgenerator(value):
         value.close()
         raise SingleJobError(
@@ -185,13 +188,18 @@ async def run_async(
     execution = _Execution(job, answer, window or Window(), call, acquire_duration=since(asked_at))
     try:
         with execution.surroundings():
-            execution.value = await execution.window.run_async(lambda: job.func(*args, **kwargs or {}))
+            execution.value = await execution.window.run_async(lambda: _call_async(job, answer, call))
     except BaseException as error:
         execution.failure = error
     outcome, cancelled = await _to_the_end(execution.finish)
     if cancelled:
         raise cancelled
     return outcome
+
+
+async def _call_async(job: Job, lease: Lease, call: "_Call") -> Any:
+    lease.check()  # this process may have been stopped since the grant
+    return await job.func(*call.args, **call.kwargs)
 
 
 async def _acquire(terms: Terms) -> Lease | Refusal:
@@ -245,16 +253,27 @@ def _terms(
 
 
 def _skip(job: Job, refusal: Refusal) -> Outcome:
-    holder = refusal.lock.holder if refusal.lock else ""
-    logger.info("The job %r was skipped: %s.", job.name, refusal.reason.label)
+    if refusal.reason == Reason.UNDECIDED:
+        logger.warning("The job %r was skipped. %s", job.name, held_message(job.lock, refusal))
+    else:
+        logger.info("The job %r was skipped: %s.", job.name, refusal.reason.label)
     job_skipped.send_robust(sender=job.name, reason=refusal.reason)
-    if job.on_held == "raise" and refusal.reason == Reason.HELD:
+    if job.on_held == "raise" and refusal.may_be_held:
         raise LockHeld(held_message(job.lock, refusal))
-    return Outcome(status="skipped", value=SKIPPED, reason=refusal.reason, holder=holder, next_slot=refusal.next_slot)
+    return Outcome(
+        status="skipped",
+        value=SKIPPED,
+        reason=refusal.reason,
+        holder=refusal.lock.holder if refusal.lock else "",
+        detail=refusal.detail,
+        next_slot=refusal.next_slot,
+    )
 
 
 def held_message(name: str, refusal: Refusal) -> str:
     """Why a lock was not granted, as a sentence."""
+    if refusal.reason == Reason.UNDECIDED:
+        return f"It could not be decided whether the lock {name!r} is free: {refusal.detail}"
     if refusal.reason == Reason.HELD and refusal.lock:
         return f"The lock {name!r} is held by {refusal.lock.holder} since {in_words(refusal.lock.acquired_at)}."
     return f"The lock {name!r} was not granted: {refusal.reason.label}."

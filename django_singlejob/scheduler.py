@@ -26,6 +26,7 @@ from django_singlejob.parallel import Batches, Performance
 from django_singlejob.querysets import gates, locks
 from django_singlejob.queue import one_offs
 from django_singlejob.registry import Job
+from django_singlejob.watch import silence
 
 if TYPE_CHECKING:
     from django.tasks import Task
@@ -57,19 +58,23 @@ def tick(queues: Sequence[str] = ()) -> Generator[Report]:
     keep_up()
     watchman, give_up_at = Watchman(), local_now() + LONGEST_TICK
     for pause in backoff():
-        time.sleep(pause)
+        time.sleep(pause if watchman.pause is None else min(pause, watchman.pause))
         if clear_dead(watchman) or not pause:
             yield from run_what_is_due(watchman.watched, queues)
-        if not watchman.watched or is_told_to_end() or local_now() >= give_up_at:
+        if watchman.pause is None or is_told_to_end() or local_now() >= give_up_at:
             return
 
 
 def clear_dead(watchman: Watchman) -> bool:
     """Clear the locks whose holders died, as far as that is known by now. ``False``: there were none."""
-    cleared = [lock for lock in watchman.dead() if clear(lock, error="The holder died; a tick cleared the lock.")]
-    for lock in cleared:
-        logger.warning("The lock %r was cleared: its holder (%s) is dead.", lock.name, lock.holder)
-    return bool(cleared)
+    cleared = 0
+    for lock in watchman.dead():
+        if clear(lock, error=f"{silence(lock)}; a worker cleared the lock."):
+            cleared += 1
+            logger.warning("The lock %r was cleared; its holder was %s. %s.", lock.name, lock.holder, silence(lock))
+        else:
+            watchman.put_off(lock)
+    return cleared > 0
 
 
 def run_what_is_due(busy: AbstractSet[str] = frozenset(), queues: Sequence[str] = ()) -> Iterator[Report]:
@@ -93,7 +98,7 @@ def is_anything_due(queues: Sequence[str] = ()) -> bool:
     here = Value(1, output_field=IntegerField())
     one, *others = (
         rows.order_by().values_list(here)
-        for rows in (gates().due(), locks().stale(), one_offs().in_queues(queues).due())
+        for rows in (gates().due(), locks().suspected(), one_offs().in_queues(queues).due())
     )
     return bool(one.union(*others, all=True)[:1])
 

@@ -1,60 +1,150 @@
-"""Is a holder whose lease has expired dead? Age alone is no proof."""
+"""Is a holder whose lease has expired dead? Age alone does not prove it.
 
+A lock is taken from its holder, or cleared, only if three things are true:
+
+(a) The row is *suspected*: stale by the database's clock, or impossible (its last heartbeat lies in the future, so that
+    clock was set back). The write that takes the lock demands this, and that the row is still the one that was seen.
+(b) The row has not changed during two heartbeat intervals of unbroken watching, so a holder that was only cut off for a
+    while has had the time to come back. A gap longer than an interval begins the watch anew.
+(c) A whole lease has passed since the holder sent its last heartbeat, and two intervals more. Either the clocks of the
+    holder and of the observer say so, or the observer has seen the row unchanged for that long, gaps included.
+
+The holder stops trusting itself one lease after it sent that heartbeat, by a clock that never steps. An observer that
+has seen a whole lease pass counts by such a clock too, and on one host they share it. Elsewhere all other clocks may be
+wrong; but then (a) and (c) rest on two pairs of clocks that have nothing to do with each other: the database's then and
+now, the holder's then and the observer's now. A holder that still trusts itself is robbed only if both pairs are wrong
+while it is silent.
+"""
+
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from django_singlejob import database
-from django_singlejob.clock import local_now, since
+from django_singlejob.clock import local_now
+from django_singlejob.conf import ZERO
+from django_singlejob.database import alias, is_on_one_host, sent_now
 from django_singlejob.querysets import gates, runs
 from django_singlejob.queue import one_offs
+from django_singlejob.timetable import duration_in_words
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
 
-# A stale lock is taken over only when its heartbeats have stood still for so many of its intervals.
+logger = logging.getLogger("django_singlejob")
+
 WATCHED_INTERVALS = 2
-# Who did not look for so long, or for longer than an interval, begins anew.
-LONGEST_GAP = timedelta(seconds=5)
+# How often an observer looks in a heartbeat interval: a gap of a whole interval begins its watch anew.
+LOOKS_PER_INTERVAL = 4
+# A command does not stay for longer than this to see whether a holder is dead: a later one may know it at once.
+LONGEST_STAY = timedelta(minutes=2)
+# Where each look takes longer than an interval, a watch begins anew for ever.
+LONGEST_WATCH = 2 * LONGEST_STAY
+SECOND = timedelta(seconds=1)
 
 
 class Watch:
-    """Tells a dead holder from one whose lease expired behind its back.
-
-    After an outage of the database that was longer than a lease, or a step of its clock, every lease is stale and
-    every holder alive. So nobody takes a lock over before its heartbeats have stood still for two of its intervals,
-    counted by our own clock, from a moment when the gate could be changed: while it could not, a fenced transaction
-    was open, and on SQLite heartbeats cannot get through then. Nor is time counted in which nobody looked: the database
-    may have been away.
-    """
+    """What one observer has seen of one lock, row by row."""
 
     def __init__(self) -> None:
         self._sight: object = None
-        self._since = 0.0
-        self._looked_at = local_now()
+        #: When this row was first seen, and last seen, as ``local_now()``.
+        self._seen_at = self._looked_at = local_now()
+        #: Since when it is watched without a gap; ``None``: it is not suspected.
+        self._watched_at: float | None = None
+        self._is_told = False
 
-    def is_over(self, lock: "JobLock") -> bool:
-        """Whether the holder of this stale lock is dead by what was seen so far."""
-        if lock.heartbeat_interval is None:
-            return True
+    def look(
+        self, lock: "JobLock", *, most: timedelta = timedelta.max, unchanged_for: timedelta = ZERO
+    ) -> timedelta | None:
+        """Take note of the row, which was just read.
+
+        Returns for how long it must at least stay as it is before its holder counts as dead; ``ZERO``: it does now.
+        ``None``: its lease goes on. ``most``: two intervals longer than this are not watched to their end.
+        ``unchanged_for``: for how long somebody else has seen the row unchanged.
+        """
+        now = self._take_note(lock)
+        if not lock.is_suspected:
+            self._watched_at = None
+            return None
+        self._watched_at = self._watched_at or now
+        watched, unchanged = timedelta(seconds=now - self._watched_at), timedelta(seconds=now - self._seen_at)
+        to_watch = min(_two_intervals(lock), most) - watched
+        to_pass = min(_left_by_clocks(lock), _lease_and_margin(lock) - max(unchanged, unchanged_for))
+        if to_watch <= ZERO and (to_pass > ZERO or lock.is_impossible) and not self._is_told:
+            self._is_told = True
+            logger.warning("%s", disagreement(lock))
+        return max(to_watch, to_pass, ZERO)
+
+    def _take_note(self, lock: "JobLock") -> float:
         sight = (lock.token, lock.heartbeats)
         looked_at, self._looked_at = self._looked_at, local_now()
-        if sight != self._sight or since(looked_at) > max(lock.heartbeat_interval, LONGEST_GAP):
-            if not _can_be_changed(lock.name):
-                return False
-            self._sight, self._since = sight, local_now()
-        return since(self._since) >= lock.heartbeat_interval * WATCHED_INTERVALS
+        if sight != self._sight:
+            self._sight, self._seen_at, self._is_told = sight, self._looked_at, False
+            self._watched_at = None
+        elif timedelta(seconds=self._looked_at - looked_at) > (lock.heartbeat_interval or timedelta.max):
+            self._watched_at = None
+        return self._looked_at
+
+    def pause(self, lock: "JobLock") -> float:
+        """How soon to look again at the latest. Seconds."""
+        interval = lock.heartbeat_interval or SECOND
+        return interval.total_seconds() / LOOKS_PER_INTERVAL
 
 
-def _can_be_changed(name: str) -> bool:
-    with database.durable(database.alias()):
-        is_at_hand = gates().is_at_hand(name)
-        if is_at_hand:
-            gates().knock(name)
-        return is_at_hand
+def _two_intervals(lock: "JobLock") -> timedelta:
+    return (lock.heartbeat_interval or ZERO) * WATCHED_INTERVALS
+
+
+def _lease_and_margin(lock: "JobLock") -> timedelta:
+    # Clocks that are right are a bit apart, and an interrupt needs a while. It takes no longer than (a) and (b) do.
+    return lock.lease + _two_intervals(lock)
+
+
+def _left_by_clocks(lock: "JobLock") -> timedelta:
+    """What is left of the lease, and the margin, by the holder's clock and ours."""
+    now = sent_now()
+    if is_on_one_host(alias()) and now < lock.sent_at:
+        return ZERO  # it is one clock, which begins anew when the machine does
+    return lock.sent_at + _lease_and_margin(lock) - now
+
+
+def disagreement(lock: "JobLock") -> str:
+    """Which clocks disagree about this suspected lock, and by how much: a sentence or two."""
+    if lock.is_impossible:
+        lead = f"The last heartbeat of the lock {lock.name!r} lies in the future: the database's clock was set back."
+    else:
+        lead = (
+            f"The lock {lock.name!r} is stale by the database's clock, but not by the clocks of its holder "
+            f"({lock.holder}) and of this server. It is left alone until a lease has passed by one of them."
+        )
+    if is_on_one_host(alias()):
+        return f"{lead} The clock of this host was set."
+    then, now = _ahead(lock.heartbeat_at - lock.sent_at), _ahead(lock.now - sent_now())
+    return (
+        f"{lead} The database's clock was {then} its holder's at the last heartbeat, and is {now} this server's. "
+        "Set all clocks by NTP."
+    )
+
+
+def _ahead(difference: timedelta) -> str:
+    return f"{_roughly(abs(difference))} {'ahead of' if difference >= ZERO else 'behind'}"
+
+
+def _roughly(duration: timedelta) -> str:
+    return duration_in_words(timedelta(seconds=round(duration.total_seconds())))
+
+
+def silence(lock: "JobLock") -> str:
+    """What is known of the holder that the lock is taken from, as the beginning of a sentence."""
+    if lock.is_impossible:
+        return "Its last heartbeat lies in the future, since the database's clock was set back, and no other was seen"
+    if lock.heartbeat_interval is None:
+        return "Its lease expired; it sends no heartbeats"
+    return f"Its lease expired, and no heartbeat was seen for {_roughly(lock.now - lock.heartbeat_at)}"
 
 
 def bury(dead: "JobLock", error: str) -> None:
-    """Record the death of a holder whose lock is taken from it, in the same transaction."""
+    """Record that a lock was taken from its holder, in the same transaction."""
     runs().abandon(dead, error)
     one_offs().abandon(dead, error)
     if dead.job_name:

@@ -272,9 +272,11 @@ class _Worker:
             self._ended.clear()
         else:
             self._batches.close()  # no heartbeats for nothing
-        # Who is watched has to be looked at often.
-        pause = min(self._plan.interval, WATCH_EVERY) if self._watchman.watched else self._plan.interval
-        self._look_at = local_now() + pause.total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
+        # Those that are watched have to be looked at often.
+        pauses = [self._plan.interval, *([WATCH_EVERY] if self._watchman.undecided else [])]
+        longest = float("inf") if self._watchman.pause is None else self._watchman.pause
+        pause = min(pauses).total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
+        self._look_at = local_now() + min(pause, longest)
 
     def _taken(self) -> set[str]:
         """The locks that somebody else holds, or whose holder may be dead, and the jobs that are paused."""

@@ -30,6 +30,7 @@ TONES = {
     "unseen": "warn",
     "interrupted": "warn",
     "paused": "warn",
+    "impossible": "bad",
     "stale": "bad",
     "overdue": "bad",
     "ahead": "bad",

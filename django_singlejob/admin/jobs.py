@@ -26,7 +26,7 @@ from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, back, register_jo
 from django_singlejob.admin.states import state
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import options
-from django_singlejob.database import is_transient
+from django_singlejob.database import is_undone
 from django_singlejob.health import Health, State, schedule_of, survey
 from django_singlejob.history import PastRun, recent_runs
 from django_singlejob.models import JobStatus, OneOffJob, Overview
@@ -250,7 +250,7 @@ def at_the_gate(name: str, act: Callable[[], T]) -> T | None:
             gates().knock(name)
             return act()
     except Error as error:
-        if not is_transient(error):
+        if not is_undone(error):
             raise
         return None
 

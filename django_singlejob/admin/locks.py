@@ -3,7 +3,8 @@
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar, NamedTuple, cast
 
 from django.contrib import admin, messages
@@ -27,13 +28,14 @@ from django_singlejob.clock import local_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.models import JobLock, JobStatus
 from django_singlejob.querysets import JobLockQuerySet, gates, locks
-from django_singlejob.watch import WATCHED_INTERVALS
+from django_singlejob.watch import WATCHED_INTERVALS, Watch
 
 logger = logging.getLogger("django_singlejob")
 
-# Seconds: a web server gives up on a request after 30 or so.
-LONGEST_WATCH = 22.0
-LONGEST_REQUEST = 22.0
+# A web server gives up on a request after 30 seconds or so.
+LONGEST_WATCH = timedelta(seconds=20)
+LONGEST_WAIT = timedelta(seconds=22)
+LONGEST_CLEAR = 5.0
 
 
 class StaleFilter(admin.SimpleListFilter):
@@ -41,7 +43,7 @@ class StaleFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("held", _("held")), ("stale", _("stale"))]
+        return [("held", _("held")), ("stale", _("stale")), ("impossible", _("impossible"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobLock]) -> QuerySet[JobLock]:
         assert isinstance(queryset, JobLockQuerySet)  # noqa: S101
@@ -50,12 +52,14 @@ class StaleFilter(admin.SimpleListFilter):
                 return queryset.live()
             case "stale":
                 return queryset.stale()
+            case "impossible":
+                return queryset.impossible()
         return queryset
 
 
 class Shown(NamedTuple):
     """A lock as it stood on the page where somebody chose to clear it; ``at``: when that was, by the clock of our own
-    servers (seconds since the epoch), for the database's may have been set forward: then every lock is stale."""
+    servers (seconds since the epoch)."""
 
     name: str
     token: uuid.UUID
@@ -79,10 +83,15 @@ class Shown(NamedTuple):
         """Whether nobody else holds it, and its holder has given no sign of life since."""
         return (lock.token, lock.heartbeats) == (self.token, self.heartbeats)
 
-    def to_be_watched(self, lock: JobLock) -> float:
-        """For how many seconds more its heartbeats must stand still, before its holder is presumed dead."""
-        interval = lock.heartbeat_interval or ZERO
-        return self.at + (WATCHED_INTERVALS * interval).total_seconds() - time.time()
+    def to_wait(self, lock: JobLock) -> timedelta:
+        """For how much longer to stay on the page: two heartbeat intervals that are too long for a request to watch."""
+        wanted = _watched_for(lock)
+        return ZERO if wanted <= LONGEST_WATCH else max(wanted - self.age, ZERO)
+
+    @property
+    def age(self) -> timedelta:
+        """How long ago that was."""
+        return timedelta(seconds=time.time() - self.at)
 
 
 _SIGNER = Signer(salt="django_singlejob.shown")
@@ -117,7 +126,7 @@ class JobLockAdmin(ReadOnlyAdmin):
         return locks().judged()
 
     def get_ordering(self, request: HttpRequest) -> Any:
-        return ["-is_stale", "name"]
+        return ["-is_impossible", "-is_stale", "name"]
 
     def furnish(self, rows: Sequence[Any]) -> None:
         means = gates().filter(name__in={lock.job_name for lock in rows}).means()
@@ -145,6 +154,8 @@ class JobLockAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("state"), ordering="is_stale")
     def state(self, lock: JobLock) -> SafeString:
+        if lock.is_impossible:
+            return noted(badge("impossible", _("impossible")), gettext("the database's clock was set back"))
         return badge("stale", _("stale")) if lock.is_stale else badge("held", _("held"))
 
     @admin.display(description=_("holder"), ordering="hostname")
@@ -206,17 +217,27 @@ class JobLockAdmin(ReadOnlyAdmin):
         forced = set(request.POST.getlist("force"))
         if forced and not self.has_force_permission(request):
             raise PermissionDenied
-        until = local_now() + LONGEST_REQUEST
+        self._clear_all(request, forced)
+        return HttpResponseRedirect(reverse("admin:django_singlejob_joblock_changelist"))
+
+    def _clear_all(self, request: HttpRequest, forced: Container[str]) -> None:
+        chosen = []
         for text in request.POST.getlist("lock"):
             shown = Shown.parse(text)
             if shown is None:
                 self.message_user(request, gettext("%r names no lock.") % text[:100], messages.ERROR)
-            elif local_now() >= until:
+            elif shown.name in forced:
+                self._clear(request, shown, force=True)
+            else:
+                chosen.append(shown)
+        left = _watched(chosen)
+        until = local_now() + LONGEST_CLEAR
+        for shown in chosen:
+            if local_now() < until:
+                self._clear(request, shown, left=left.get(shown.name))
+            else:
                 told = gettext("The lock %s was left alone: the others took too long. Try again.")
                 self.message_user(request, told % shown.name, messages.WARNING)
-            else:
-                self._clear(request, shown, force=shown.name in forced)
-        return HttpResponseRedirect(reverse("admin:django_singlejob_joblock_changelist"))
 
     def _ask(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
         found = list(locks().judged().filter(name__in=[name for name in names if "\0" not in name]).order_by("name"))
@@ -235,30 +256,33 @@ class JobLockAdmin(ReadOnlyAdmin):
                     "state": self.state(lock),
                     "held_for": self.held_for(lock),
                     "heartbeat": self.heartbeat(lock),
-                    "watched_for": duration(WATCHED_INTERVALS * (lock.heartbeat_interval or ZERO)),
+                    "watched_for": duration(min(_watched_for(lock), LONGEST_WATCH)),
+                    "wait_for": duration(_watched_for(lock)) if _watched_for(lock) > LONGEST_WATCH else "",
                 }
                 for lock in found
             ],
             "free": sorted(set(names) - {lock.name for lock in found}),
-            "is_any_clearable": any(lock.is_stale for lock in found) or (found and self.has_force_permission(request)),
+            "is_any_clearable": any(lock.is_suspected for lock in found)
+            or (found and self.has_force_permission(request)),
             "may_force": self.has_force_permission(request),
         }
         return TemplateResponse(request, "admin/django_singlejob/joblock/clear.html", context)
 
-    def _clear(self, request: HttpRequest, shown: Shown, *, force: bool) -> None:
-        """Clear the lock if it is still the one that was shown, and, unless ``force``, its holder is presumed dead."""
-        lock = locks().seen(shown.name) if force else _watched(shown)
+    def _clear(self, request: HttpRequest, shown: Shown, *, force: bool = False, left: timedelta | None = None) -> None:
+        """Clear the lock if it is still the one that was shown, and, unless ``force``, its holder is presumed dead.
+        ``left``: what is left of its watch; ``None``: its holder is alive."""
+        lock = locks().seen(shown.name)
         if lock is None:
             told = gettext("The lock %s is free: nobody holds it any more.") % shown.name
             self.message_user(request, told, messages.INFO)
             return
-        facts = {"name": lock.name, "holder": lock.holder}
+        facts = {"name": lock.name, "holder": lock.holder, "time": duration(left)}
         if lock.token != shown.token:
             told = gettext("The lock %(name)s was left alone: it changed hands meanwhile, %(holder)s holds it now.")
-        elif not force and not (lock.is_stale and shown.is_still(lock)):
+        elif not force and (left is None or not lock.is_suspected or not shown.is_still(lock)):
             told = gettext("The lock %(name)s was left alone: its holder (%(holder)s) is alive.")
-        elif not force and shown.to_be_watched(lock) > 0:
-            told = gettext("The lock %(name)s was left alone: it is to be watched for longer before you click.")
+        elif not force and left:
+            told = gettext("The lock %(name)s was left alone: it is to be watched for %(time)s more before you click.")
         elif clear(lock, force=force, error=_by(request, force=force)):
             self._tell(request, lock, force=force)
             return
@@ -276,14 +300,29 @@ class JobLockAdmin(ReadOnlyAdmin):
         self.message_user(request, told, messages.SUCCESS)
 
 
-def _watched(shown: Shown) -> JobLock | None:
-    """The lock, after two heartbeat intervals since it was shown, as everybody watches who would take it over; at once
-    if its holder is seen to be alive, or that would take too long. ``None``: it is free."""
-    lock = locks().seen(shown.name)
-    if lock and lock.is_stale and shown.is_still(lock) and 0 < (rest := shown.to_be_watched(lock)) <= LONGEST_WATCH:
-        time.sleep(rest)
-        lock = locks().seen(shown.name)
-    return lock
+def _watched_for(lock: JobLock) -> timedelta:
+    return WATCHED_INTERVALS * (lock.heartbeat_interval or ZERO)
+
+
+def _watched(chosen: Sequence[Shown]) -> dict[str, timedelta]:
+    """Watch these locks, as everybody does who would take them over, for as long as a request may take. Returns what is
+    then left of each watch, by name; those are missing that are free, or whose holders are seen to be alive."""
+    watches = {shown.name: Watch() for shown in chosen}
+    until = local_now() + LONGEST_WAIT.total_seconds()
+    while True:
+        rows = {lock.name: lock for lock in locks().filter(name__in=watches).surveyed()}
+        still = {shown: rows[shown.name] for shown in chosen if shown.name in rows and shown.is_still(rows[shown.name])}
+        left = {
+            shown.name: max(rest, shown.to_wait(lock))
+            for shown, lock in still.items()
+            if (rest := watches[shown.name].look(lock, most=LONGEST_WATCH, unchanged_for=shown.age)) is not None
+        }
+        in_time = timedelta(seconds=until - local_now())
+        soon = {name: rest.total_seconds() for name, rest in left.items() if ZERO < rest <= in_time}
+        pauses = [min(watches[name].pause(rows[name]), rest) for name, rest in soon.items()]
+        if not pauses:
+            return left
+        time.sleep(min(pauses))
 
 
 def _by(request: HttpRequest, *, force: bool) -> str:

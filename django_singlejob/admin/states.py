@@ -19,6 +19,12 @@ def story(health: Health) -> str:
         case State.STALE if lock:
             facts = {"holder": lock.holder, "silence": duration(lock.now - lock.heartbeat_at)}
             return _("%(holder)s: no sign of life for %(silence)s") % facts
+        case State.IMPOSSIBLE if lock:
+            facts = {"holder": lock.holder, "ahead": duration(lock.heartbeat_at - lock.now)}
+            told = _(
+                "%(holder)s: its last heartbeat lies %(ahead)s in the future, as the database's clock was set back"
+            )
+            return told % facts
         case State.OVERDUE if status and status.next_slot:
             return _("by %s") % duration(status.now - status.next_slot)
         case State.AHEAD:

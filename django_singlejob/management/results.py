@@ -1,9 +1,15 @@
 """What a command says of a job that it ran, and its exit status."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
+
+from django.core.management.base import CommandError
+from django.db import Error
 
 from django_singlejob.acquisition import Reason
 from django_singlejob.clock import in_words
+from django_singlejob.database import is_connection_lost, is_transient
 from django_singlejob.endings import summary
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, LeaseLost, UnsafeTransaction
 from django_singlejob.management.child import ChildFailed
@@ -28,6 +34,8 @@ def of_outcome(name: str, outcome: Outcome, *, skipped_status: int = 0, signum: 
     label = outcome.reason.label if outcome.reason else ""
     if outcome.reason == Reason.INTERRUPTED:
         return Result(128 + (signum or 0), f"{name}: {label}.")
+    if outcome.reason == Reason.UNDECIDED:
+        return Result(EX_UNAVAILABLE, f"{name}: {label}, {outcome.detail}")
     by = f" ({outcome.holder})" if outcome.holder else ""
     due = f" (next: {in_words(outcome.next_slot)})" if outcome.next_slot else ""
     return Result(skipped_status, f"{name}: skipped, {label}{by}{due}.", is_error=False)
@@ -37,8 +45,9 @@ def _slot(outcome: Outcome) -> str:
     return f" its slot {in_words(outcome.slot)}" if outcome.slot else ""
 
 
-def of_error(name: str, error: BaseException, *, child_status: int | None = None) -> Result:
-    """Of a job that raised; ``child_status``: its shell command's exit status."""
+def of_error(name: str, error: BaseException, *, child_status: int | None = None, signum: int | None = None) -> Result:
+    """Of a job that raised; ``child_status``: its shell command's exit status; ``signum``: the signal that was
+    received, if one was."""
     match error:
         case JobInterrupted():
             by = f" by signal {error.signum}" if error.signum else ""
@@ -46,7 +55,8 @@ def of_error(name: str, error: BaseException, *, child_status: int | None = None
         case ChildFailed():
             return Result(error.status, f"{name}: {error}")
         case LeaseLost():
-            return Result(EX_TEMPFAIL, f"{name}: {error}")
+            # One may come while the other is on its way. The sender of the signal wants to know that the command ended.
+            return Result(128 + signum if signum else EX_TEMPFAIL, f"{name}: {error}")
         case DatabaseUnreachable():
             return Result(EX_UNAVAILABLE, f"{name}: {error}")
         case UnsafeTransaction():
@@ -55,3 +65,14 @@ def of_error(name: str, error: BaseException, *, child_status: int | None = None
             return Result(0, f"{name}: ran.", is_error=False)
         case _:
             return Result(EX_FAILED, f"{name}: failed, {summary(error)} (--traceback and the history tell more)")
+
+
+@contextmanager
+def asking_the_database() -> Iterator[None]:
+    """Has a command that cannot go on without the database say so, in one line and with an exit status of its own."""
+    try:
+        yield
+    except Error as error:
+        if not (is_connection_lost(error) or is_transient(error)):
+            raise
+        raise CommandError(f"The database does not answer: {error}", returncode=EX_UNAVAILABLE) from error

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_singlejob.clearing import clear, dead_locks
+from django_singlejob.clearing import Watchman, clear, dead_locks
 from django_singlejob.clock import in_words
+from django_singlejob.management.results import asking_the_database
 from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.timetable import duration_in_words
+from django_singlejob.watch import SECOND, disagreement
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -15,9 +18,10 @@ if TYPE_CHECKING:
 
 class Command(BaseCommand):
     help = (
-        "Clears the locks whose holders died. A lock is stale when its lease has expired; it is watched for two "
-        "heartbeat intervals first, for after an outage of the database every lease is stale and every holder alive. "
-        "Nobody has to run this: whoever wants a stale lock takes it over."
+        "Clears the locks whose holders died. A lock is stale when its lease has expired. It is watched for two "
+        "heartbeat intervals first, since after an outage of the database every lease is stale and every holder alive. "
+        "If the servers' clocks disagree with the database's, a lock may be left to a later run. You need not run "
+        "this: a stale lock is taken over when somebody asks for it."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -35,12 +39,13 @@ class Command(BaseCommand):
         )
 
     def handle(self, **given: Any) -> None:
-        if given["force"]:
-            self._force(given["force"], is_dry=given["dry_run"])
-        else:
-            self._clear_dead(is_dry=given["dry_run"])
-        if given["overrunning"]:
-            self._list_overrunning()
+        with asking_the_database():
+            if given["force"]:
+                self._force(given["force"], is_dry=given["dry_run"])
+            else:
+                self._clear_dead(is_dry=given["dry_run"])
+            if given["overrunning"]:
+                self._list_overrunning()
 
     def _force(self, name: str, *, is_dry: bool) -> None:
         lock = locks().seen(name)
@@ -49,14 +54,22 @@ class Command(BaseCommand):
         self._clear([lock], is_dry=is_dry, force=True)
 
     def _clear_dead(self, *, is_dry: bool) -> None:
-        self._clear(dead_locks(), is_dry=is_dry, force=False)
+        watchman = Watchman()
+        found = self._clear(dead_locks(watchman), is_dry=is_dry, force=False)
+        for lock, left in watchman.undecided.values():
+            time = duration_in_words(left // SECOND * SECOND)
+            self.stdout.write(f"Left {_described(lock)}, for {time} at least. {disagreement(lock)}")
+        if not (found or watchman.undecided):
+            self.stdout.write("No stale locks.")
         orphans = 0 if is_dry else runs().abandon_orphans("Its lock was deleted by hand.")
         if orphans:
             self.stdout.write(f"Runs that had no lock any more, now abandoned: {orphans}.")
 
-    def _clear(self, found: "Iterable[JobLock]", *, is_dry: bool, force: bool) -> None:
-        lock = None
+    def _clear(self, found: "Iterable[JobLock]", *, is_dry: bool, force: bool) -> int:
+        """Returns how many there were."""
+        count = 0
         for lock in found:
+            count += 1
             if is_dry:
                 self.stdout.write(f"Would clear {_described(lock)}.")
             elif clear(lock, force=force, error="The lock was cleared by clear_stale_locks."):
@@ -65,8 +78,7 @@ class Command(BaseCommand):
                 self.stdout.write(
                     f"Left {lock.name}: it changed hands, its holder gave a sign of life, or its gate is busy."
                 )
-        if lock is None:
-            self.stdout.write("No stale locks.")
+        return count
 
     def _list_overrunning(self) -> None:
         means = gates().means()

@@ -7,6 +7,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_singlejob.conf import options
 from django_singlejob.management.arguments import whole_number
+from django_singlejob.management.results import asking_the_database
 from django_singlejob.querysets import runs
 from django_singlejob.queue import one_offs
 
@@ -27,6 +28,10 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="Only counts them.")
 
     def handle(self, **given: Any) -> None:
+        with asking_the_database():
+            self._prune(given)
+
+    def _prune(self, given: dict[str, Any]) -> None:
         days = options().history_days if given["days"] is None else given["days"]
         keep = options().history_keep if given["keep"] is None else given["keep"]
         age = timedelta(days=min(days, CENTURY))

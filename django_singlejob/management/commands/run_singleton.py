@@ -32,6 +32,13 @@ class Command(BaseCommand):
     )
     requires_system_checks = ()
 
+    # Whether the process ends behind this command, which then has the last word on its exit status.
+    _is_last = False
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        self._is_last = True
+        super().run_from_argv(argv)
+
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         usual = super().create_parser(prog_name, subcommand, **kwargs)
         return _ParserWithChild(
@@ -89,7 +96,7 @@ class Command(BaseCommand):
             if given["list"]:
                 self._list()
                 return
-            with deferred_signals() as signals:
+            with deferred_signals(is_last=self._is_last) as signals:
                 child = Child(given["child"], signals) if given["child"] else None
                 job = _with_options(_job(given, child), given)
                 status = self._run(job, child, given, signals)
@@ -139,7 +146,8 @@ class Command(BaseCommand):
         assert error  # noqa: S101  (either the one or the other)
         if given["traceback"]:
             self.stderr.write("".join(traceback.format_exception(error)))
-        return of_error(report.name, error, child_status=child.status if child else None)
+        child_status = child.status if child else None
+        return of_error(report.name, error, child_status=child_status, signum=signals.received)
 
 
 class _ParserWithChild(CommandParser):

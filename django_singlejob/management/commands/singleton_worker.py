@@ -7,15 +7,15 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error
 
-from django_singlejob import database, registry
+from django_singlejob import registry
+from django_singlejob.acquisition import Reason
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.interrupt import Signals, deferred_signals
 from django_singlejob.management.arguments import seconds, whole_number
 from django_singlejob.management.reload import Code, start_anew
-from django_singlejob.management.results import EX_UNAVAILABLE, EX_USAGE, Result, of_error, of_outcome
+from django_singlejob.management.results import EX_USAGE, Result, asking_the_database, of_error, of_outcome
 from django_singlejob.scheduler import Report, tick
 from django_singlejob.worker import Plan, work
 
@@ -27,6 +27,13 @@ class Command(BaseCommand):
         "all of them, on every server: * * * * *"
     )
     requires_system_checks = ()
+
+    # Whether the process ends behind this command, which then has the last word on its exit status.
+    _is_last = False
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        self._is_last = True
+        super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="Looks once, and ends.")
@@ -75,12 +82,8 @@ class Command(BaseCommand):
             registry.autodiscover()
             if given["interval"] == ZERO or 0 in (given["max_jobs"], given["threads"]):
                 raise CommandError("--interval, --max-jobs and --threads must be more than 0.", returncode=EX_USAGE)
-            with deferred_signals() as signals:
+            with asking_the_database(), deferred_signals(is_last=self._is_last) as signals:
                 status = self._once(given, signals) if given["once"] else self._work(given, signals)
-        except Error as error:
-            if not database.is_connection_lost(error):
-                raise
-            raise CommandError(f"The database does not answer: {error}", returncode=EX_UNAVAILABLE) from error
         except (SingleJobError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=EX_USAGE) from error
         if status:
@@ -120,11 +123,11 @@ class Command(BaseCommand):
 
 
 def _is_skip(report: Report) -> bool:
-    return report.outcome is not None and report.outcome.reason is not None
+    return report.outcome is not None and report.outcome.reason not in (None, Reason.UNDECIDED)
 
 
 def _result(report: Report, signum: int | None) -> Result:
     if report.outcome:
         return of_outcome(report.name, report.outcome, signum=signum)
     assert report.error  # noqa: S101  (either the one or the other)
-    return of_error(report.name, report.error)
+    return of_error(report.name, report.error, signum=signum)
