@@ -41,11 +41,14 @@ format: $(INSTALLED)-lint
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
+# For example: make chaos SECONDS=600 DATABASE_URL=mysql://root@127.0.0.1:3306/chaos
+SECONDS ?= 60
+
 bench: $(INSTALLED)-bench
 	$(PYTHON) -m tests.benchmarks
 
 chaos: $(INSTALLED)-test
-	$(PYTHON) -m tests.chaos
+	$(PYTHON) -m tests.chaos --seconds $(SECONDS)
 
 pictures: $(INSTALLED)-test
 	SINGLEJOB_PICTURES=docs/images $(PYTHON) -m pytest --database sqlite tests/browser/test_looks.py

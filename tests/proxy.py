@@ -6,12 +6,14 @@ import re
 import socket
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
+
+Direction = Literal["requests", "answers"]
 
 
 class Proxy:
@@ -20,18 +22,27 @@ class Proxy:
     with Proxy("127.0.0.1", 5432) as proxy:
         ...                              # forwards
         proxy.black_hole()               # connections stay open, nothing arrives; new ones hang
+        proxy.lose("answers")            # what is sent that way vanishes for good; both ways, if none is named
         proxy.go_down()                  # connections are dropped, new ones are refused
-        proxy.come_back()                # forwards again, also what the black hole held back
+        proxy.come_back()                # forwards again, also what the black hole held back; connections that have
+                                         # lost something are dropped
+        proxy.cut_request(b"COMMIT")     # once: the connection is dropped before the server gets it
         proxy.cut_answer_to(b"COMMIT")   # once: the server gets it, the client never hears of it
+        proxy.spare()                    # cuts nothing, if nothing was cut yet
+
+    Where nothing arrives, it does not arrive either that the other end has hung up.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self.server = (host, port)
         self.port = 0
+        self.request_cut = threading.Event()
         self.answer_cut = threading.Event()
-        self._needle: re.Pattern[bytes] | None = None
-        self._flowing = threading.Event()
-        self._mutex = threading.Lock()
+        self._needles: dict[Direction, re.Pattern[bytes]] = {}
+        self._is_flowing = False
+        self._losing: set[Direction] = set()
+        self._mutex = threading.RLock()
+        self._change = threading.Condition(self._mutex)
         self._listener: socket.socket | None = None
         self._connections: set[Connection] = set()
 
@@ -51,8 +62,19 @@ class Proxy:
         query = "" if url.scheme == "mysql" else "sslmode=disable&gssencmode=disable"
         return url._replace(netloc=netloc, query=query).geturl()
 
+    @property
+    def server_ports(self) -> set[int]:
+        """Where the server sees our clients come from."""
+        with self._mutex:
+            return {port for connection in self._connections if (port := connection.server_port)}
+
     def black_hole(self) -> None:
-        self._flowing.clear()
+        with self._mutex:
+            self._is_flowing = False
+
+    def lose(self, *directions: Direction) -> None:
+        with self._mutex:
+            self._losing.update(directions or ("requests", "answers"))
 
     def go_down(self) -> None:
         with self._mutex:
@@ -62,7 +84,7 @@ class Proxy:
             connections = set(self._connections)
         for connection in connections:
             connection.close()
-        self._flowing.set()  # nothing is left to hold back; lets waiting threads end
+        self._flow()  # nothing is left to hold back; lets waiting threads end
 
     def come_back(self) -> None:
         with self._mutex:
@@ -70,23 +92,60 @@ class Proxy:
                 self._listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
                 self.port = self._listener.getsockname()[1]
                 start(self._accept, self._listener)
-        self._flowing.set()
+            self._flow()
+            broken = [connection for connection in self._connections if connection.lost]
+        for connection in broken:
+            connection.close()
+
+    def _flow(self) -> None:
+        with self._change:
+            self._losing.clear()
+            self._is_flowing = True
+            self._change.notify_all()
+
+    def cut_request(self, needle: bytes) -> None:
+        """Sets `request_cut` when it is done."""
+        self.request_cut.clear()
+        self._cut("requests", needle)
 
     def cut_answer_to(self, needle: bytes) -> None:
-        """Sets `answer_cut` when it is done. A whole word, lest `READ COMMITTED` counts."""
+        """Sets `answer_cut` when it is done."""
         self.answer_cut.clear()
-        self._needle = re.compile(rb"\b" + re.escape(needle) + rb"\b")
+        self._cut("answers", needle)
+
+    def _cut(self, direction: Direction, needle: bytes) -> None:
+        with self._mutex:
+            # A whole word, lest `READ COMMITTED` counts.
+            self._needles[direction] = re.compile(rb"\b" + re.escape(needle) + rb"\b")
+
+    def spare(self) -> None:
+        with self._mutex:
+            self._needles.clear()
+
+    def takes_needle(self, direction: Direction, data: bytes) -> bool:
+        """Whether this request holds the needle of what is to be cut; true once."""
+        with self._mutex:
+            needle = self._needles.get(direction)
+            found = needle is not None and needle.search(data) is not None
+            if found:
+                del self._needles[direction]
+            return found
 
     def wait_until_flowing(self) -> None:
-        self._flowing.wait()
+        with self._change:
+            self._change.wait_for(lambda: self._is_flowing)
 
-    def takes_needle(self, data: bytes) -> bool:
-        """Whether these bytes hold the needle; true once."""
-        with self._mutex:
-            found = self._needle is not None and self._needle.search(data) is not None
-            if found:
-                self._needle = None
-            return found
+    def lets_through(self, connection: Connection, direction: Direction) -> bool:
+        """Whether the connection's next bytes arrive, once anything does."""
+        with self._change:
+            self._change.wait_for(lambda: self._is_flowing)
+            if direction in self._losing:
+                connection.lost.add(direction)
+            return direction not in connection.lost
+
+    def wait_until_arriving(self, direction: Direction) -> None:
+        with self._change:
+            self._change.wait_for(lambda: self._is_flowing and direction not in self._losing)
 
     def add(self, connection: Connection) -> bool:
         """Whether the proxy is still up."""
@@ -118,31 +177,49 @@ class Connection:
         self.proxy = proxy
         self.client = client
         self.server: socket.socket | None = None
+        self.server_port = 0
         self.closed = False
         self.swallowing = False
+        #: Where bytes are missing, and so nothing more can follow.
+        self.lost: set[Direction] = set()
 
     def forward_requests(self) -> None:
         with suppress(OSError):
             self.proxy.wait_until_flowing()
             self.server = socket.create_connection(self.proxy.server)
+            self.server_port = self.server.getsockname()[1]
             if not self.closed:
                 start(self.forward_answers, self.server)
-                while data := self.client.recv(65536):
-                    self.proxy.wait_until_flowing()
-                    self.swallowing = self.swallowing or self.proxy.takes_needle(data)
-                    self.server.sendall(data)
+                self._forward_requests(self.server)
+        self.proxy.wait_until_arriving("requests")
         self.close()
+
+    def _forward_requests(self, server: socket.socket) -> None:
+        while data := self.client.recv(65536):
+            if not self.proxy.lets_through(self, "requests"):
+                continue
+            if self.proxy.takes_needle("requests", data):
+                self.close()
+                self.proxy.request_cut.set()
+                return
+            self.swallowing = self.swallowing or self.proxy.takes_needle("answers", data)
+            server.sendall(data)
 
     def forward_answers(self, server: socket.socket) -> None:
         with suppress(OSError):
-            while data := server.recv(65536):
-                self.proxy.wait_until_flowing()
-                if self.swallowing:
-                    self.close()
-                    self.proxy.answer_cut.set()
-                    return
-                self.client.sendall(data)
+            self._forward_answers(server)
+        self.proxy.wait_until_arriving("answers")
         self.close()
+
+    def _forward_answers(self, server: socket.socket) -> None:
+        while data := server.recv(65536):
+            if not self.proxy.lets_through(self, "answers"):
+                continue
+            if self.swallowing:
+                self.close()
+                self.proxy.answer_cut.set()
+                return
+            self.client.sendall(data)
 
     def close(self) -> None:
         self.closed = True

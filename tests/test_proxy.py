@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.app.models import Counter
-from tests.proxy import Proxy
+from tests.processes.witness import eventually
+from tests.proxy import Proxy, hang_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.children import Spawn
 
@@ -23,6 +25,8 @@ class Echo:
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
+        self.sessions: list[socket.socket] = []
+        self.pause = 0.0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.serve, daemon=True).start()
@@ -31,13 +35,19 @@ class Echo:
         with suppress(OSError):
             while True:
                 client, _ = self.listener.accept()
+                self.sessions.append(client)
                 threading.Thread(target=self.answer, args=(client,), daemon=True).start()
 
     def answer(self, client: socket.socket) -> None:
         with suppress(OSError), client:
             while data := client.recv(1000):
                 self.heard.append(data)
+                time.sleep(self.pause)
                 client.sendall(data.upper())
+
+    def end_sessions(self) -> None:
+        for session in self.sessions:
+            hang_up(session)
 
 
 @pytest.fixture
@@ -56,6 +66,33 @@ def line(echo: Echo) -> Iterator[Proxy]:
 
 def connect(proxy: Proxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+
+
+def told(client: socket.socket) -> None:
+    client.sendall(b"hello")
+    assert client.recv(100) == b"HELLO"
+
+
+def hears_nothing(client: socket.socket, question: bytes = b"") -> bool:
+    client.settimeout(0.2)
+    client.sendall(question)
+    try:
+        client.recv(100)
+    except TimeoutError:
+        return True
+    return False
+
+
+def has_ended(client: socket.socket) -> bool:
+    client.settimeout(5)
+    try:
+        return client.recv(100) == b""
+    except ConnectionResetError:
+        return True
+
+
+def eventually_heard(echo: Echo, words: bytes) -> None:
+    eventually(lambda: words in echo.heard)
 
 
 def test_forwards_both_ways(line: Proxy) -> None:
@@ -89,6 +126,88 @@ def test_going_down_drops_connections_and_refuses_new_ones_until_it_comes_back(l
         connect(line)
     line.come_back()
     test_forwards_both_ways(line)
+
+
+def test_what_is_lost_never_arrives_and_takes_its_connection_with_it(line: Proxy, echo: Echo) -> None:
+    with connect(line) as old, connect(line) as idle:
+        told(old)
+        told(idle)
+        line.lose()
+        with connect(line) as new:
+            for client in old, new:
+                assert hears_nothing(client, b"lost")
+            line.come_back()
+            assert has_ended(old)
+            assert has_ended(new)
+        told(idle)
+    assert set(echo.heard) == {b"hello"}
+
+
+def test_requests_are_lost_while_answers_arrive(line: Proxy, echo: Echo) -> None:
+    echo.pause = 0.3
+    with connect(line) as client:
+        client.sendall(b"hello")
+        eventually_heard(echo, b"hello")
+        line.lose("requests")
+        client.sendall(b"lost")
+        assert client.recv(100) == b"HELLO"
+        assert hears_nothing(client, b"lost too")
+        line.come_back()
+        assert has_ended(client)
+    assert echo.heard == [b"hello"]
+
+
+def test_answers_are_lost_while_requests_arrive(line: Proxy, echo: Echo) -> None:
+    with connect(line) as client:
+        told(client)
+        line.lose("answers")
+        assert hears_nothing(client, b"carried out")
+        assert echo.heard == [b"hello", b"carried out"]
+        line.come_back()
+        assert has_ended(client)
+
+
+@pytest.mark.parametrize("fail", [Proxy.black_hole, Proxy.lose])
+def test_the_end_of_a_connection_does_not_arrive_either(line: Proxy, echo: Echo, fail: Callable[[Proxy], None]) -> None:
+    with connect(line) as client, connect(line) as other:
+        told(client)
+        told(other)
+        fail(line)
+        echo.end_sessions()
+        assert hears_nothing(client)
+        other.close()
+        assert len(line.server_ports) == 2
+        line.come_back()
+        assert has_ended(client)
+    eventually(lambda: not line.server_ports)
+
+
+def test_knows_where_the_server_sees_it_come_from(line: Proxy, echo: Echo) -> None:
+    with connect(line) as client:
+        told(client)
+        assert line.server_ports == {session.getpeername()[1] for session in echo.sessions}
+
+
+def test_cuts_one_request_before_the_server_gets_it(line: Proxy, echo: Echo) -> None:
+    line.cut_request(b"COMMIT")
+    with connect(line) as client:
+        told(client)
+        client.sendall(b"COMMIT it")
+        assert client.recv(100) == b""
+    assert line.request_cut.wait(5)
+    assert echo.heard == [b"hello"]
+    with connect(line) as client:
+        client.sendall(b"COMMIT it")
+        assert client.recv(100) == b"COMMIT IT"
+
+
+def test_spares_what_was_to_be_cut(line: Proxy) -> None:
+    line.cut_request(b"COMMIT")
+    line.cut_answer_to(b"COMMIT")
+    line.spare()
+    with connect(line) as client:
+        client.sendall(b"COMMIT it")
+        assert client.recv(100) == b"COMMIT IT"
 
 
 def test_cuts_one_answer_after_the_server_got_the_question(line: Proxy, echo: Echo) -> None:

@@ -1,60 +1,328 @@
-"""The history checker: what must hold whatever was done to the servers (DESIGN's invariants in brackets)."""
+"""What must hold, whatever was done to the servers. Pure functions over the history: they ask no database.
+
+What is provable. A process notes `start` and `taken` when it knows that its grant is committed. So a lease which is
+asked after that instant, and says that it can be trusted, is trusted beside another if its fence is smaller, or its
+token is the one that was taken. `at` of a `trust` is from before the lease was asked, so a process that is stopped in
+between raises no false alarm. A body that has ended is not asked any more.
+"""
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
-from django_singlejob.models import JobLock, JobRun, JobStatus
-from tests.app.models import FencedWrite
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-
-def verdict(history: Path) -> dict[str, str]:
-    """Each promise, and what speaks against it (empty: nothing)."""
-    events = [json.loads(line) for line in history.read_text().splitlines()]
-    return {
-        "undisturbed holders never overlap (I1)": overlaps(clean_runs(events)),
-        "each grant has a fence of its own (I3)": repeated([e["fence"] for e in events if e["event"] == "start"]),
-        "a fenced write never follows a newer one (I4)": steps_back(list(FencedWrite.objects.order_by("id"))),
-        "the gate counted every grant (I3)": uncounted(),
-        "no lock is left (I11)": ", ".join(map(str, JobLock.objects.all())),
-        "no run is left running (I15)": ", ".join(map(str, JobRun.objects.running())),
-    }
+    from tests.chaos.history import Event
 
 
-def clean_runs(events: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
-    """(start, end, fence) of the runs that ended in the belief that they still had their lease."""
-    starts = {e["fence"]: e["at"] for e in events if e["event"] == "start"}
-    return sorted((starts[e["fence"]], e["at"], e["fence"]) for e in events if e["event"] == "end")
+@dataclass(frozen=True)
+class Violation:
+    """A promise that was broken: when, and on which lock, as far as that can be told."""
+
+    promise: str
+    what: str
+    at: float | None = None
+    lock: str = ""
 
 
-def overlaps(runs: list[tuple[float, float, float]]) -> str:
-    found = [f"{one[2]} and {two[2]}" for one, two in pairwise(runs) if two[0] < one[1]]
-    return "; ".join(found)
+class Write(NamedTuple):
+    """A row that was written inside `lease.atomic()`. Within a lock the order of the keys is that of the commits, since
+    only one at a time has the gate."""
+
+    pk: int
+    lock: str
+    fence: int
 
 
-def repeated(fences: list[float]) -> str:
-    return ", ".join(str(fence) for fence in set(fences) if fences.count(fence) > 1)
+class Count(NamedTuple):
+    """A line of a lock's file of counts: who appended it, and how many lines that process had seen there before."""
+
+    fence: int
+    seen: int
 
 
-def steps_back(writes: list[FencedWrite]) -> str:
-    return "; ".join(f"{one} then {two}" for one, two in pairwise(writes) if two.fence < one.fence)
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All there is to judge. In the end the database says: `gates`, the fence of each lock's gate; `one_offs`, the
+    status of each by its number; `left`, how many rows of each kind are there that should not."""
+
+    events: Sequence[Event] = ()
+    writes: Sequence[Write] = ()
+    counts: Mapping[str, Sequence[Count]] = field(default_factory=dict)
+    gates: Mapping[str, int] = field(default_factory=dict)
+    one_offs: Mapping[int, str] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)
 
 
-def uncounted() -> str:
-    fence = JobStatus.objects.get(name="contested").fence
-    newest = JobRun.objects.order_by("-fence").values_list("fence", flat=True)[0]
-    return "" if newest <= fence else f"run {newest}, gate {fence}"
+def verdict(evidence: Evidence) -> list[Violation]:
+    """All that was broken."""
+    events = evidence.events
+    return [
+        *trusted_beside_another(events),
+        *trusted_though_taken(events),
+        *committed_behind_a_grant(events),
+        *steps_back(evidence.writes),
+        *granted_twice(events),
+        *uncounted(events, evidence.gates),
+        *lost_counts(events, evidence.counts),
+        *lost_one_offs(events, evidence.one_offs),
+        *repeated_one_offs(events),
+        *repeated_slots(events),
+        *rows_left(evidence.left),
+    ]
 
 
-def tally(history: Path) -> dict[str, int]:
-    """How much there was to judge."""
-    events = [json.loads(line)["event"] for line in history.read_text().splitlines()]
-    statuses = JobRun.objects.values_list("status", flat=True)
-    return (
-        {"runs": len(statuses), "fenced writes": FencedWrite.objects.count()}
-        | {f"runs {status}": list(statuses).count(status) for status in sorted(set(statuses))}
-        | {f"bodies that {event}": events.count(event) for event in sorted(set(events))}
-    )
+# --- who trusts itself
+
+
+def trusted_beside_another(events: Iterable[Event]) -> Iterator[Violation]:
+    """No lease is trusted once another body has begun under a greater fence of the same lock (I1)."""
+    events = list(events)
+    progress = _Progress(events)
+    beside = defaultdict(list)
+    for event in events:
+        if _is_trust(event) and (newer := progress.newest(event["lock"], event["at"])) > event["fence"]:
+            beside[event["lock"], event["fence"]].append((newer, event))
+    for (lock, fence), found in beside.items():
+        samples = [sample for _, sample in found]
+        yield Violation(
+            "two that trust themselves never overlap (I1)",
+            f"fence {fence} ({_whose(samples[0])}) trusted itself from {samples[0]['at']:.3f} to "
+            f"{samples[-1]['at']:.3f}, {len(samples)} samples, after fence {found[0][0]} had been granted",
+            samples[0]["at"],
+            lock,
+        )
+
+
+def trusted_though_taken(events: Iterable[Event]) -> Iterator[Violation]:
+    """No lease is trusted once a takeover or a clear has ended it: whoever asks next is granted the lock (I1, I5)."""
+    events = list(events)
+    taken_at = {event["token"]: event["at"] for event in events if event["event"] == "taken"}
+    trusted = [
+        event for event in events if _is_trust(event) and event["at"] > taken_at.get(event["token"], event["at"])
+    ]
+    for token, samples in groupby(sorted(trusted, key=lambda event: event["token"]), lambda event: event["token"]):
+        first, *_ = others = list(samples)
+        yield Violation(
+            "nobody takes the lock of one that trusts itself (I5)",
+            f"fence {first['fence']} ({_whose(first)}) trusted itself {first['at'] - taken_at[token]:.3f} s after "
+            f"its lock was taken, {len(others)} samples",
+            first["at"],
+            first["lock"],
+        )
+
+
+def _is_trust(event: Event) -> bool:
+    return event["event"] == "trust" or (event["event"] == "start" and event["trusted"])
+
+
+def _whose(event: Event) -> str:
+    return f"server {event.get('server')}, pid {event.get('pid')}"
+
+
+class _Progress:
+    """How far the fence of each lock had come at an instant, as far as it is proven."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        proofs = defaultdict(list)
+        for event in events:
+            if event["event"] in ("start", "taken") and event.get("fence"):
+                proofs[event["lock"]].append((event["at"], event["fence"]))
+        self._times = {lock: [at for at, _ in sorted(found)] for lock, found in proofs.items()}
+        self._newest = {
+            lock: list(accumulate((fence for _, fence in sorted(found)), max)) for lock, found in proofs.items()
+        }
+
+    def newest(self, lock: str, at: float) -> int:
+        """The greatest fence that was granted before that instant; 0: none."""
+        count = bisect_left(self._times.get(lock, []), at)
+        return self._newest[lock][count - 1] if count else 0
+
+
+# --- what is written
+
+
+def committed_behind_a_grant(events: Iterable[Event]) -> Iterator[Violation]:
+    """Nothing from `lease.atomic()` is committed after a later grant (I4), or after the lock was cleared."""
+    events = list(events)
+    progress = _Progress(events)
+    taken_at = {event["token"]: event["at"] for event in events if event["event"] == "taken"}
+    for event in events:
+        if event["event"] != "fenced":
+            continue
+        newer = progress.newest(event["lock"], event["at"])
+        if newer > event["fence"] or taken_at.get(event["token"], event["at"]) < event["at"]:
+            yield Violation(
+                "nothing from lease.atomic() commits after a later grant (I4)",
+                f"fence {event['fence']} ({_whose(event)}) committed after its lock was taken; the newest was {newer}",
+                event["at"],
+                event["lock"],
+            )
+
+
+def steps_back(writes: Iterable[Write]) -> Iterator[Violation]:
+    """A fenced write never follows a newer one (I4)."""
+    for lock, rows in _by_lock(writes).items():
+        for one, two in pairwise(sorted(rows)):
+            if two.fence < one.fence:
+                yield Violation(
+                    "a fenced write never follows a newer one (I4)",
+                    f"row {two.pk} has fence {two.fence}, row {one.pk} before it fence {one.fence}",
+                    lock=lock,
+                )
+
+
+def _by_lock(writes: Iterable[Write]) -> dict[str, list[Write]]:
+    found = defaultdict(list)
+    for write in writes:
+        found[write.lock].append(write)
+    return found
+
+
+def granted_twice(events: Iterable[Event]) -> Iterator[Violation]:
+    """Each grant has a fence of its own (I3)."""
+    tokens: dict[tuple[str, int], str] = {}
+    for event in events:
+        if (
+            event["event"] == "start"
+            and tokens.setdefault((event["lock"], event["fence"]), event["token"]) != event["token"]
+        ):
+            yield Violation(
+                "each grant has a fence of its own (I3)",
+                f"fence {event['fence']} was granted twice",
+                event["at"],
+                event["lock"],
+            )
+
+
+def uncounted(events: Iterable[Event], gates: Mapping[str, int]) -> Iterator[Violation]:
+    """The gate has counted every grant (I3)."""
+    newest: dict[str, int] = {}
+    for event in events:
+        if event["event"] == "start":
+            newest[event["lock"]] = max(event["fence"], newest.get(event["lock"], 0))
+    for lock, fence in newest.items():
+        if fence > gates.get(lock, 0):
+            yield Violation(
+                "the gate counts every grant (I3)",
+                f"fence {fence} was granted, the gate says {gates.get(lock)}",
+                lock=lock,
+            )
+
+
+def lost_counts(events: Iterable[Event], counts: Mapping[str, Sequence[Count]]) -> Iterator[Violation]:
+    """A step that only the lease protects, between two checks that pass, is disturbed by nobody (I1).
+
+    It needs no clock: only the order of the lines. One that was stopped between its first check and its line may leave
+    that line whenever it wakes, so a line in between counts if its own checks passed too, or its fence is newer.
+    """
+    passed = {(event["lock"], event["fence"], event["number"]) for event in events if event["event"] == "counted"}
+    for lock, lines in counts.items():
+        for index, line in enumerate(lines):
+            if (lock, *line) not in passed:
+                continue
+            for other in lines[line.seen : index]:
+                if other.fence > line.fence or (other.fence != line.fence and (lock, *other) in passed):
+                    yield Violation(
+                        "between two checks that pass nobody else is there (I1)",
+                        f"fence {other.fence} counted in the middle of fence {line.fence}, after line {line.seen}",
+                        lock=lock,
+                    )
+
+
+# --- one-offs and slots
+
+
+def lost_one_offs(events: Iterable[Event], statuses: Mapping[int, str]) -> Iterator[Violation]:
+    """Each one-off that is known to be asked for was run to its end, and is done."""
+    ended = {event["number"] for event in events if event["event"] == "end" and "number" in event}
+    for event in events:
+        if event["event"] != "ordered":
+            continue
+        status = statuses.get(event["number"], "gone")
+        if status != "done":
+            yield Violation("no one-off is lost", f"one-off {event['number']} is {status}", event["at"])
+        elif event["number"] not in ended:
+            yield Violation("no one-off is lost", f"one-off {event['number']} is done, but never came to its end")
+
+
+def repeated_one_offs(events: Iterable[Event]) -> Iterator[Violation]:
+    """One that is known to be recorded as done is not begun again."""
+    events = list(events)
+    numbers = {event["token"]: event["number"] for event in events if event["event"] == "start" and "number" in event}
+    done_at: dict[int, float] = {}
+    for event in events:
+        if _is_done(event) and event["token"] in numbers:
+            number = numbers[event["token"]]
+            if number in done_at:
+                yield Violation("no one-off is run twice to its end", f"one-off {number} is done twice", event["at"])
+            done_at.setdefault(number, event["at"])
+    for event in events:
+        if event["event"] == "start" and event["at"] > done_at.get(event.get("number", -1), event["at"]):
+            late = event["at"] - done_at[event["number"]]
+            yield Violation(
+                "no one-off is run twice to its end",
+                f"one-off {event['number']} was begun again {late:.3f} s after it was done",
+                event["at"],
+                event["lock"],
+            )
+
+
+def repeated_slots(events: Iterable[Event]) -> Iterator[Violation]:
+    """A slot that is known to be recorded as run is not run again (I8)."""
+    slots = {e["token"]: (e["name"], e["slot"]) for e in events if e["event"] == "start" and e.get("slot")}
+    done: set[tuple[str, str | None]] = set()
+    for event in events:
+        if not _is_done(event) or event["token"] not in slots:
+            continue
+        slot = slots[event["token"]]
+        if slot in done:
+            yield Violation("a slot is run once (I8)", f"the slot {slot[1]} of {slot[0]} was run twice", event["at"])
+        done.add(slot)
+
+
+def _is_done(event: Event) -> bool:
+    return event["event"] == "finished" and event["kept"] and event["status"] == "successful"
+
+
+def rows_left(left: Mapping[str, int]) -> Iterator[Violation]:
+    """When all have ended, and what the dead left is cleared, nothing is left."""
+    for kind, count in left.items():
+        if count:
+            yield Violation("nothing is left in the end (I11, I15)", f"{count} {kind}")
+
+
+# --- how much there was to judge
+
+
+def takeover_delays(events: Iterable[Event]) -> list[float]:
+    """By how many seconds each takeover was later than the lease that it ended, shortest first.
+
+    Counted from the deadline that the victim's lease had when it was asked last, which is a lease after the last
+    heartbeat that it knows to have got through: so from its death, and what was left of its lease then. To the first
+    step of the next body under that lock.
+    """
+    events = list(events)
+    deadlines = {e["token"]: until for e in events if e["event"] == "trust" and (until := e.get("until"))}
+    starts = defaultdict(list)
+    for event in events:
+        if event["event"] == "start":
+            starts[event["lock"]].append(event["at"])
+    delays = []
+    for event in events:
+        if event["event"] == "taken" and event["token"] in deadlines:
+            index = bisect_left(starts[event["lock"]], event["at"])
+            if index < len(starts[event["lock"]]):
+                delays.append(starts[event["lock"]][index] - deadlines[event["token"]])
+    return sorted(delays)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Of sorted values, the one that so many percent do not exceed."""
+    return values[max(0, math.ceil(len(values) * percent / 100) - 1)]

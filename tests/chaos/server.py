@@ -1,64 +1,82 @@
-"""One server: takes the lock, works, gives it back, again and again. Writes down what it believes."""
+"""One server: calls jobs again and again, and asks for one-offs; or it is a worker, which runs them."""
 
 from __future__ import annotations
 
-import json
+import faulthandler
+import itertools
+import logging
 import os
 import random
+import signal
 import sys
 import time
-from datetime import timedelta
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import django
+from django.conf import settings
+from django.core.management import CommandError, call_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 django.setup()
 
 from django.db import Error  # noqa: E402
 
-from django_singlejob import SKIPPED, LeaseLost, SingleJobError, current_run, singleton_job  # noqa: E402
+from django_singlejob import SKIPPED, LeaseLost, LockHeld, SingleJobError  # noqa: E402
 from django_singlejob.interrupt import deferred_signals  # noqa: E402
-from tests.app.models import FencedWrite  # noqa: E402
+from tests.chaos import LEASE, jobs  # noqa: E402
+from tests.chaos.history import now  # noqa: E402
 
-LEASE = timedelta(seconds=1.2)
-
-
-def note(event: str, fence: int) -> None:
-    # One small write to a file opened for appending is atomic; the clock is the machine's, the same for all.
-    line = json.dumps(
-        {"at": time.clock_gettime(time.CLOCK_MONOTONIC), "event": event, "fence": fence, "pid": os.getpid()}
-    )
-    os.write(history, f"{line}\n".encode())
-
-
-@singleton_job(lease=LEASE, max_attempts=1000)
-def contested() -> None:
-    run = current_run()
-    assert run is not None
-    note("start", run.lease.fence)
-    for _ in range(random.randint(1, 5)):
-        time.sleep(random.uniform(0, 0.1))
-        with run.lease.atomic():
-            FencedWrite.objects.create(fence=run.lease.fence)
-            time.sleep(random.uniform(0, 0.02))
-    run.lease.check()
-    note("end", run.lease.fence)
+logger = logging.getLogger(__name__)
 
 
 def serve() -> None:
     with deferred_signals() as signals:
         while not signals.received:
             try:
-                if contested() is SKIPPED:
-                    time.sleep(random.uniform(0, 0.05))
-            except LeaseLost:
-                note("lost", 0)
-            except (Error, SingleJobError) as error:
-                print(type(error).__name__, error, flush=True)
-                time.sleep(0.1)
-            except KeyboardInterrupt:
-                note("interrupted", 0)
+                step()
+            except (Error, SingleJobError, CommandError, KeyboardInterrupt) as error:
+                if not isinstance(error, LeaseLost | LockHeld | KeyboardInterrupt):
+                    logger.warning("It failed: %s: %s", type(error).__name__, error)
+                time.sleep(random.uniform(0, 0.1))
 
 
-history = os.open(Path(sys.argv[1]), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-serve()
+def step() -> None:
+    match jobs.conditions.taken_order("clear_stale_locks", "prune_singletons"):
+        case "clear_stale_locks":
+            call_command("clear_stale_locks")
+        case "prune_singletons":
+            call_command("prune_singletons", keep=50)
+    if random.random() < 0.03:
+        order(next(numbers))
+    calls: list[Callable[[], object]] = [jobs.alone, jobs.left, jobs.right, jobs.block]
+    if random.choice(calls)() is SKIPPED:
+        time.sleep(random.uniform(0.02, 0.1))
+
+
+def order(number: int) -> None:
+    jobs.errand.enqueue(number)
+    jobs.history.note("ordered", number=number)
+
+
+def work() -> None:
+    # It finds the jobs of this process in its registry.
+    call_command("singleton_worker", "--threads=2", "--interval=0.3", "--grace=1", verbosity=0)
+
+
+class Formatter(logging.Formatter):
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        return f"{now():.3f} server {jobs.number}, pid {os.getpid()}"
+
+
+handler = logging.StreamHandler()
+handler.setFormatter(Formatter("%(asctime)s %(levelname)s %(message)s"))
+logging.basicConfig(handlers=[handler], level=logging.INFO)
+settings.SINGLEJOB = {"LEASE": LEASE, "HOSTNAME": f"server-{jobs.number}"}
+numbers = itertools.count(os.getpid() * 1_000_000)
+random.seed()
+faulthandler.register(signal.SIGUSR1)
+jobs.conditions.impose()
+jobs.onlooker.start()
+work() if sys.argv[1] == "works" else serve()

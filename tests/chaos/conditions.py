@@ -1,0 +1,118 @@
+"""Under what conditions a server works, as the nemesis sets them while it runs: clocks that are wrong, limits, orders.
+
+They are files in one folder, which each process reads when it needs them:
+
+* `clock`: by how many seconds the database's clock is wrong. (Not on PostgreSQL, which has a function for it.) SQLite's
+  is the host's, and so that of all servers.
+* `skew-3`: by how many seconds the clock of server 3 is wrong.
+* `limits`: SQL for each new connection. (Not on PostgreSQL, which has settings of a role.)
+* `order-3`: what server 3 is to do next; `doing-3`: what it does, until that is deleted.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from django.db import connections
+from django.db.backends.signals import connection_created
+
+from django_singlejob import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def set_condition(folder: Path, name: str, value: object) -> None:
+    """Set it at one instant for all that read it; empty: there is none."""
+    new = folder / f"{name}.new"
+    new.write_text(str(value))
+    new.replace(folder / name)
+
+
+class Conditions:
+    """What server number `number` finds."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder = folder
+        self._number = number
+        # The sessions of MariaDB whose clock stands still at another instant.
+        self._shifted: WeakSet[Any] = WeakSet()
+
+    def impose(self) -> None:
+        """Have this process be subject to them."""
+        connection_created.connect(self._limit, weak=False)
+        replace_everywhere("utc_now", lambda real: real() + self._skew())
+
+    def taken_order(self, *kinds: str) -> str:
+        """What is ordered, if it is one of these; it is for one taker. Empty: nothing."""
+        order = self._read(f"order-{self._number}")
+        if order not in kinds:
+            return ""
+        try:
+            (self._folder / f"order-{self._number}").rename(self._folder / f"doing-{self._number}")
+        except FileNotFoundError:  # another thread has it, or it was taken back
+            return ""
+        return order
+
+    @property
+    def is_order_in_force(self) -> bool:
+        """Whether what was taken is to be gone on with."""
+        return (self._folder / f"doing-{self._number}").exists()
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self._folder / name).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def _offset(self, name: str) -> timedelta:
+        return timedelta(seconds=float(self._read(name) or 0))
+
+    def _skew(self) -> timedelta:
+        # SQLite has no clock but the host's, which is this server's too.
+        is_hosts = connections["default"].vendor == "sqlite"
+        return self._offset(f"skew-{self._number}") + (self._offset("clock") if is_hosts else timedelta())
+
+    def _limit(self, connection: BaseDatabaseWrapper, **_: object) -> None:
+        if connection.vendor == "mysql" and self._set_clock not in connection.execute_wrappers:
+            connection.execute_wrappers.append(self._set_clock)
+        if connection.vendor == "sqlite":
+            connection.connection.create_function("strftime", 2, self._strftime)
+        if limits := self._read("limits"):
+            with connection.cursor() as cursor:
+                cursor.execute(limits)
+
+    def _set_clock(
+        self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]
+    ) -> Any:
+        """MariaDB's clock can be set for a session, and then stands still: so it is set for each statement."""
+        offset, connection = self._offset("clock"), context["connection"]
+        if offset or connection.connection in self._shifted:
+            instant = f"{time.time() + offset.total_seconds():.6f}" if offset else "DEFAULT"
+            with connection.wrap_database_errors:
+                context["cursor"].cursor.execute(f"SET timestamp = {instant}")
+            (self._shifted.add if offset else self._shifted.discard)(connection.connection)
+        return execute(sql, params, many, context)
+
+    def _strftime(self, pattern: str, instant: str) -> str:
+        """SQLite's own, as far as `DBNow` needs it."""
+        assert (pattern, instant.upper()) == ("%Y-%m-%d %H:%M:%f", "NOW")
+        return f"{datetime.now(UTC) + self._offset('clock'):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def replace_everywhere(name: str, replacement: Callable[[Any], Any]) -> None:
+    """Have each module of the package find that function instead of the one of `clock`; `replacement` is handed the
+    real one."""
+    real = getattr(clock, name, None)
+    if real is None:
+        return
+    for module in [module for path, module in sys.modules.items() if path.startswith("django_singlejob")]:
+        if getattr(module, name, None) is real:
+            setattr(module, name, lambda: replacement(real))

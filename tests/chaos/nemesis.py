@@ -1,0 +1,325 @@
+"""What goes wrong: each kind of fault begins, lasts for a while, and ends."""
+
+from __future__ import annotations
+
+import random
+import signal
+from typing import TYPE_CHECKING, ClassVar
+
+from django_singlejob import clock
+from tests.chaos import LEASE
+from tests.chaos.conditions import set_condition
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.chaos.stage import Stage
+    from tests.proxy import Proxy
+
+SECONDS = LEASE.total_seconds()
+# A jump of the database's clock may be a mistake of hours; clocks of servers are off by less than a lease.
+JUMPS = (SECONDS / 2, 2 * SECONDS, 3600.0)
+SKEW = SECONDS / 3
+
+
+class Fault:
+    """Something that is done to a server, its `victim`; or to all, if that is `None`."""
+
+    name: ClassVar[str]
+    is_common: ClassVar[bool] = False
+
+    def __init__(self, stage: Stage, victim: int | None) -> None:
+        self.stage = stage
+        self.victim = None if self.is_common else victim
+
+    @classmethod
+    def is_possible(cls, stage: Stage) -> bool:
+        return True
+
+    @classmethod
+    def victims(cls, stage: Stage) -> list[int]:
+        return stage.callers + stage.workers
+
+    @property
+    def number(self) -> int:
+        assert self.victim is not None
+        return self.victim
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Undo it."""
+
+    @property
+    def has_happened(self) -> bool:
+        """To be asked after its end."""
+        return True
+
+
+# --- processes
+
+
+class Kill(Fault):
+    name = "killed"
+
+    def begin(self) -> None:
+        self.stage.kill(self.number)
+
+    def end(self) -> None:
+        self.stage.start(self.number)
+
+
+class Terminate(Fault):
+    name = "told to end"
+
+    def begin(self) -> None:
+        self.stage.tell_to_end(self.number)
+
+
+class Stop(Fault):
+    name = "stopped"
+    process: subprocess.Popen[bytes]
+
+    def begin(self) -> None:
+        self.process = self.stage.stop(self.number)
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+
+class Order(Fault):
+    """Something that a server does of its own accord, as soon as it can."""
+
+    order: ClassVar[str]
+
+    def begin(self) -> None:
+        self.stage.order(self.number, self.order)
+
+    def end(self) -> None:
+        self.is_left = self.stage.take_back_order(self.number)
+
+    @property
+    def has_happened(self) -> bool:
+        return not self.is_left
+
+
+class Block(Order):
+    """As long as the fault lasts."""
+
+    name = "long fenced block"
+    order = "block"
+
+
+class Hog(Order):
+    name = "GIL held"
+    order = "hog"
+
+
+class Clear(Order):
+    name = "stale locks cleared"
+    order = "clear_stale_locks"
+
+    @classmethod
+    def victims(cls, stage: Stage) -> list[int]:
+        return stage.callers
+
+
+class Prune(Clear):
+    name = "history pruned"
+    order = "prune_singletons"
+
+
+# --- networks
+
+
+class Network(Fault):
+    """What happens between one server and the database."""
+
+    @classmethod
+    def is_possible(cls, stage: Stage) -> bool:
+        return bool(stage.proxies)
+
+    @property
+    def proxy(self) -> Proxy:
+        return self.stage.proxies[self.number]
+
+    def begin(self) -> None:
+        self.victim = self.stage.borrow_proxy(self.number)
+        self.fail()
+
+    def fail(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        self.proxy.come_back()
+        self.stage.give_back_proxy(self.number)
+
+
+class Outage(Network):
+    name = "connections refused"
+
+    def fail(self) -> None:
+        self.proxy.go_down()
+
+
+class BlackHole(Network):
+    name = "bytes held back"
+
+    def fail(self) -> None:
+        self.proxy.black_hole()
+
+
+class Loss(Network):
+    name = "bytes lost"
+
+    def fail(self) -> None:
+        self.proxy.lose()
+
+
+class LossOfRequests(Network):
+    name = "requests lost"
+
+    def fail(self) -> None:
+        self.proxy.lose("requests")
+
+
+class LossOfAnswers(Network):
+    name = "answers lost"
+
+    def fail(self) -> None:
+        self.proxy.lose("answers")
+
+
+class EndedSessions(Network):
+    name = "sessions ended"
+
+    def fail(self) -> None:
+        self.stage.database.end_sessions(self.proxy.server_ports)
+
+
+class EndedInPartition(Network):
+    name = "sessions ended in a partition"
+
+    def fail(self) -> None:
+        self.proxy.lose()
+        self.stage.database.end_sessions(self.proxy.server_ports)
+
+
+class CutBeforeCommit(Network):
+    name = "cut before COMMIT"
+
+    def fail(self) -> None:
+        self.proxy.cut_request(b"COMMIT")
+
+    def end(self) -> None:
+        self.proxy.spare()
+        super().end()
+
+    @property
+    def has_happened(self) -> bool:
+        return self.proxy.request_cut.is_set()
+
+
+class CutAfterCommit(CutBeforeCommit):
+    name = "cut after COMMIT"
+
+    def fail(self) -> None:
+        self.proxy.cut_answer_to(b"COMMIT")
+
+    @property
+    def has_happened(self) -> bool:
+        return self.proxy.answer_cut.is_set()
+
+
+# --- the database
+
+
+class DatabaseAway(Network):
+    name = "database away"
+    is_common = True
+
+    def begin(self) -> None:
+        for proxy in self.stage.proxies:
+            proxy.go_down()
+
+    def end(self) -> None:
+        for proxy in self.stage.proxies:
+            proxy.come_back()
+
+
+class ClockForward(Fault):
+    name = "database clock forward"
+    is_common = True
+    sign = 1
+
+    def begin(self) -> None:
+        self.stage.database.set_clock(self.sign * random.choice(JUMPS))
+
+    def end(self) -> None:
+        self.stage.database.set_clock(0)
+
+
+class ClockBack(ClockForward):
+    name = "database clock back"
+    sign = -1
+
+
+class Limits(Fault):
+    """Of sessions that begin from now on: so those that are there are ended, as by whoever wants it to take effect."""
+
+    name = "short time-outs"
+    is_common = True
+
+    def begin(self) -> None:
+        self.stage.database.set_limits()
+        self.end_sessions()
+
+    def end(self) -> None:
+        self.stage.database.lift_limits()
+        self.end_sessions()
+
+    def end_sessions(self) -> None:
+        self.stage.database.end_sessions({port for proxy in self.stage.proxies for port in proxy.server_ports})
+
+
+# --- clocks of servers
+
+
+class Skew(Fault):
+    name = "server clock off"
+
+    @classmethod
+    def is_possible(cls, stage: Stage) -> bool:
+        return hasattr(clock, "utc_now")
+
+    def begin(self) -> None:
+        set_condition(self.stage.folder, f"skew-{self.number}", random.choice([SKEW, -SKEW]))
+
+    def end(self) -> None:
+        set_condition(self.stage.folder, f"skew-{self.number}", "")
+
+
+FAULTS: tuple[type[Fault], ...] = (
+    Kill,
+    Terminate,
+    Stop,
+    Block,
+    Hog,
+    Clear,
+    Prune,
+    Outage,
+    BlackHole,
+    Loss,
+    LossOfRequests,
+    LossOfAnswers,
+    EndedSessions,
+    EndedInPartition,
+    CutBeforeCommit,
+    CutAfterCommit,
+    DatabaseAway,
+    ClockForward,
+    ClockBack,
+    Limits,
+    Skew,
+)

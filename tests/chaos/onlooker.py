@@ -1,0 +1,84 @@
+"""Asks the leases of a process again and again whether they can be trusted, while their bodies run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from django_singlejob.interrupt import blocked_signals
+from tests.chaos.history import now
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from django_singlejob import Lease
+    from tests.chaos.history import History
+
+PAUSE = 0.02
+
+
+@dataclass
+class Body:
+    """A job's function that is under way: where, and under which lease."""
+
+    lease: Lease
+    thread: int
+    frame: FrameType
+    was_trusted: bool = True
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its frame is still on its thread's stack. An interrupt may end a body at any place, so nothing that
+        it would say itself in the end could be relied on."""
+        frame = sys._current_frames().get(self.thread)
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is not None
+
+
+class Onlooker:
+    """A thread that notes what the leases say."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._bodies: list[Body] = []
+        self._parent = os.getppid()
+
+    def start(self) -> None:
+        with blocked_signals():
+            threading.Thread(target=self._look_on, name="onlooker", daemon=True).start()
+
+    def watch(self, lease: Lease) -> None:
+        """To be called in the body's own function: from now on, until that is left."""
+        self._bodies.append(Body(lease, threading.get_ident(), sys._getframe(1)))
+
+    def _look_on(self) -> None:
+        # Whoever kills the chaos wants no servers that go on without it.
+        while os.getppid() == self._parent:
+            for body in list(self._bodies):
+                self._ask(body)
+            time.sleep(PAUSE)
+        os._exit(1)
+
+    def _ask(self, body: Body) -> None:
+        asked_at = now()
+        if not body.is_under_way:
+            self._bodies.remove(body)
+            return
+        lease = body.lease
+        is_trusted = not lease.lost
+        if is_trusted:
+            until = lease.deadline
+            self._history.note("trust", at=asked_at, until=until if until < float("inf") else None, **facts(lease))
+        elif body.was_trusted:
+            self._history.note("lost", **facts(lease))
+        body.was_trusted = is_trusted
+
+
+def facts(lease: Lease) -> dict[str, object]:
+    """What the history has to know of a lease."""
+    return {"lock": lease.name, "fence": lease.fence, "token": str(lease.token)}

@@ -1,0 +1,220 @@
+"""The servers and what is around them: real processes, each with a network of its own, and the database they share."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from django.db.models import F
+
+from django_singlejob.clock import DBNow
+from django_singlejob.models import JobLock, JobStatus, OneOffJob
+from tests.chaos import EVERY
+from tests.chaos.conditions import set_condition
+from tests.chaos.history import History, now
+from tests.proxy import Proxy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from tests.chaos.databases import Database
+
+# Whoever is told to end has so long, once nothing is in its way any more. Seconds.
+PATIENCE = 20.0
+DRAINING = 60.0
+
+
+class Stage:
+    """Servers 0 to `count` - 1: each third one is a worker. Whichever ends is started anew."""
+
+    def __init__(self, database: Database, folder: Path, count: int) -> None:
+        self.database = database
+        self.folder = folder
+        self.history = History(folder / "history.jsonl")
+        self.proxies: list[Proxy] = []
+        #: The last words of those that ended without being told to.
+        self.exits: Counter[str] = Counter()
+        #: Those that did not end though they were told to, and what they were at is in their logs.
+        self.hung: list[int] = []
+        self._count = count
+        self._is_closing = False
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._told_at: dict[int, float] = {}
+        #: Servers that are to stay down for now, and proxies that somebody has in hand.
+        self._down: set[int] = set()
+        self._borrowed: set[int] = set()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self.database.port:
+            where = urlsplit(self.database.url)
+            for _ in range(self._count):
+                proxy = Proxy(where.hostname or "127.0.0.1", where.port or self.database.port)
+                self.proxies.append(self._stack.enter_context(proxy))
+        self._stack.callback(self._kill_all)
+        for number in range(self._count):
+            self.start(number)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    # --- processes
+
+    @property
+    def callers(self) -> list[int]:
+        return [number for number in range(self._count) if not self._is_worker(number)]
+
+    @property
+    def workers(self) -> list[int]:
+        return [number for number in range(self._count) if self._is_worker(number)]
+
+    def _is_worker(self, number: int) -> bool:
+        return number % 3 == 2
+
+    def holders(self) -> list[int]:
+        """The servers that hold a lock."""
+        pids = set(JobLock.objects.values_list("pid", flat=True))
+        return [number for number, process in self._processes.items() if process.pid in pids]
+
+    def start(self, number: int) -> None:
+        """Start it, or start it anew."""
+        url = self.proxies[number].url(self.database.url) if self.proxies else self.database.url
+        self._down.discard(number)
+        env = {
+            "DATABASE_URL": url,
+            "SINGLEJOB_TEST_ISOLATION": random.choice(self.database.isolation_levels),
+            "CHAOS_FOLDER": str(self.folder),
+            "CHAOS_SERVER": str(number),
+        }
+        with self._log(number).open("ab") as log:
+            self._processes[number] = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.server", "works" if self._is_worker(number) else "calls"],
+                env=os.environ | env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # A Ctrl-C is for us.
+            )
+
+    def _log(self, number: int) -> Path:
+        return self.folder / f"server-{number}.log"
+
+    def kill(self, number: int) -> None:
+        """End it at once, and leave it dead until it is started."""
+        self._down.add(number)
+        self._processes[number].kill()
+        self._processes[number].wait()
+        self._told_at.pop(number, None)
+
+    def tell_to_end(self, number: int) -> None:
+        """It is started anew once it has ended."""
+        self._told_at.setdefault(number, now())
+        self.history.note("told", server=number)
+        self._processes[number].send_signal(signal.SIGTERM)
+
+    def stop(self, number: int) -> subprocess.Popen[bytes]:
+        """Returns what to continue."""
+        self._processes[number].send_signal(signal.SIGSTOP)
+        return self._processes[number]
+
+    def order(self, number: int, what: str) -> None:
+        set_condition(self.folder, f"order-{number}", what)
+
+    def take_back_order(self, number: int) -> bool:
+        """Whether there was one still: it was not carried out. If it is being carried out, that ends."""
+        (self.folder / f"doing-{number}").unlink(missing_ok=True)
+        try:
+            (self.folder / f"order-{number}").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    # --- networks
+
+    def borrow_proxy(self, number: int) -> int:
+        """That server's, or another's if somebody does something to it already. Returns whose."""
+        if number in self._borrowed:
+            number = random.choice([other for other in range(self._count) if other not in self._borrowed])
+        self._borrowed.add(number)
+        return number
+
+    def give_back_proxy(self, number: int) -> None:
+        self._borrowed.discard(number)
+
+    # --- time
+
+    def wait(self, seconds: float) -> None:
+        """Look after the servers meanwhile."""
+        until = now() + seconds
+        while now() < until:
+            self._look_after()
+            time.sleep(max(0.0, min(0.05, until - now())))
+
+    def _look_after(self) -> None:
+        for number, process in list(self._processes.items()):
+            if process.poll() is None:
+                if now() > self._told_at.get(number, now()) + PATIENCE and not self._borrowed:
+                    self._give_up(number)
+                continue
+            if number in self._down:
+                continue
+            if self._told_at.pop(number, None) is None:
+                lines = self._log(number).read_text(errors="replace").splitlines()
+                words = next((line for line in reversed(lines) if "Error" in line), "nothing")
+                self.exits[f"{words} (exit status {process.returncode})"] += 1
+            self.start(number)
+
+    # --- the end
+
+    def wind_down(self) -> None:
+        """Have the callers end, the workers do what is left to do, and then end too."""
+        self._end(self.callers)
+        self.correct_instants()
+        until = now() + DRAINING
+        while now() < until and OneOffJob.objects.filter(status__in=["waiting", "in_progress"]).exists():
+            self.wait(0.2)
+        self._end(self.workers)
+
+    def correct_instants(self) -> None:
+        """What was put off by hours, by a clock that was ahead, is due now: nobody here has the time."""
+        late = DBNow() + timedelta(minutes=1)
+        OneOffJob.objects.filter(status="waiting", run_after__gt=late).update(run_after=DBNow())
+        ahead = JobStatus.objects.filter(next_slot__gt=late)
+        next_slot = datetime.fromtimestamp(time.time() // EVERY * EVERY + 2 * EVERY, UTC)
+        ahead.update(next_slot=next_slot, last_slot=None, fence=F("fence") + 1)
+
+    def _end(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._down.add(number)
+            self.tell_to_end(number)
+        until = now() + PATIENCE
+        while now() < until and any(self._processes[number].poll() is None for number in numbers):
+            self.wait(0.05)
+        for number in numbers:
+            if self._processes[number].poll() is None:
+                self._give_up(number)
+
+    def _give_up(self, number: int) -> None:
+        self.hung.append(number)
+        self._processes[number].send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
+        self.kill(number)
+
+    def _kill_all(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()

@@ -1,0 +1,99 @@
+"""The order in which things go wrong: two at a time, each pair of kinds in turn, then a calm."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack, contextmanager
+from itertools import combinations, count, cycle
+from typing import TYPE_CHECKING
+
+from tests.chaos.history import now
+from tests.chaos.nemesis import FAULTS, SECONDS, ClockBack, ClockForward, DatabaseAway, Fault, Network
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.chaos.stage import Stage
+
+Kinds = tuple[type[Fault], ...]
+
+# The promise is that no two faults together break anything: of one pair nothing may be left when the next one comes.
+# Whoever has not sent a heartbeat for a lease trusts itself no more.
+CALM = SECONDS
+
+
+# A moment; longer than a takeover is watched for, but not than a lease; longer than both together.
+DURATIONS = [0.2 * SECONDS, 0.7 * SECONDS, 0.7 * SECONDS, 2 * SECONDS]
+
+
+def torment(stage: Stage, names: Sequence[str], seconds: float) -> None:
+    """With the faults of these names, or with all that are possible here."""
+    until = now() + seconds
+    found = pairs(stage, names)
+    random.shuffle(found)
+    rounds = zip(count(1), cycle(found))
+    stage.wait(2.0)
+    while now() < until:
+        number, kinds = next(rounds)
+        play(stage, kinds, number)
+        stage.wait(CALM)
+        stage.correct_instants()
+
+
+def pairs(stage: Stage, names: Sequence[str]) -> list[Kinds]:
+    """All that can meet here; of one fault, itself."""
+    possible = [kind for kind in FAULTS if kind.is_possible(stage) and kind.name in (names or [kind.name])]
+    found: list[Kinds] = [pair for pair in combinations(possible, 2) if can_meet(pair)]
+    return found or [(kind,) for kind in possible]
+
+
+def can_meet(pair: Kinds) -> bool:
+    """Whether both can be there at once: there is one clock to set, and no network to a database that is away."""
+    are_of_network = all(issubclass(kind, Network) for kind in pair)
+    return set(pair) != {ClockForward, ClockBack} and not (are_of_network and DatabaseAway in pair)
+
+
+def play(stage: Stage, kinds: Kinds, number: int) -> None:
+    """These faults, begun and ended in an order by chance; for a while all of them last."""
+    faults = [kind(stage, victim) for kind, victim in zip(kinds, victims(stage, kinds), strict=True)]
+    with ExitStack() as everything:
+        ends = []
+        for fault in random.sample(faults, len(faults)):
+            end = everything.enter_context(ExitStack())
+            end.enter_context(inflicted(fault, number))
+            ends.append(end)
+            stage.wait(random.choice([0, random.uniform(0, SECONDS / 2)]))
+        stage.wait(random.choice(DURATIONS))
+        random.choice(ends).close()
+        stage.wait(random.uniform(0, SECONDS / 2))
+
+
+@contextmanager
+def inflicted(fault: Fault, number: int) -> Iterator[None]:
+    begun_at = now()
+    fault.begin()
+    try:
+        yield
+    finally:
+        fault.end()
+        if fault.has_happened:
+            fault.stage.history.note(
+                "fault", at=begun_at, to=now(), name=fault.name, server=fault.victim, number=number
+            )
+
+
+def victims(stage: Stage, kinds: Kinds) -> list[int]:
+    """Most of the time the same one for all."""
+    first = victim(stage, kinds[0].victims(stage))
+    is_same = random.random() < 0.67
+    found = [first]
+    for kind in kinds[1:]:
+        others = [number for number in kind.victims(stage) if number != first]
+        found.append(first if is_same and first in kind.victims(stage) else victim(stage, others))
+    return found
+
+
+def victim(stage: Stage, numbers: list[int]) -> int:
+    """By chance; but most of the time one that holds a lock, for with it something is at stake."""
+    holders = [number for number in stage.holders() if number in numbers]
+    return random.choice(holders if holders and random.random() < 0.75 else numbers)
