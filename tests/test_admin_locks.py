@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from datetime import timedelta
-from types import SimpleNamespace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -17,10 +16,24 @@ from django.db.models import F
 from django.test import Client, override_settings
 from django.urls import reverse
 
-from django_singlejob.clock import DBNow
+from django_singlejob.admin import locks as admin_locks
+from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.querysets import gates, locks, runs
 from django_singlejob.signals import lock_taken_over
-from tests.contract.acts import HOUR, MINUTE, expire, gate, is_free, last_run, lock, start_run, take
+from tests.contract.acts import (
+    BEAT,
+    HOUR,
+    MINUTE,
+    SECOND,
+    expire,
+    gate,
+    is_free,
+    last_run,
+    lock,
+    set_the_databases_clock,
+    start_run,
+    take,
+)
 from tests.pages import VIEW, Page, act, all_rows, begin, clear_page, list_of, page_of, shown, told
 
 if TYPE_CHECKING:
@@ -253,7 +266,7 @@ def changes_hands_and_is_stale_again() -> None:
 
 
 def beats() -> None:
-    assert locks().renew("nightly", lock().token, MINUTE)
+    assert locks().renew("nightly", lock().token, MINUTE, utc_now())
 
 
 def beats_and_is_stale_again() -> None:
@@ -358,7 +371,7 @@ def test_a_live_one_is_left_alone(operator: Client, forcer: Client) -> None:
 def test_by_force_it_is_cleared(forcer: Client, heard: list[Any]) -> None:
     lease = begin()
     chosen = seen(forcer, "nightly")
-    assert locks().renew("nightly", lease.token, MINUTE)  # the living do
+    assert locks().renew("nightly", lease.token, MINUTE, utc_now())  # the living do
     (told,) = confirm(forcer, chosen, "nightly")
     assert told.startswith("The lock nightly: Cleared by force; its holder was ")
     assert is_free()
@@ -420,23 +433,56 @@ def test_it_is_cleared_where_each_request_is_a_transaction(
 # --- the watch
 
 
-def test_one_that_only_seems_dead_is_watched_before_it_is_cleared(
-    operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Clock:
+    """The clocks of this process, which a `sleep` moves on. `meanwhile` is called in each."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def local_now(self) -> float:
+        return 1000.0 + self.passed
+
+    def time(self) -> float:
+        return time.time() + self.passed
+
+    def utc_now(self) -> datetime:
+        return utc_now() + timedelta(seconds=self.passed)
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+        self.meanwhile()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("django_singlejob.admin.locks.time", clock)
+    monkeypatch.setattr("django_singlejob.admin.locks.local_now", clock.local_now)
+    for module in "clock", "watch", "database":
+        monkeypatch.setattr(f"django_singlejob.{module}.local_now", clock.local_now)
+    monkeypatch.setattr("django_singlejob.database.utc_now", clock.utc_now)
+    return clock
+
+
+CLEARED = "The lock nightly: Cleared"
+ALIVE = "The lock nightly was left alone: its holder ("
+
+
+def test_one_that_only_seems_dead_is_watched_before_it_is_cleared(operator: Client, clock: Clock) -> None:
     """After an outage of the database, every lease is stale and every holder alive."""
     lease = begin("nightly", heartbeat_interval=timedelta(seconds=10))
     expire()
-    waited: list[float] = []
 
-    def beat_meanwhile(seconds: float) -> None:
-        waited.append(seconds)
-        lease.renew()
-        expire()
+    def come_back() -> None:
+        if clock.passed > 15:
+            lease.renew()
+            expire()
 
-    monkeypatch.setattr("django_singlejob.admin.locks.time.sleep", beat_meanwhile)
+    clock.meanwhile = come_back
     (answer,) = confirm(operator, seen(operator, "nightly"))
-    assert answer.startswith("The lock nightly was left alone: its holder (")
-    assert 15 < waited[0] <= 20
+    assert answer.startswith(ALIVE)
+    assert 15 < clock.passed <= 20
     assert not is_free()
 
 
@@ -445,31 +491,104 @@ def test_it_is_cleared_when_its_heartbeats_stood_still(operator: Client) -> None
     expire()
     begun_at = time.monotonic()
     (answer,) = confirm(operator, seen(operator, "nightly"))
-    assert answer.startswith("The lock nightly: Cleared")
+    assert answer.startswith(CLEARED)
     assert time.monotonic() - begun_at >= 0.6
     assert is_free()
 
 
-def test_no_request_waits_for_a_minute(operator: Client, forcer: Client) -> None:
+def test_several_are_watched_at_the_same_time(operator: Client, clock: Clock) -> None:
+    for name in "nightly", "hourly":
+        begin(name, heartbeat_interval=timedelta(seconds=10))
+        expire(name)
+    answers = confirm(operator, seen(operator, "nightly", "hourly"))
+    assert ["Cleared" in answer for answer in answers] == [True, True]
+    assert clock.passed == pytest.approx(20)
+
+
+def test_no_request_waits_for_a_minute(operator: Client, forcer: Client, clock: Clock) -> None:
     begin("nightly", heartbeat_interval=timedelta(seconds=30))
     expire()
     text = shown(operator, clear_page("nightly"))
-    assert "it is watched for 1\xa0min\xa00\xa0s from when this page was opened" in text
+    assert "its heartbeats are watched for 20\xa0s" in text
+    assert "stay on this page for 1\xa0min\xa00\xa0s before you click" in text
     (answer,) = confirm(operator, seen(operator, "nightly"))
-    assert answer == "The lock nightly was left alone: it is to be watched for longer before you click."
+    assert answer.startswith("The lock nightly was left alone: it is to be watched for ")
+    assert clock.passed <= 20
     confirm(forcer, seen(forcer, "nightly"), "nightly")
     assert is_free()
 
 
-def test_who_waited_on_the_page_need_not_wait_again(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_who_waited_on_the_page_waits_no_longer_than_a_request_may(operator: Client, clock: Clock) -> None:
     begin("nightly", heartbeat_interval=timedelta(seconds=30))
     expire()
-    opened_at = time.time() - 61
-    monkeypatch.setattr("django_singlejob.admin.locks.time", SimpleNamespace(time=lambda: opened_at))
     chosen = seen(operator, "nightly")
-    monkeypatch.setattr("django_singlejob.admin.locks.time", time)
+    clock.sleep(61)
     (answer,) = confirm(operator, chosen)
-    assert answer.startswith("The lock nightly: Cleared")
+    assert answer.startswith(CLEARED)
+    assert clock.passed == pytest.approx(81)
+
+
+def test_a_holder_that_comes_back_after_the_page_was_opened_is_alive(operator: Client, clock: Clock) -> None:
+    """However long that was ago: the database may have been away until just before the click."""
+    lease = begin("nightly", heartbeat_interval=timedelta(seconds=30))
+    expire()
+    chosen = seen(operator, "nightly")
+    clock.sleep(600)
+    clock.meanwhile = lease.renew
+    (answer,) = confirm(operator, chosen)
+    assert answer.startswith(ALIVE)
+    assert not is_free()
+
+
+def test_the_databases_clock_alone_clears_nothing(operator: Client, clock: Clock) -> None:
+    begin("nightly", heartbeat_interval=timedelta(seconds=5))
+    set_the_databases_clock(HOUR)
+    (answer,) = confirm(operator, seen(operator, "nightly"))
+    assert answer.startswith("The lock nightly was left alone: it is to be watched for ")
+    assert clock.passed < 20
+    assert not is_free()
+
+
+def test_one_whose_last_heartbeat_lies_in_the_future_is_shown_as_impossible_and_cleared(
+    operator: Client, clock: Clock
+) -> None:
+    """The database's clock was set back since its holder died."""
+    begin("nightly", heartbeat_interval=timedelta(seconds=5))
+    expire()
+    set_the_databases_clock(-HOUR)
+    assert names(operator, "?state=impossible") == ["nightly"]
+    assert names(operator, "?state=held") == []
+    assert "the database&#x27;s clock was set back" in shown(operator, list_of("joblock"))
+    assert "the database's clock was set back" in Page(shown(operator, clear_page("nightly"))).text
+    (answer,) = confirm(operator, seen(operator, "nightly"))
+    assert answer.startswith(CLEARED)
+
+
+@pytest.mark.parametrize("interval", [10 * BEAT, 30 * BEAT], ids=["as by default", "longer"])
+def test_a_lock_whose_watch_takes_all_the_time_that_a_request_has_is_cleared(
+    operator: Client, monkeypatch: pytest.MonkeyPatch, interval: timedelta
+) -> None:
+    """By default two intervals are 20 seconds, and so is what a request may take: here it is all a tenth."""
+    monkeypatch.setattr(admin_locks, "LONGEST_WATCH", 20 * BEAT)
+    begin("nightly", heartbeat_interval=interval)
+    expire()
+    chosen = seen(operator, "nightly")
+    time.sleep(2 * max(interval - 10 * BEAT, timedelta()).total_seconds() * 1.5)
+    (answer,) = confirm(operator, chosen)
+    assert answer.startswith(CLEARED)
+    assert is_free()
+
+
+def test_who_waits_for_as_long_as_the_admin_says_may_clear(operator: Client, clock: Clock) -> None:
+    """The clocks disagree. What is counted from when the page was opened is not forgotten by a click."""
+    begin("nightly", heartbeat_interval=timedelta(seconds=2))
+    set_the_databases_clock(HOUR)
+    chosen = seen(operator, "nightly")
+    (answer,) = confirm(operator, chosen)
+    assert "it is to be watched for " in answer
+    clock.sleep((MINUTE + 10 * SECOND).total_seconds())
+    (answer,) = confirm(operator, chosen)
+    assert answer.startswith(CLEARED)
 
 
 @pytest.mark.parametrize("text", ["nightly {token} 0 0.0", "nightly {token} 0 0.0:forged", ""])

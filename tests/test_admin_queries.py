@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from django_singlejob.querysets import gates, locks, runs
 from django_singlejob.queue import one_offs
@@ -128,6 +128,7 @@ def lock(name: str) -> JobLock:
         pid=1,
         acquired_at=DBNow() - HOUR,
         heartbeat_at=DBNow() - HOUR,
+        sent_at=utc_now() - HOUR,
         expires_at=DBNow() + (-MINUTE if is_ill(name) else MINUTE),
     )
 

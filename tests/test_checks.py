@@ -312,6 +312,57 @@ def test_a_pool_with_room_and_no_pool(check: Any, pool: object) -> None:
     assert check(**POSTGRESQL | {"OPTIONS": {"pool": pool}}) == []
 
 
+MYSQL: dict[str, Any] = {"ENGINE": "django.db.backends.mysql", "TIME_ZONE": None, "OPTIONS": {}}
+PATIENT = {
+    "postgresql": {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5},
+    "mysql": {"connect_timeout": 5, "read_timeout": 60, "write_timeout": 60},
+}
+networked = pytest.mark.parametrize(("database", "vendor"), [(POSTGRESQL, "postgresql"), (MYSQL, "mysql")])
+
+
+@networked
+@pytest.mark.parametrize("host", ["db.example.com", "10.0.0.7", "localhost,db2.example.com"])
+def test_w007_a_database_behind_a_network_without_time_outs(check: Any, database: Any, vendor: str, host: str) -> None:
+    messages = check(**database | {"HOST": host})
+    assert ids(messages) == ["singlejob.W007"]
+    assert f"'locks' is reached over a network, without {', '.join(PATIENT[vendor])}: " in messages[0].msg
+
+
+@networked
+def test_w007_has_a_hint_that_can_be_pasted(check: Any, database: Any, vendor: str) -> None:
+    given = {name: value for name, value in database.items() if name != "OPTIONS"} | {"HOST": "db.example.com"}
+    [message] = check(**given, OPTIONS={})
+    databases: dict[str, dict[str, Any]] = {"locks": dict(given)}
+    exec(message.hint, {"DATABASES": databases})
+    assert databases["locks"]["OPTIONS"] == PATIENT[vendor]
+    del connections["locks"]
+    assert check(**databases["locks"]) == []
+
+
+def test_w007_names_only_what_is_missing(check: Any) -> None:
+    options = {"connect_timeout": 3, "read_timeout": 90}
+    [message] = check(**MYSQL | {"HOST": "db.example.com", "OPTIONS": options})
+    assert message.hint == "DATABASES['locks'].setdefault('OPTIONS', {}).update(write_timeout=60)"
+
+
+@networked
+@pytest.mark.parametrize("host", ["", "localhost", "127.0.0.1", "::1", "/run/socket", "@abstract"])
+def test_a_database_on_this_machine_needs_none(check: Any, database: Any, vendor: str, host: str) -> None:
+    assert check(**database | {"HOST": host}) == []
+
+
+@pytest.mark.parametrize(
+    ("database", "options"),
+    [(POSTGRESQL, {"service": "shop"}), (MYSQL, {"read_default_file": "~/my.cnf"}), (MYSQL, {"unix_socket": "/run/s"})],
+)
+def test_what_a_file_says_is_not_known(check: Any, database: Any, options: Any) -> None:
+    assert check(**database | {"HOST": "db.example.com", "OPTIONS": options}) == []
+
+
+def test_sqlite_has_no_network(check: Any) -> None:
+    assert check(**SQLITE | {"HOST": "db.example.com"}) == []
+
+
 PROJECT = """
 import django
 from django.conf import settings

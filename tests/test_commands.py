@@ -12,12 +12,24 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
+from django_singlejob import clearing
 from django_singlejob.clock import DBNow
 from django_singlejob.management.commands import clear_stale_locks
 from django_singlejob.orders import Order, place
-from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.querysets import JobLockQuerySet, gates, locks, runs
 from django_singlejob.queue import one_offs
-from tests.contract.acts import everything, expire, gate, is_free, last_run, lock, start_run, take
+from tests.contract.acts import (
+    HOUR,
+    everything,
+    expire,
+    gate,
+    is_free,
+    last_run,
+    lock,
+    set_the_databases_clock,
+    start_run,
+    take,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
     from django_singlejob import Lease
+    from django_singlejob.models import JobLock
     from tests.fixtures import Elsewhere
 
 pytest_plugins = "tests.fixtures"
@@ -72,6 +85,41 @@ def test_a_live_lease_is_not_touched() -> None:
     assert everything() == before
 
 
+def test_a_lock_whose_last_heartbeat_lies_in_the_future_is_cleared() -> None:
+    take(heartbeat_interval=BEAT)
+    expire()
+    set_the_databases_clock(-HOUR)
+    assert told("clear_stale_locks").startswith("Cleared nightly (held by ")
+    assert is_free()
+
+
+def test_what_the_clocks_disagree_about_is_left_and_said() -> None:
+    take(lease=HOUR)
+    set_the_databases_clock(2 * HOUR)
+    said = told("clear_stale_locks")
+    assert said.startswith("Left nightly (held by ")
+    assert "), for 59 minutes 59 seconds at least. The lock 'nightly' is stale by the database's clock, " in said
+    wrong = "The database's clock was 2 hours behind its holder's at the last heartbeat, and is 0 seconds"
+    assert ("The clock of this host was set." if connection.vendor == "sqlite" else wrong) in said
+    assert not is_free()
+
+
+def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a look takes longer than the heartbeat interval, each one begins the watch anew."""
+    take(heartbeat_interval=BEAT / 2)
+    expire()
+    surveyed = JobLockQuerySet.surveyed
+
+    def slowly(rows: JobLockQuerySet) -> list[JobLock]:
+        time.sleep(BEAT.total_seconds())
+        return surveyed(rows)
+
+    monkeypatch.setattr(JobLockQuerySet, "surveyed", slowly)
+    monkeypatch.setattr(clearing, "LONGEST_WATCH", 5 * BEAT)
+    assert told("clear_stale_locks").startswith("Left nightly (held by ")
+    assert not is_free()
+
+
 def test_a_dry_run_only_says_what_it_would_do() -> None:
     start_run("hourly")
     locks()._raw_delete("default")
@@ -115,7 +163,7 @@ def test_a_sign_of_life_in_the_last_moment_saves_it_too(monkeypatch: pytest.Monk
     expire()
     watched = [lock()]
     lease.renew()
-    monkeypatch.setattr(clear_stale_locks, "dead_locks", lambda: watched)
+    monkeypatch.setattr(clear_stale_locks, "dead_locks", lambda _: watched)
     assert told("clear_stale_locks").startswith("Left nightly: it changed hands, ")
     assert lock().token == lease.token
 
@@ -133,7 +181,7 @@ def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callabl
         with connection.cursor() as cursor:
             cursor.execute("PRAGMA busy_timeout = 1")
         writers.append(elsewhere(write, lease))
-        while not lease.is_fenced:
+        while not lease.is_only_writer:
             time.sleep(0.01)
 
     yield begin
@@ -147,7 +195,7 @@ def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[[Lease], None])
     lease = take(heartbeat_interval=BEAT)
     expire()
     writer(lease)
-    assert told("clear_stale_locks") == "No stale locks.\n"
+    assert told("clear_stale_locks").startswith("Left nightly: ")
     assert lock().token == lease.token
 
 

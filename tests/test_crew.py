@@ -3,9 +3,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,6 +131,42 @@ def test_they_bring_what_they_have_got_all_at_once() -> None:
         crew.send(partial(bring, number))
     eventually(lambda: crew._returns.qsize() == 3)
     assert crew.come_back(30) == [0, 1, 2]
+
+
+COMES_BACK = """
+    for _ in range(1000):
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        one.come_back(0.001)
+"""
+IS_IDLE = """
+    idle = threading.Event()
+    crew.IDLE, crew.connections = 0.001, SimpleNamespace(close_all=idle.set)
+    for number in range(1000):
+        one.send(lambda window: threading.get_ident())
+        (thread,) = one.come_back(20)
+        time.sleep(number % 20 / 10_000)
+        signal.pthread_kill(thread, signal.SIGALRM)
+        idle.wait()
+        idle.clear()
+"""
+
+
+@pytest.mark.parametrize("waits", [COMES_BACK, IS_IDLE], ids=["main thread", "thread of its own"])
+def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_nobody_waiting_for_ever(waits: str) -> None:
+    """In a process of its own, since it may hang."""
+    code = """
+        import faulthandler, signal, threading, time
+        from types import SimpleNamespace
+        from django_singlejob import crew
+
+        one = crew.Crew(1)
+        crew.tidy_up = lambda: None
+        signal.signal(signal.SIGALRM, lambda *arguments: None)
+        faulthandler.dump_traceback_later(30, exit=True)
+    """
+    command = [sys.executable, "-c", dedent(code) + dedent(waits) + "signal.signal(signal.SIGALRM, signal.SIG_IGN)"]
+    done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, Stop])

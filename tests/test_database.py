@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 from functools import partial
@@ -10,7 +11,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import Error, connection, connections, transaction
+from django.db import Error, IntegrityError, connection, connections, transaction
 
 from django_singlejob import UnsafeTransaction
 from django_singlejob.clock import local_now
@@ -18,9 +19,9 @@ from django_singlejob.database import (
     LOCK_TIMEOUT,
     _milliseconds,
     alias,
-    closed_if_abandoned,
     durable,
     in_turn,
+    is_connection_lost,
     is_private,
     refuse_open_transaction,
     roll_back,
@@ -31,6 +32,7 @@ from tests.contract.acts import closing, in_thread, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from pytest_django import Settings
 
@@ -128,6 +130,22 @@ def test_it_can_be_rolled_back_without_one() -> None:
     assert not gates().exists()
 
 
+def lose_connection() -> None:
+    ask("SELECT 1")
+    connection.connection.close()
+    ask("SELECT 1")
+
+
+@breaks_connection
+@pytest.mark.on_database("postgresql", "mysql")
+def test_if_its_connection_is_lost_there_is_none_until_it_is_needed() -> None:
+    """Django itself would connect on the way out, and wait for that."""
+    with pytest.raises(Error), durable("default"):
+        lose_connection()
+    assert connection.connection is None
+    assert not gates().exists()
+
+
 def test_it_is_nobodys_part() -> None:
     with transaction.atomic(), pytest.raises(RuntimeError, match="durable"), durable("default"):
         pytest.fail("it would be rolled back with the outer one")
@@ -158,27 +176,77 @@ def test_postgresql_is_left_alone_inside_a_test_case() -> None:
         assert ask("SHOW idle_in_transaction_session_timeout") == usual
 
 
+def fenced_for(timeout: timedelta) -> AbstractContextManager[None]:
+    return durable("default", lock_timeout=None, idle_timeout=timeout)
+
+
+def wait_timeout() -> Any:
+    return ask("SELECT @@SESSION.wait_timeout")
+
+
 @pytest.mark.on_database("mysql")
 @pytest.mark.parametrize(("timeout", "seconds"), [(7 * SECOND, 7), (SECOND / 10, 1)])
-def test_mysql_ends_a_session_that_is_silent_for_long_and_no_other(timeout: timedelta, seconds: int) -> None:
-    usual = ask("SELECT @@SESSION.wait_timeout")
-    with closed_if_abandoned("default", timeout):
-        assert ask("SELECT @@SESSION.wait_timeout") == seconds
-    assert ask("SELECT @@SESSION.wait_timeout") == usual
+def test_mysql_bounds_a_fenced_transaction_and_nothing_after_it(timeout: timedelta, seconds: int) -> None:
+    usual = wait_timeout()
+    with fenced_for(timeout):
+        assert wait_timeout() == seconds
+    assert wait_timeout() == usual
+    with durable("default"):
+        assert wait_timeout() == usual
+
+
+@pytest.mark.on_database("mysql")
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_mysql_is_told_so_inside_the_transaction(monkeypatch: pytest.MonkeyPatch, is_committed: bool) -> None:
+    """A pooler that shares sessions by transaction hands none on that has our limit."""
+    usual, seen = wait_timeout(), []
+
+    def see(end: Callable[[], None]) -> None:
+        with connection.connection.cursor() as cursor:
+            cursor.execute("SELECT @@in_transaction, @@SESSION.wait_timeout")
+            seen.append(cursor.fetchone())
+        end()
+
+    for end in "_commit", "_rollback":
+        monkeypatch.setattr(connection, end, partial(see, getattr(connection, end)))
+    with fenced_for(SECOND):
+        gates().create(name="nightly")
+        transaction.set_rollback(not is_committed)
+    assert seen == [(1, usual)]
+    assert gates().exists() == is_committed
+
+
+@pytest.mark.on_database("mysql")
+def test_mysql_has_its_usual_limit_again_when_the_block_is_broken() -> None:
+    usual = wait_timeout()
+    gates().create(name="nightly")
+    with pytest.raises(IntegrityError), fenced_for(SECOND), transaction.atomic(savepoint=False):
+        gates().create(name="nightly")
+    assert wait_timeout() == usual
 
 
 @breaks_connection
 @pytest.mark.on_database("mysql")
 @pytest.mark.parametrize("is_noticed", [True, False])
-def test_mysql_that_went_away_is_no_error(is_noticed: bool) -> None:
-    with closed_if_abandoned("default", SECOND):
+def test_mysql_that_went_away_in_a_fenced_transaction_is_an_error(is_noticed: bool) -> None:
+    with pytest.raises(Error) as caught, fenced_for(SECOND):
         (connection if is_noticed else connection.connection).close()
+    assert is_connection_lost(caught.value)
+    assert not connection.in_atomic_block
 
 
-@pytest.mark.on_database("sqlite", "postgresql")
-def test_the_others_need_no_such_limit(django_assert_num_queries: Callable[..., Any]) -> None:
-    with django_assert_num_queries(0), closed_if_abandoned("default", SECOND):
-        pass
+@breaks_connection
+@pytest.mark.on_database("mysql")
+def test_what_went_wrong_in_the_block_matters_more_than_that() -> None:
+    with pytest.raises(ZeroDivisionError), fenced_for(SECOND), contextlib.closing(connection.connection):
+        raise ZeroDivisionError
+
+
+@pytest.mark.on_database("mysql")
+def test_mysql_ends_a_fenced_transaction_that_is_silent() -> None:
+    with pytest.raises(Error) as caught, fenced_for(SECOND):
+        sleep(1.5)
+    assert is_connection_lost(caught.value)
 
 
 # --- turns, which SQLite does not keep

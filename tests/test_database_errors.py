@@ -19,7 +19,8 @@ from django.db import (
     connection,
 )
 
-from django_singlejob.database import durable, is_connection_lost, is_duplicate, is_transient
+from django_singlejob import codes
+from django_singlejob.database import durable, is_connection_lost, is_duplicate, is_transient, is_undone
 from django_singlejob.querysets import gates, runs
 from tests.contract.acts import in_thread
 
@@ -36,7 +37,7 @@ QUICKLY = {"sqlite": "PRAGMA busy_timeout = 10", "mysql": "SET SESSION innodb_lo
 
 
 def verdict(error: BaseException) -> list[str]:
-    return [judge.__name__ for judge in (is_transient, is_connection_lost, is_duplicate) if judge(error)]
+    return [judge.__name__ for judge in (is_transient, is_undone, is_connection_lost, is_duplicate) if judge(error)]
 
 
 def fate(act: Callable[[], object]) -> list[str]:
@@ -71,37 +72,89 @@ def an_error(code: object, kind: type[Error] = OperationalError) -> Error:
     return error
 
 
-@pytest.mark.parametrize("code", ["40001", "40P01", "55P03", 1205, 1213, 1020, 3572])
-@pytest.mark.parametrize("kind", [OperationalError, DatabaseError, InternalError])
+UNDONE: list[object] = ["40000", "40001", "40P01", "55P03", 1020, 1205, 1206, 1213, 1614, 3058, 3101, 3572]
+CANCELLED: list[object] = ["57014", 1317, 1969, 3024]
+LOST: list[object] = [
+    *("08000", "08001", "08003", "08004", "08006", "08007", "08P01", "08ABC"),
+    *("25006", "25P03", "25P04", "40003", "53000", "53100", "53200", "53300"),
+    *("57000", "57P01", "57P02", "57P03", "57P04", "57P05", "58000", "58030"),
+    *(1021, 1037, 1040, 1041, 1042, 1043, 1047, 1053, 1077, 1079, 1080, 1114, 1129, 1152, *range(1154, 1162)),
+    *(1180, 1181, 1184, 1203, 1226, 1290, 1792, 1836, 1927, 3168, 3169, 4031),
+    *(2002, 2003, 2005, 2006, 2012, 2013, 2014, 2026, 2027, 2055, 5013, 5014),
+]
+YOURS: list[object] = [
+    *("22001", "23505", "25P02", "28P01", "40002", "42601", "53400", "55000", "55P02", "55P04", "XX000"),
+    *(1044, 1045, 1062, 1064, 1146, 1153, 1189, 1190, 1218, 2020),
+]
+
+by_any_name = pytest.mark.parametrize("kind", [OperationalError, DatabaseError, InternalError])
+
+
+@pytest.mark.parametrize("code", UNDONE)
+@by_any_name
 def test_who_was_in_the_way_is_told_by_the_code(code: object, kind: type[Error]) -> None:
+    assert verdict(an_error(code, kind)) == ["is_transient", "is_undone"]
+
+
+@pytest.mark.parametrize("code", CANCELLED)
+@by_any_name
+def test_what_was_cancelled_may_have_been_a_commit(code: object, kind: type[Error]) -> None:
     assert verdict(an_error(code, kind)) == ["is_transient"]
 
 
-@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_BUSY_SNAPSHOT])
-def test_sqlite_has_codes_of_its_own(code: int) -> None:
-    error = OperationalError()
-    error.sqlite_errorcode = code  # type: ignore[attr-defined]
-    assert verdict(error) == ["is_transient"]
-
-
-LOST: list[object] = ["57P01", "57P02", "57P03", "08000", "08003", "08006", "25P03", "53300", "53100", "53200", "25006"]
-LOST_ON_MYSQL: list[object] = [2002, 2003, 2006, 2013, 4031, 1040, 1053, 1927, 1290, 1836]
-
-
-@pytest.mark.parametrize("code", LOST + LOST_ON_MYSQL)
-@pytest.mark.parametrize("kind", [OperationalError, InternalError])
+@pytest.mark.parametrize("code", LOST)
+@by_any_name
 def test_a_lost_connection_is_told_by_the_code(code: object, kind: type[Error]) -> None:
     assert verdict(an_error(code, kind)) == ["is_connection_lost"]
 
 
-@pytest.mark.parametrize("error", [InterfaceError(0, ""), InterfaceError(), OperationalError("pool timeout")], ids=repr)
+@pytest.mark.parametrize("code", YOURS)
+@by_any_name
+def test_an_error_of_yours_is_told_by_the_code(code: object, kind: type[Error]) -> None:
+    assert verdict(an_error(code, kind)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (sqlite3.SQLITE_BUSY, ["is_transient", "is_undone"]),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, ["is_transient", "is_undone"]),
+        (sqlite3.SQLITE_LOCKED, ["is_transient", "is_undone"]),
+        (sqlite3.SQLITE_PROTOCOL, ["is_transient", "is_undone"]),
+        (sqlite3.SQLITE_INTERRUPT, ["is_transient"]),
+        (sqlite3.SQLITE_CANTOPEN_ISDIR, ["is_connection_lost"]),
+        (sqlite3.SQLITE_FULL, ["is_connection_lost"]),
+        (sqlite3.SQLITE_IOERR_FSYNC, ["is_connection_lost"]),
+        (sqlite3.SQLITE_NOMEM, ["is_connection_lost"]),
+        (sqlite3.SQLITE_CORRUPT, []),
+        (sqlite3.SQLITE_NOTADB, []),
+        (sqlite3.SQLITE_READONLY, []),
+    ],
+)
+def test_sqlite_has_codes_of_its_own(code: int, told: list[str]) -> None:
+    error = OperationalError()
+    error.sqlite_errorcode = code  # type: ignore[attr-defined]
+    assert verdict(error) == told
+
+
+def test_every_code_has_one_meaning() -> None:
+    for database in codes.POSTGRESQL, codes.MYSQL, codes.SQLITE:
+        given = [code for names in database.values() for code in names]
+        assert len(given) == len(set(given))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InterfaceError(0, ""), InterfaceError(), OperationalError("pool timeout"), OperationalError(0, "")],
+    ids=repr,
+)
 def test_a_server_that_says_nothing_is_lost(error: Error) -> None:
     assert verdict(error) == ["is_connection_lost"]
 
 
 @pytest.mark.parametrize(
     "error",
-    [an_error("57014"), an_error(1317), an_error(None, DatabaseError), ValueError(1205), OSError(2006)],
+    [an_error(None, DatabaseError), ValueError(1205), ValueError(1969), OSError(2006)],
     ids=repr,
 )
 def test_any_other_error_is_just_an_error(error: BaseException) -> None:
@@ -125,7 +178,7 @@ def test_a_deadlock_is_transient(elsewhere: Elsewhere) -> None:
 
     ends = [elsewhere(cross, "nightly", "hourly"), elsewhere(cross, "hourly", "nightly")]
     [error] = [error for end in ends if (error := end.exception(20))]
-    assert verdict(error) == ["is_transient"]
+    assert verdict(error) == ["is_transient", "is_undone"]
 
 
 @committed
@@ -150,9 +203,9 @@ def test_waiting_for_a_row_in_vain_is_transient(elsewhere: Elsewhere) -> None:
 
     keeper = elsewhere(keep)
     assert begun.wait(10)
-    assert fate(want) == ["is_transient"]
+    assert fate(want) == ["is_transient", "is_undone"]
     if connection.features.has_select_for_update_nowait:
-        assert fate(want_at_once) == ["is_transient"]
+        assert fate(want_at_once) == ["is_transient", "is_undone"]
     enough.set()
     keeper.result(10)
 
@@ -169,7 +222,22 @@ def test_a_serialization_failure_is_transient() -> None:
             in_thread(touch)
             touch()
 
-    assert fate(be_late) == ["is_transient"]
+    assert fate(be_late) == ["is_transient", "is_undone"]
+
+
+@committed
+@pytest.mark.on_database("postgresql", "mysql")
+def test_a_statement_that_takes_too_long_may_have_been_a_commit() -> None:
+    slow = {
+        "postgresql": ["SET statement_timeout = 10", "SELECT pg_sleep(10)"],
+        "mysql": ["SET SESSION max_statement_time = 0.01", "SELECT * FROM information_schema.tables WHERE SLEEP(1)"],
+    }
+
+    def be_slow() -> None:
+        for statement in slow[connection.vendor]:
+            execute(statement)
+
+    assert fate(be_slow) == ["is_transient"]
 
 
 # --- from the database: who went away
@@ -202,6 +270,19 @@ def test_a_transaction_that_was_silent_for_too_long_is_lost() -> None:
         with durable("default", idle_timeout=timedelta(milliseconds=1)):
             Event().wait(0.1)
             execute("SELECT 1")
+
+    assert fate(be_silent) == ["is_connection_lost"]
+
+
+@pytest.mark.django_db
+@pytest.mark.on_database("postgresql", "mysql")
+def test_a_session_that_was_silent_for_too_long_is_lost() -> None:
+    soon = {"postgresql": "SET idle_session_timeout = 10", "mysql": "SET SESSION wait_timeout = 1"}
+
+    def be_silent() -> None:
+        execute(soon[connection.vendor])
+        Event().wait(1.5 if connection.vendor == "mysql" else 0.2)
+        execute("SELECT 1")
 
     assert fate(be_silent) == ["is_connection_lost"]
 

@@ -12,7 +12,7 @@ from django_singlejob.endings import ending
 from django_singlejob.health import Health, Level, State, survey, worst
 from django_singlejob.querysets import gates, locks
 from django_singlejob.scheduler import keep_up
-from tests.contract.acts import expire, lock, start_run, take
+from tests.contract.acts import expire, lock, set_the_databases_clock, start_run, take
 
 if TYPE_CHECKING:
     from pytest_django import DjangoAssertNumQueries, Settings
@@ -138,6 +138,14 @@ def test_a_lock_whose_lease_has_expired_is_stale() -> None:
     assert state() == State.STALE
 
 
+def test_a_lock_whose_last_heartbeat_lies_in_the_future_is_impossible() -> None:
+    schedule()
+    start_run()
+    set_the_databases_clock(-HOUR)
+    assert state() == State.IMPOSSIBLE
+    assert worst(survey()) == Level.CRITICAL
+
+
 def test_a_job_that_is_paused_is_nothing_else() -> None:
     schedule()
     change(paused=True)
@@ -183,6 +191,7 @@ def test_of_what_is_wrong_with_a_live_one_too() -> None:
 def test_they_stand_in_that_order() -> None:
     assert State.values == [
         "paused",
+        "impossible",
         "stale",
         "overdue",
         "ahead",
@@ -199,7 +208,7 @@ def test_they_stand_in_that_order() -> None:
     [
         (Level.OK, [State.PAUSED, State.RUNNING, State.IDLE]),
         (Level.WARNING, [State.OVERRUNNING, State.UNSEEN]),
-        (Level.CRITICAL, [State.STALE, State.OVERDUE, State.AHEAD, State.FAILING]),
+        (Level.CRITICAL, [State.IMPOSSIBLE, State.STALE, State.OVERDUE, State.AHEAD, State.FAILING]),
     ],
 )
 def test_how_bad_each_of_them_is(level: Level, states: list[State]) -> None:
@@ -269,7 +278,7 @@ def test_of_two_locks_that_a_job_holds_the_stale_one_is_shown() -> None:
         held = health().lock
         assert held
         assert (held.name, state()) == (name, State.STALE)
-        locks().update(expires_at=DBNow() + HOUR)
+        locks().update(heartbeat_at=DBNow(), expires_at=DBNow() + HOUR)
 
 
 # --- schedules

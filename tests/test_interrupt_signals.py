@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -114,14 +117,41 @@ def test_an_interrupt_that_is_slow_to_arrive_comes_to_nothing_after_the_body(sig
     assert signals.received is None
 
 
-def test_the_main_thread_is_fetched_where_sigterm_is_ignored_too(ignore: Callable[[int], None]) -> None:
-    ignore(signal.SIGTERM)
+@pytest.mark.parametrize("first", ["the interrupt", "the signal"])
+def test_a_signal_that_comes_with_an_interrupt_is_not_taken_for_it(signals: Signals, first: str) -> None:
+    """As SIGTERM, of which two that wait are one."""
+
+    def body() -> None:
+        with blocked_signals():
+            acts = [lambda: fire(window), lambda: os.kill(os.getpid(), signal.SIGTERM)]
+            for act in acts if first == "the interrupt" else reversed(acts):
+                act()
+
+    with Window() as window, pytest.raises((Stop, JobInterrupted)):
+        window.run(body)
+    assert signals.received == signal.SIGTERM
+    assert is_told_to_end()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGURG])
+def test_the_main_thread_is_fetched_where_signals_are_ignored_too(ignore: Callable[[int], None], signum: int) -> None:
+    ignore(signum)
 
     def body() -> None:
         fire(window)
         spin()
 
     with deferred_signals(), Window() as window, pytest.raises(Stop):
+        window.run(body)
+
+
+def test_a_job_that_handles_the_signal_that_fetches_it_is_interrupted_at_its_next_step(signals: Signals) -> None:
+    def body() -> None:
+        signal.signal(signal.SIGURG, lambda *arguments: pytest.fail("a signal"))
+        fire(window)
+        spin()
+
+    with Window() as window, pytest.raises(Stop):
         window.run(body)
 
 
@@ -141,12 +171,45 @@ def test_what_is_ignored_stays_ignored(ignore: Callable[[int], None]) -> None:
 
 
 def test_the_handlers_are_put_back() -> None:
-    heeded = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    heeded = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGURG]
     before = [signal.getsignal(signum) for signum in heeded]
     with pytest.raises(Stop), deferred_signals():
         raise Stop
     assert [signal.getsignal(signum) for signum in heeded] == before
     assert not is_told_to_end()
+
+
+def test_they_are_put_back_behind_a_command_that_was_not_told_to_end() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with deferred_signals(is_last=True):
+        pass
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(0, 5), (2, -signal.SIGTERM)])
+def test_once_it_was_told_to_end_only_a_second_thought_changes_how(seconds: float, status: int) -> None:
+    """Another signal of the same burst, which comes while threads are waited for, or while Python is torn down."""
+    code = f"""
+        import signal, sys, threading, time
+        from django_singlejob.interrupt import deferred_signals
+
+        class Last:
+            def __del__(self):
+                raise_signal(SIGTERM)
+
+        def send_again():
+            time.sleep({seconds})
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+            time.sleep(0.1)
+
+        last, raise_signal, SIGTERM = Last(), signal.raise_signal, signal.SIGTERM
+        with deferred_signals(is_last=True):
+            signal.raise_signal(signal.SIGTERM)
+        threading.Thread(target=send_again).start()
+        sys.exit(5)
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(code)], env={}, timeout=60, check=False)
+    assert done.returncode == status
 
 
 def test_in_another_thread_signals_do_what_they_did_before() -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("fresh_process")
 
 FIELDS: dict[type[Model], str] = {
     JobLock: """name token hostname pid command acquired_at heartbeat_at heartbeats heartbeat_interval expires_at
-        job_name slot attempt run""",
+        sent_at job_name slot attempt run""",
     # last_slot and last_attempt are not in the design: docs/explanation/decisions.md tells why they are here.
     JobStatus: """name fence token schedule time_zone next_slot last_slot last_attempt abandoned paused last_started_at
         last_finished_at last_status

@@ -92,6 +92,11 @@ def test_an_interrupted_command_has_its_own_status() -> None:
     assert of_error("backup", JobInterrupted(15), child_status=3) == Result(3, "backup: interrupted by signal 15.")
 
 
+def test_a_signal_that_comes_with_the_loss_of_the_lease_tells_how_it_ended() -> None:
+    assert of_error("nightly", LeaseLost("It was taken over."), signum=15) == Result(143, "nightly: It was taken over.")
+    assert of_error("nightly", ValueError(), signum=15).status == 1
+
+
 @pytest.mark.parametrize("code", [None, 0])
 def test_to_exit_well_is_no_error(code: int | None) -> None:
     assert of_error("nightly", SystemExit(code)) == Result(0, "nightly: ran.", is_error=False)

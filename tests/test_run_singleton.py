@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime, timedelta
+from datetime import timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_singlejob import acquisition, current_run, registry, singleton_job
+from django_singlejob.clock import utc_now
 from django_singlejob.querysets import gates
 from django_singlejob.scheduler import keep_up
 from tests.contract.acts import (
@@ -372,13 +373,8 @@ def test_slots_that_are_too_late_are_passed_by() -> None:
 def test_a_clock_that_is_far_off_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: int, is_told: bool
 ) -> None:
-    class Wrong(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return datetime.now(tz) + timedelta(seconds=error)
-
     due(slots=0)
-    monkeypatch.setattr(acquisition, "datetime", Wrong)
+    monkeypatch.setattr(acquisition, "utc_now", lambda: utc_now() + timedelta(seconds=error))
     told("nightly", "--now")
     assert not caplog.records
     told("nightly")

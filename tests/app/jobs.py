@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -18,6 +18,7 @@ from django.conf import settings
 from django.db import Error, connection, transaction
 
 from django_singlejob import Lease, LeaseLost, current_run, singleton_job
+from django_singlejob.clock import local_now
 from django_singlejob.runner import CurrentRun
 from django_singlejob.signals import lease_lost
 from tests.app.models import Counter
@@ -51,8 +52,12 @@ def work(seconds: float = A_MINUTE) -> None:
         time.sleep(0.001)
 
 
+def is_told() -> bool:
+    return Path(os.environ["GO"]).exists()
+
+
 def wait_until_told() -> None:
-    while not Path(os.environ["GO"]).exists():
+    while not is_told():
         time.sleep(0.01)
 
 
@@ -78,6 +83,23 @@ def nap(seconds: float = A_MINUTE) -> None:
         time.sleep(seconds)
     finally:
         say("cleaned up")
+
+
+@singleton_job(lease=LEASE)
+def samples_its_trust(*, is_fenced: bool = False) -> None:
+    """Looks at its lease again and again, whatever it is told; in the end it says when it last trusted it."""
+    lease = this_run().lease
+    with lease.atomic() if is_fenced else nullcontext():
+        say("sampling")
+        last = 0.0
+        while not is_told():
+            with suppress(LeaseLost):  # the interrupt, which comes once
+                while not is_told():
+                    sampled_at = local_now()
+                    if not lease.lost:
+                        last = sampled_at
+                    time.sleep(0.002)
+        say("last trusted at", last)
 
 
 @singleton_job(lease=LEASE, wait=PATIENCE)
@@ -137,6 +159,15 @@ def too_long() -> None:
         time.sleep(A_MINUTE)
     finally:
         say("cleaned up")
+
+
+def sleeps() -> None:
+    say("started")
+    time.sleep(A_MINUTE)
+
+
+for _number in range(4):
+    singleton_job(f"sleeps-{_number}", lease=LEASE, max_attempts=1000)(sleeps)
 
 
 # --- who is stopped, and wakes when somebody else has the lock
@@ -337,7 +368,8 @@ def meet(number: int, count: int) -> None:
 
 
 for _number in range(10):
-    singleton_job(f"guest-{_number}", lease=LEASE)(meet)
+    # With the usual lease: ten of them in one process may keep each other's heartbeats waiting for seconds.
+    singleton_job(f"guest-{_number}")(meet)
 
 
 def wait_or_tell() -> None:

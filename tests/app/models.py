@@ -17,10 +17,11 @@ class FencedWrite(models.Model):
     """Something that a holder wrote inside `lease.atomic()`: the fences must never go down again."""
 
     id = models.BigAutoField(primary_key=True)
+    lock = models.CharField(max_length=100)
     fence = models.BigIntegerField()
 
     def __str__(self) -> str:
-        return f"{self.id}: {self.fence}"
+        return f"{self.id}: {self.lock}, {self.fence}"
 
 
 class SlotRun(models.Model):

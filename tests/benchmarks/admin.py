@@ -208,7 +208,7 @@ def lock(number: int) -> JobLock:
         pid=4711,
         command="singleton_worker",
         acquired_at=DBNow() - timedelta(hours=1),
-        heartbeat_at=DBNow(),
+        heartbeat_at=DBNow() - timedelta(hours=2 if is_stale else 0),
         heartbeat_interval=timedelta(seconds=10),
         expires_at=DBNow() + timedelta(hours=-1 if is_stale else 1),
     )

@@ -153,6 +153,7 @@ def _hold(name: str, hostname: str, pid: int, since: datetime, silence: timedelt
         heartbeats=(heartbeat_at - since) // timedelta(seconds=10),
         heartbeat_interval=timedelta(seconds=10),
         expires_at=heartbeat_at + MINUTE,
+        sent_at=heartbeat_at,
         run=run,
         **grant,
     )

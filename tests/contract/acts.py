@@ -15,7 +15,7 @@ from django.db.models import F
 
 from django_singlejob import current_run, database, runner, singleton_job
 from django_singlejob.acquisition import Refusal, Terms, acquire
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.crew import Crew
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
 BEAT = timedelta(milliseconds=100)
 
 
@@ -55,8 +56,17 @@ def start_run(job_name: str = "nightly", **terms: Any) -> Lease:
 
 
 def expire(name: str = "nightly") -> None:
-    """The lease has run out, or the database's clock was set forward."""
-    assert locks().filter(name=name).update(expires_at=DBNow() - timedelta(seconds=1)) == 1
+    """The lease has run out a second ago, by all clocks."""
+    silent_for = lock(name).lease + SECOND
+    last = {"heartbeat_at": DBNow() - silent_for, "sent_at": database.sent_now() - silent_for}
+    assert locks().filter(name=name).update(expires_at=DBNow() - SECOND, **last) == 1
+
+
+def set_the_databases_clock(ahead: timedelta, name: str = "nightly") -> None:
+    """So much ahead, or back; what is in the row was written before that."""
+    row = lock(name)
+    times = {field: getattr(row, field) - ahead for field in ("acquired_at", "heartbeat_at", "expires_at")}
+    assert locks().filter(name=name).update(**times) == 1
 
 
 def lose(name: str = "nightly", **terms: Any) -> tuple[Lease, Lease]:
@@ -111,7 +121,7 @@ def pass_gate(name: str = "nightly") -> None:
 def win(name: str = "nightly") -> None:
     """What a grant does, inside a transaction of the caller."""
     pass_gate(name)
-    now = {"acquired_at": DBNow(), "heartbeat_at": DBNow(), "expires_at": DBNow() + MINUTE}
+    now = {"acquired_at": DBNow(), "heartbeat_at": DBNow(), "expires_at": DBNow() + MINUTE, "sent_at": utc_now()}
     assert locks().grant(name, {"token": uuid4(), "hostname": "elsewhere", "pid": 1, **now})
 
 

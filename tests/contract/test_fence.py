@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import timedelta
 from threading import Event
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_singlejob import LeaseLost, UnsafeTransaction, job_lock
-from django_singlejob.acquisition import Refusal
+from django_singlejob.acquisition import Reason, Refusal
 from django_singlejob.clearing import clear
 from django_singlejob.querysets import locks
 from django_singlejob.watch import Watch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
+    from django_singlejob.models import JobLock
     from tests.children import Spawn
     from tests.contract.conftest import Ahead, Elsewhere
 
@@ -99,8 +101,9 @@ def test_a_transaction_of_three_leases_costs_a_healthy_holder_nothing(elsewhere:
         try:
             with lease.atomic():
                 Counter.objects.create(name="orders")
-                time.sleep(3)
-                assert not lease.lost
+                for _ in range(30):
+                    time.sleep(0.1)
+                    assert not lease.lost
                 transaction.set_rollback(not is_committed)
             time.sleep(0.5)  # a rival that had seen a dead holder would have watched it for long enough now
         finally:
@@ -126,30 +129,88 @@ def test_heartbeats_pass_the_fence(elsewhere: Elsewhere) -> None:
         assert elsewhere(lock).result().heartbeats >= 2
 
 
-def test_a_watch_does_not_begin_during_a_fenced_transaction(elsewhere: Elsewhere) -> None:
-    """Where heartbeats cannot get through meanwhile, standing still is no sign of death."""
+def watch(seen: JobLock) -> bool:
+    """Look at a row that does not change, until its holder counts as dead."""
+    watch = Watch()
+    deadline = time.monotonic() + 60 * BEAT.total_seconds()
+    while watch.look(seen) != timedelta():
+        assert time.monotonic() < deadline
+        time.sleep(watch.pause(seen))
+    return True
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_holder_that_trusts_itself_after_its_block_is_not_robbed_by_a_watch_from_before(
+    elsewhere: Elsewhere, is_committed: bool
+) -> None:
+    """Its heartbeats went on meanwhile, so the row is not the one that was watched."""
+    with job_lock("nightly", lease=6 * BEAT) as lease:
+        expire()
+        seen = lock()
+        assert elsewhere(watch, seen).result(30)
+        with lease.atomic():
+            wait_for_heartbeats(elsewhere, seen.heartbeats + 2)
+            transaction.set_rollback(not is_committed)
+        before = lock()
+        assert not elsewhere(locks().take_over, seen, {"pid": 5}).result(30)
+        assert elsewhere(clear, seen).result(30) is False
+        lease.check()
+        assert lock().token == before.token
+
+
+def wait_for_heartbeats(elsewhere: Elsewhere, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while elsewhere(lock).result(30).heartbeats < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.on_database("sqlite")
+@pytest.mark.parametrize("ends", ["commits", "is rolled back", "fails"])
+def test_where_no_heartbeat_gets_through_the_block_is_one_itself(elsewhere: Elsewhere, ends: str) -> None:
+    """A watch that was over before the block, or during it, robs nobody right after it."""
     lease = take(heartbeat_interval=BEAT)
     expire()
     seen = lock()
-    watch = Watch()
-    with lease.atomic():
-        # It waits, or looks again and again.
-        looks = [elsewhere(watch.is_over, seen)]
-        for _ in range(4):
-            time.sleep(BEAT.total_seconds())
-            if looks[-1].done():
-                looks.append(elsewhere(watch.is_over, seen))
-    assert [look.result(30) for look in looks] == [False] * len(looks)
-    assert not watch.is_over(seen)
-
-
-def test_a_fenced_transaction_is_followed_by_the_heartbeat_that_was_due() -> None:
-    lease = take(heartbeat_interval=BEAT)
-    expire()
-    with lease.atomic():
-        time.sleep(2 * BEAT.total_seconds())
+    with suppress(ZeroDivisionError), lease.atomic():
+        Counter.objects.create(name="orders")
+        assert elsewhere(watch, seen).result(30)
+        rival = elsewhere(locks().take_over, seen, {"pid": 5})
+        transaction.set_rollback(ends == "is rolled back")
+        lease.check()
+        if ends == "fails":
+            raise ZeroDivisionError
+    lease.check()
+    assert rival.result(30) is False
     assert not lock().is_stale
-    assert lock().heartbeats == 1
+    assert lock().heartbeats == seen.heartbeats + 1
+    assert lease.deadline < float("inf")
+    assert Counter.objects.exists() is (ends == "commits")
+
+
+def delete_its_row_and_write() -> None:
+    locks().all()._raw_delete("default")
+    Counter.objects.create(name="orders")
+
+
+@pytest.mark.on_database("sqlite")
+def test_a_block_without_its_row_commits_nothing() -> None:
+    lease = take()
+    with pytest.raises(LeaseLost), lease.atomic():
+        delete_its_row_and_write()
+    assert not Counter.objects.exists()
+    assert lease.lost
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_a_holder_that_sends_no_heartbeats_distrusts_itself_inside_the_block_too() -> None:
+    lease = take(lease=3 * BEAT)
+    with lease.atomic():
+        lease.check()
+        time.sleep(3 * BEAT.total_seconds())
+        with pytest.raises(LeaseLost, match="could not be renewed"):
+            lease.check()
 
 
 def test_a_fenced_transaction_is_its_own() -> None:
@@ -184,13 +245,28 @@ def test_nobody_takes_over_while_a_fenced_transaction_is_open(elsewhere: Elsewhe
     lease = take()
     expire()
     with lease.atomic():
-        successor = elsewhere(take)
+        rival = elsewhere(ask)
         time.sleep(0.4)
-        assert not successor.done()
+        assert not rival.done()
         Counter.objects.create(name="orders")
-    assert successor.result(10).fence == 2
+    if connection.vendor == "sqlite":  # the block has renewed the lease
+        assert isinstance(rival.result(10), Refusal)
+        lease.check()
+        return
+    assert rival.result(10).fence == 2
     with pytest.raises(LeaseLost), lease.atomic():
         pytest.fail("it came in")
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_who_would_take_over_does_not_wait_for_the_end_of_a_fenced_transaction(elsewhere: Elsewhere) -> None:
+    """On MySQL each attempt would wait for almost a minute."""
+    lease = take()
+    expire()
+    with lease.atomic():
+        answer = elsewhere(ask).result(20)
+    assert isinstance(answer, Refusal)
+    assert answer.reason == Reason.UNDECIDED
 
 
 @pytest.mark.on_database("postgresql", "mysql")
@@ -209,3 +285,14 @@ def test_nobody_clears_a_lock_while_a_fenced_transaction_is_open(elsewhere: Else
     assert clear(seen, force=force)
     with pytest.raises(LeaseLost), lease.atomic():
         pytest.fail("it came in")
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_it_says_that_somebody_is_inside_a_fenced_transaction(elsewhere: Elsewhere) -> None:
+    lease = take()
+    expire()
+    with lease.atomic():
+        answer = elsewhere(ask).result(60)
+    assert isinstance(answer, Refusal)
+    assert answer.reason == Reason.UNDECIDED
+    assert "others changed its rows" not in answer.detail

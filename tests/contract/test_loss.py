@@ -6,15 +6,22 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from django_singlejob import LeaseLost, current_run, job_lock, singleton_job
+from django_singlejob.clock import utc_now
 from django_singlejob.endings import Ending
 from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.signals import job_started, lock_taken_over
 from tests.contract.acts import MINUTE, everything, expire, gate, is_free, last_run, lock, lose, start_run, take
 from tests.databases import APPS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django_singlejob.lease import Lease
     from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.runner import CurrentRun
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
@@ -33,6 +40,58 @@ def test_who_was_robbed_changes_nothing_of_the_successors_and_is_told() -> None:
     assert not zombie.release()
     assert everything() == before
     assert successor.finish(SUCCESS)
+
+
+@pytest.fixture
+def stopped_before_its_body(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that wakes past its deadline, and whose body's thread is sooner to go on than the keeper."""
+
+    def age(lease: Lease) -> None:
+        lease._proven_at -= lease.grant.duration.total_seconds()
+
+    def on_start(run: CurrentRun, **_: Any) -> None:
+        age(run.lease)
+
+    def on_takeover(lease: Lease, **_: Any) -> None:
+        age(lease)
+
+    monkeypatch.setattr("django_singlejob.heartbeat._start_thread", lambda *_: None)
+    job_started.connect(on_start)
+    lock_taken_over.connect(on_takeover)
+    yield
+    job_started.disconnect(on_start)
+    lock_taken_over.disconnect(on_takeover)
+
+
+@pytest.mark.usefixtures("stopped_before_its_body")
+def test_a_body_does_not_begin_past_the_deadline() -> None:
+    job: Any = singleton_job("nightly")(lambda: pytest.fail("it began"))
+    with pytest.raises(LeaseLost, match="could not be renewed"):
+        job()
+    assert last_run().status == "failed"
+    assert is_free()
+
+
+@pytest.mark.usefixtures("stopped_before_its_body")
+def test_nor_does_an_async_one() -> None:
+    @singleton_job
+    async def nightly() -> None:
+        pytest.fail("it began")
+
+    call: Any = async_to_sync(nightly)
+    with pytest.raises(LeaseLost, match="could not be renewed"):
+        call()
+    assert last_run().status == "failed"
+    assert is_free()
+
+
+@pytest.mark.usefixtures("stopped_before_its_body")
+def test_nor_does_a_block() -> None:
+    take()
+    expire()
+    with pytest.raises(LeaseLost, match="could not be renewed"), job_lock("nightly"):
+        pytest.fail("it began")
+    assert is_free()
 
 
 def test_a_robbed_release_changes_nothing_either() -> None:
@@ -126,7 +185,7 @@ class Seen(NamedTuple):
 
 
 ON_THEIR_OWN = {
-    "renew": lambda zombie, seen: locks().renew(zombie.name, zombie.token, MINUTE),
+    "renew": lambda zombie, seen: locks().renew(zombie.name, zombie.token, MINUTE, utc_now()),
     "release": lambda zombie, seen: locks().release(zombie.name, zombie.token),
     "take over": lambda zombie, seen: locks().take_over(seen.lock, {"pid": 5}),
     "clear": lambda zombie, seen: locks().clear(seen.lock, force=False),

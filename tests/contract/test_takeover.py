@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
+from django.db import connection
 
-from django_singlejob import SKIPPED, job_lock, singleton_job
+from django_singlejob import SKIPPED, LockHeld, job_lock, singleton_job
 from django_singlejob.acquisition import Reason, Refusal
 from django_singlejob.clearing import clear, dead_locks
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.endings import Ending
 from django_singlejob.querysets import gates, locks, runs
 from django_singlejob.signals import lock_taken_over
 from django_singlejob.watch import Watch
 from tests.contract.acts import (
     BEAT,
+    HOUR,
     MINUTE,
     ask,
     everything,
@@ -26,6 +29,7 @@ from tests.contract.acts import (
     gate,
     lock,
     lose,
+    set_the_databases_clock,
     start_run,
     take,
 )
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tests.children import Spawn
-    from tests.contract.conftest import Ahead
+    from tests.contract.conftest import Ahead, Elsewhere
     from tests.proxy import Proxy
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
@@ -126,18 +130,26 @@ def test_each_heartbeat_begins_the_watch_anew() -> None:
     take(heartbeat_interval=BEAT)
     expire()
     watch = Watch()
-    assert not watch.is_over(lock())
-    time.sleep(3 * BEAT.total_seconds())
+    assert not is_over(watch)
+    time.sleep(BEAT.total_seconds())
     locks().update(heartbeats=1)
-    assert not watch.is_over(lock())
-    time.sleep(3 * BEAT.total_seconds())
-    assert watch.is_over(lock())
+    time.sleep(BEAT.total_seconds() / 2)
+    assert not is_over(watch)
+    locks().update(heartbeats=2)
+    looked_at = time.monotonic()
+    while not is_over(watch):
+        time.sleep(BEAT.total_seconds() / 4)
+    assert time.monotonic() - looked_at >= 2 * BEAT.total_seconds()
+
+
+def is_over(watch: Watch) -> bool:
+    return watch.look(lock()) == timedelta()
 
 
 def test_a_heartbeat_in_the_last_moment_saves_the_holder(ahead: Ahead) -> None:
     lease = take()
     expire()
-    ahead(lambda: locks().renew(lease.name, lease.token, MINUTE))
+    ahead(lambda: locks().renew(lease.name, lease.token, MINUTE, utc_now()))
     assert isinstance(ask(), Refusal)
     assert (gate().fence, gate().token) == (lease.fence, lease.token)
     assert lease.release()
@@ -171,6 +183,95 @@ def test_only_what_was_seen_is_cleared() -> None:
     assert not clear(seen)
     assert clear(lock())
     assert not successor.release()
+
+
+# --- clocks that are wrong
+
+
+@pytest.mark.parametrize("heartbeat_interval", [None, BEAT])
+def test_a_step_of_the_databases_clock_robs_no_silent_holder(heartbeat_interval: timedelta | None) -> None:
+    holder = take(lease=6 * BEAT, heartbeat_interval=heartbeat_interval)
+    set_the_databases_clock(HOUR)
+    holder.check()
+    successor = take(lease=6 * BEAT)
+    assert holder.lost
+    successor.check()
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_a_heartbeat_that_arrives_late_makes_the_row_no_older_than_its_holder_trusts(elsewhere: Elsewhere) -> None:
+    """Several are under way at the same time when the network is slow, and they arrive in any order. Then the holder is
+    cut off, and the database's clock is set ahead."""
+    lease = take(lease=40 * BEAT, heartbeat_interval=2 * BEAT)
+    may_go, is_sent = Event(), Event()
+
+    def delay(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        is_sent.set()
+        may_go.wait(10)
+        return execute(sql, params, many, context)
+
+    def send_late() -> None:
+        with connection.execute_wrapper(delay):
+            lease.renew()
+
+    late = elsewhere(send_late)
+    assert is_sent.wait(10)
+    time.sleep(2)
+    lease.renew()
+    may_go.set()
+    late.result(30)
+    lease.check()
+    set_the_databases_clock(HOUR)
+    assert not isinstance(ask(), Refusal)
+    assert lease.lost
+
+
+def test_the_lock_of_a_dead_holder_is_not_blocked_by_a_clock_that_was_set_back() -> None:
+    take(heartbeat_interval=BEAT)
+    expire()
+    set_the_databases_clock(-HOUR)
+    seen = lock()
+    assert (seen.is_impossible, seen.is_stale) == (True, False)
+    assert take().fence == 2
+
+
+def test_a_live_holder_keeps_its_lock_when_the_clock_is_set_back() -> None:
+    with job_lock("nightly", lease=12 * BEAT) as lease:
+        set_the_databases_clock(-HOUR)
+        assert isinstance(ask(), Refusal)
+        lease.check()
+        assert not lock().is_impossible
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize("holders_clock_ahead", [HOUR, 2 * HOUR])
+def test_a_long_lease_is_left_to_a_later_command(holders_clock_ahead: timedelta) -> None:
+    """Not for hours does it stay, to see a whole lease pass."""
+    take(lease=HOUR)
+    expire()
+    locks().update(sent_at=utc_now() + holders_clock_ahead)
+    answer = ask()
+    assert isinstance(answer, Refusal)
+    assert answer.reason == Reason.UNDECIDED
+    assert "The database's clock was " in answer.detail
+    assert "behind its holder's at the last heartbeat" in answer.detail
+    locks().update(sent_at=utc_now() - HOUR)
+    assert take().fence == 2
+
+
+def test_an_undecided_call_is_skipped_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    job = singleton_job("nightly")(lambda: "ran")
+    take(lease=HOUR)
+    set_the_databases_clock(2 * HOUR)
+    assert job() is SKIPPED
+    assert "It could not be decided whether the lock 'nightly' is free: The lock 'nightly' is stale by" in caplog.text
+    outcome = job.run()
+    assert (outcome.reason, outcome.holder) == (Reason.UNDECIDED, lock().holder)
+    with pytest.raises(LockHeld, match="could not be decided"), job_lock("nightly"):
+        pytest.fail("it came in")
+
+
+# --- outages
 
 
 @pytest.mark.on_database("postgresql", "mysql")

@@ -15,7 +15,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import current_run, registry, singleton_job, watch
+from django_singlejob import current_run, registry, singleton_job
 from django_singlejob.acquisition import Reason
 from django_singlejob.clearing import Watchman, clear
 from django_singlejob.clock import DBNow
@@ -654,20 +654,21 @@ def test_a_dead_slot_goes_before_the_next_one_though_the_lock_was_renamed() -> N
     assert slots_run()[1:] == [(dead - HOUR, 2, "successful"), (newest_slot(job), 1, "successful")]
 
 
-def test_who_could_not_be_watched_for_a_while_is_watched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_could_not_be_watched_for_a_while_is_watched_anew() -> None:
     """The database may have been away: a holder that lives has two beats to come back."""
-    monkeypatch.setattr(watch, "LONGEST_GAP", timedelta())
-    take(heartbeat_interval=2 * BEAT)
+    take(heartbeat_interval=4 * BEAT)
     expire()
     watchman = Watchman()
     for _ in range(2):
         assert watchman.dead() == []
         assert watchman.watched >= {"nightly"}
-        time.sleep(5 * BEAT.total_seconds())
-    for _ in range(4):
-        assert watchman.dead() == []
-        time.sleep(BEAT.total_seconds())
-    assert [lock.name for lock in watchman.dead()] == ["nightly"]
+        time.sleep(9 * BEAT.total_seconds())
+    watched_since = time.monotonic()
+    while not (dead := watchman.dead()):
+        assert watchman.pause is not None
+        time.sleep(watchman.pause)
+    assert time.monotonic() - watched_since >= 8 * BEAT.total_seconds()
+    assert [lock.name for lock in dead] == ["nightly"]
 
 
 @pytest.mark.on_database("postgresql", "mysql")

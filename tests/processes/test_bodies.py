@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from django_singlejob import LockHeld, job_lock
-from django_singlejob.clock import DBNow
-from django_singlejob.models import JobLock, JobRun
+from django_singlejob.models import JobRun
 from tests.app.jobs import LEASE
 from tests.app.models import Counter
+from tests.contract.acts import expire
 from tests.databases import APPS
 from tests.processes.witness import ends, is_over
 
@@ -35,7 +34,7 @@ def test_os_exit_leaves_the_lock_to_expire_and_the_run_to_be_abandoned(call: Cal
     assert call("exits_at_once()").finish() == 7
     with pytest.raises(LockHeld), job_lock("exits_at_once"):
         pass
-    JobLock.objects.update(expires_at=DBNow() - timedelta(seconds=1))
+    expire("exits_at_once")
     with job_lock("exits_at_once"):
         assert ends("exits_at_once") == ["abandoned"]
 

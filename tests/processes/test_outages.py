@@ -7,16 +7,19 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from django.db import connection
 
 from django_singlejob import LockHeld, job_lock
 from django_singlejob.models import JobLock, JobStatus
 from tests.app.jobs import LEASE
 from tests.databases import APPS
 from tests.processes.witness import ends, eventually, is_over
+from tests.processes.workers import SETTINGS, all_are_done, end, enqueue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.children import Spawn
     from tests.processes.conftest import Act, Call
     from tests.proxy import Proxy
 
@@ -103,6 +106,22 @@ def test_a_holder_distrusts_itself_within_a_lease_though_its_heartbeat_is_stuck(
     assert is_over("looks_at_its_lease", "failed")
 
 
+def test_a_worker_whose_sessions_end_while_it_rests_goes_on(spawn: Spawn, database_url: str) -> None:
+    limits = {
+        "postgresql": "options=-c%20idle_session_timeout%3D1s",
+        "mysql": "init_command=SET%20SESSION%20wait_timeout%3D1",
+    }
+    env = SETTINGS | {"DATABASE_URL": f"{database_url}?{limits[connection.vendor]}"}
+    child = spawn.command("singleton_worker", "--interval", "3", **env)
+    for _ in range(3):
+        enqueue("quick")
+        eventually(all_are_done)
+        time.sleep(2)
+    assert child.poll() is None
+    assert "Traceback" not in child.output
+    end(child)
+
+
 def test_after_an_outage_longer_than_the_lease_a_live_holder_still_has_its_lock(
     call: Call, go: Path, proxy: Proxy, through_proxy: Env
 ) -> None:
@@ -132,3 +151,16 @@ def test_after_an_outage_longer_than_the_lease_a_holder_that_gave_up_still_relea
     proxy.come_back()
     holder.wait_for("raised LeaseLost")
     assert is_over("believes_what_it_is_told", "failed")
+
+
+def test_a_release_that_is_never_answered_ends_with_the_lease(call: Call, proxy: Proxy, through_proxy: Env) -> None:
+    """Without any time-out of the driver's."""
+    holder = call("believes_what_it_is_told()", **through_proxy)
+    holder.wait_for("started")
+    proxy.black_hole()
+    fell_silent_at = time.monotonic()
+    holder.wait_for("raised LeaseLost")
+    # The job is told after a lease; two seconds more are for the release.
+    assert time.monotonic() - fell_silent_at < LEASE.total_seconds() + 2 + 2 * SLACK
+    assert holder.finish() == 0
+    assert time.monotonic() - fell_silent_at < LEASE.total_seconds() + 2 + 3 * SLACK

@@ -1,0 +1,185 @@
+"""Fenced transactions on SQLite, where one that has written keeps everybody else from writing, even heartbeats."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import IntegrityError, OperationalError, connection, transaction
+
+from django_singlejob import LeaseLost
+from django_singlejob.clearing import clear
+from tests.app.models import Counter
+from tests.contract.acts import BEAT, HOUR, expire, lock, take
+from tests.databases import APPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.children import Spawn
+    from tests.contract.conftest import Elsewhere
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.on_database("sqlite"),
+]
+
+Execute = Any
+
+
+def raising_at(start: str, error: BaseException) -> Callable[..., Any]:
+    """An interrupt that comes just before such a statement is sent, once."""
+    raised: list[str] = []
+
+    def wrapper(execute: Execute, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith(start) and not raised:
+            raised.append(sql)
+            raise error
+        return execute(sql, params, many, context)
+
+    return wrapper
+
+
+def write_half() -> None:
+    Counter.objects.create(name="half")
+    raise ZeroDivisionError
+
+
+def write() -> None:
+    Counter.objects.create(name="all")
+
+
+@pytest.mark.parametrize(("block", "at"), [(write_half, "ROLLBACK TO"), (write, "RELEASE")])
+def test_a_block_is_rolled_back_if_it_is_interrupted_at_its_end(block: Callable[[], None], at: str) -> None:
+    """Whoever sees an exception may believe that nothing was written. (There is no savepoint on the others.)"""
+    lease = take()
+    interrupted = connection.execute_wrapper(raising_at(at, KeyboardInterrupt()))
+    with suppress(KeyboardInterrupt, ZeroDivisionError), interrupted, lease.atomic():
+        block()
+    assert not Counter.objects.exists()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), LeaseLost("told by the keeper")])
+def test_a_heartbeat_that_fails_does_not_replace_what_the_block_raised(error: BaseException) -> None:
+    """An interrupt, above all: a job that expects an OperationalError would go on."""
+    lease = take()
+    broken = connection.execute_wrapper(raising_at('UPDATE "django_singlejob_joblock"', OperationalError("disk")))
+    with pytest.raises(type(error)), broken, lease.atomic():
+        raise error
+
+
+COMMIT_FAILS = """
+import sqlite3
+from django.db import connection
+from tests.contract.acts import take
+
+lease = take()
+connection.ensure_connection()
+reader = sqlite3.connect(connection.settings_dict["NAME"]).execute("SELECT * FROM sqlite_master")
+reader.fetchone()  # it goes on reading, so nobody else can commit
+try:
+    with lease.atomic():
+        raise KeyboardInterrupt
+except BaseException as error:
+    print("raised", type(error).__name__)
+"""
+
+
+def test_a_commit_that_fails_does_not_replace_what_the_block_raised(spawn: Spawn, plain_sqlite: dict[str, str]) -> None:
+    """With SQLite as Django opens it, whoever still reads keeps others from committing."""
+    child = spawn.code(COMMIT_FAILS, **plain_sqlite)
+    child.wait_for("raised KeyboardInterrupt")
+
+
+def test_hooks_behind_the_commit_do_not_run_with_a_suspended_deadline() -> None:
+    """Others can pass the gate by then."""
+    lease = take(lease=3 * BEAT)
+    told: list[object] = []
+
+    def hook() -> None:
+        time.sleep(4 * BEAT.total_seconds())
+        told.append(lease.lost)
+
+    with lease.atomic():
+        transaction.on_commit(hook)
+    assert told == [True]
+
+
+def test_a_hook_that_fails_does_not_undo_the_heartbeat() -> None:
+    lease = take(lease=3 * BEAT)
+    with suppress(ZeroDivisionError), lease.atomic():
+        time.sleep(4 * BEAT.total_seconds())
+        transaction.on_commit(lambda: 1 / 0)
+    assert not lock().is_stale
+    lease.check()
+
+
+def test_a_transaction_that_the_database_has_ended_suspends_no_deadline(elsewhere: Elsewhere) -> None:
+    """SQLite rolls the whole transaction back when the disk is full, and then others can pass the gate."""
+    lease = take(lease=3 * BEAT)
+    with suppress(LeaseLost, OperationalError), lease.atomic():
+        fill_the_disk()
+        time.sleep(4 * BEAT.total_seconds())
+        elsewhere(take, lease=HOUR).result(30)
+        assert lease.lost
+
+
+def fill_the_disk() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA page_count")
+        (pages,) = cursor.fetchone()
+        cursor.execute(f"PRAGMA max_page_count = {pages}")
+        try:
+            with suppress(OperationalError):
+                cursor.execute(f"INSERT INTO {Counter._meta.db_table} VALUES (hex(zeroblob(3000000)), 1)")
+        finally:
+            cursor.execute("PRAGMA max_page_count = 1073741823")
+
+
+def test_a_connection_that_the_block_closes_is_no_loss() -> None:
+    lease = take()
+    with suppress(LeaseLost), lease.atomic():
+        connection.close()
+    lease.check()
+    assert not lease.lost
+
+
+def test_a_statement_that_ends_the_transaction_opens_no_gap(elsewhere: Elsewhere) -> None:
+    lease = take(lease=3 * BEAT)
+    with suppress(LeaseLost, OperationalError), lease.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("COMMIT")
+        time.sleep(4 * BEAT.total_seconds())
+        elsewhere(take, lease=HOUR).result(30)
+        assert lease.lost
+
+
+def test_a_block_whose_commit_fails_renews_the_lease_too() -> None:
+    """As with a foreign key to a row that is not there."""
+    lease = take(lease=3 * BEAT)
+    with suppress(IntegrityError), lease.atomic():
+        time.sleep(4 * BEAT.total_seconds())
+        LogEntry.objects.create(user_id=4711, object_repr="", action_flag=1)
+    assert not lock().is_stale
+    lease.check()
+
+
+def test_to_clear_beside_a_fenced_transaction_does_not_take_ten_timeouts(elsewhere: Elsewhere) -> None:
+    """A worker does this in its main thread, which has other things to do, and looks for signals."""
+    lease = take()
+    expire()
+    seen = lock()
+
+    def clear_impatiently() -> float:
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA busy_timeout = 500")
+        begun_at = time.monotonic()
+        assert not clear(seen)
+        return time.monotonic() - begun_at
+
+    with lease.atomic():
+        duration = elsewhere(clear_impatiently).result(60)
+    assert duration < 3 * 0.5

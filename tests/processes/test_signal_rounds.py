@@ -1,0 +1,152 @@
+"""Signals that come at the worst moment, which takes many rounds to hit.
+
+`SINGLEJOB_TEST_ROUNDS=200` asks for so many, where a few are quick.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_singlejob.models import JobLock, OneOffJob
+from tests.app.jobs import LEASE
+from tests.databases import APPS
+from tests.processes.witness import eventually
+from tests.processes.workers import SETTINGS, one_off, worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.children import Child, Spawn
+
+ASKED = int(os.environ.get("SINGLEJOB_TEST_ROUNDS", "0"))
+# So many processes at the same time: that is quicker, and they disturb each other.
+BATCH = 4
+PROMPTLY = 20.0
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.timeout(120 + 5 * ASKED),
+]
+
+
+def batches() -> Iterator[int]:
+    """How many processes to start at the same time, again and again."""
+    return iter([BATCH] * max(2, ASKED // BATCH))
+
+
+def test_an_idle_worker_ends_when_it_is_told_to(spawn: Spawn) -> None:
+    for count in batches():
+        children = [worker(spawn, "-v", "2", "--interval", "60") for _ in range(count)]
+        for child in children:
+            eventually(partial(handles_signals, child), PROMPTLY)
+        time.sleep(0.3 + random.uniform(0, 0.2))
+        for child in children:
+            child.terminate()
+            time.sleep(random.uniform(0, 0.1))
+        assert [child.finish(PROMPTLY) for child in children] == [0] * count
+
+
+def handles_signals(child: Child) -> bool:
+    """One that has only just been started does not."""
+    status = Path(f"/proc/{child.pid}/status").read_text()
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) & 1 << signal.SIGTERM - 1)
+
+
+def test_who_was_stopped_past_its_lease_and_is_told_to_end_begins_nothing_more(spawn: Spawn) -> None:
+    for count in batches():
+        for number in range(count):
+            OneOffJob.objects.bulk_create(asked_to_sleep(number) for _ in range(2))
+        children = [
+            spawn.command("singleton_worker", "--once", "--queue", f"queue-{number}", **SETTINGS)
+            for number in range(count)
+        ]
+        for child in children:
+            child.wait_for("started")
+            child.send_signal(signal.SIGSTOP)
+        time.sleep(1.2 * LEASE.total_seconds())
+        for child in children:
+            child.terminate()
+            child.send_signal(signal.SIGCONT)
+        assert [child.finish(PROMPTLY) for child in children] == [143] * count
+        assert [child.output.count("started") for child in children] == [1] * count
+        assert not JobLock.objects.exists()
+        OneOffJob.objects.all().delete()
+
+
+def asked_to_sleep(number: int) -> OneOffJob:
+    row = one_off(f"sleeps-{number}")
+    row.queue_name = f"queue-{number}"
+    return row
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.01])
+def test_signals_in_quick_succession_are_one(spawn: Spawn, pause: float) -> None:
+    for count in batches():
+        children = [spawn.command("run_singleton", f"sleeps-{number}", "--now") for number in range(count)]
+        for child in children:
+            eventually(partial(handles_signals, child), PROMPTLY)
+        time.sleep(random.uniform(0, 0.3))
+        for child in children:
+            for _ in range(5):
+                if child.poll() is None:
+                    child.terminate()
+                time.sleep(pause * random.random())
+        assert [child.finish(PROMPTLY) for child in children] == [143] * count
+        assert not JobLock.objects.exists()
+
+
+ALARMS = """
+    import random, signal, sys, time
+    from collections import Counter
+    from datetime import timedelta
+    from django_singlejob import job_lock
+    from django_singlejob.models import JobLock, JobRun
+    from tests.app.jobs import say, tick
+
+    class Alarm(eval(sys.argv[1])):
+        pass
+
+    # Not one that is kept, whose traceback would keep the block that it left.
+    def ring(*arguments):
+        raise Alarm(number)
+
+    def work(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            tick()
+            with job_lock("tock", lease=timedelta(minutes=1)):
+                pass
+
+    def what_work_raises():
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.001, 0.05))
+            work(2.0)
+        except BaseException as error:
+            return "itself" if type(error) is Alarm and error.args == (number,) else repr(error)
+
+    signal.signal(signal.SIGALRM, ring)
+    raised, left = Counter(), 0
+    for number in range(int(sys.argv[2])):
+        raised[what_work_raises()] += 1
+        left += JobLock.objects.count() + JobRun.objects.filter(status="running").count()
+        JobLock.objects.all().delete()
+        JobRun.objects.all().delete()
+    say("raised", dict(raised), "left", left)
+"""
+
+
+@pytest.mark.parametrize("alarm", ["TimeoutError", "KeyboardInterrupt", "SystemExit"])
+def test_what_a_handler_of_the_programs_own_raises_at_any_moment_leaves_nothing(spawn: Spawn, alarm: str) -> None:
+    rounds = max(40, ASKED)
+    child = spawn.code(ALARMS, alarm, str(rounds))
+    assert child.finish(60 + rounds) == 0
+    assert child.output == f"raised {{'itself': {rounds}}} left 0\n"

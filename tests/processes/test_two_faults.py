@@ -1,0 +1,164 @@
+"""Two faults at once: the second comes while the first goes on. Nobody is let in beside a holder that trusts itself."""
+
+from __future__ import annotations
+
+import signal
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import pytest
+from django.db import connection
+
+from django_singlejob import database, job_lock, leftovers
+from django_singlejob.clock import local_now
+from django_singlejob.models import JobLock, JobRun
+from django_singlejob.querysets import gates
+from tests.app.jobs import LEASE
+from tests.contract.acts import HOUR, expire, set_the_databases_clock, take
+from tests.databases import APPS
+from tests.processes.witness import ends, eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.children import Child, Spawn
+    from tests.processes.conftest import Act, Call
+    from tests.proxy import Proxy
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
+
+on_a_server = pytest.mark.on_database("postgresql", "mysql")
+LONG = timedelta(seconds=30)
+
+Env = dict[str, str]
+
+
+def taken_over_at(name: str) -> float:
+    """When we get the lock, for which we wait, on the same clock as the holder's."""
+    with job_lock(name, wait=LONG):
+        return local_now()
+
+
+def last_trusted_at(holder: Child, go: Path) -> float:
+    go.touch()
+    holder.wait_for("last trusted at")
+    (line,) = [line for line in holder.output.splitlines() if line.startswith("last trusted at")]
+    return float(line.split()[-1])
+
+
+# --- a network that is gone, and a session that is ended or a clock that is set meanwhile
+
+
+@on_a_server
+@pytest.mark.parametrize("is_fenced", [True, False], ids=["fenced", "unfenced"])
+def test_a_holder_whose_session_is_ended_while_it_is_cut_off_does_not_trust_itself_beside_its_successor(
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env, kill_connections: Act, is_fenced: bool
+) -> None:
+    holder = call(f"samples_its_trust(is_fenced={is_fenced})", **through_proxy)
+    holder.wait_for("sampling")
+    proxy.black_hole()
+    kill_connections()
+    granted_at = taken_over_at("samples_its_trust")
+    time.sleep(1)  # a holder that trusts itself still, does so long enough to be seen
+    assert last_trusted_at(holder, go) < granted_at
+
+
+@on_a_server
+def test_a_holder_that_is_cut_off_outlives_a_step_of_the_databases_clock(
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env
+) -> None:
+    """As after a fail-over to a server whose clock is ahead."""
+    holder = call("samples_its_trust()", **through_proxy)
+    holder.wait_for("sampling")
+    eventually(JobLock.objects.filter(heartbeats__gt=0).exists)
+    proxy.black_hole()
+    set_the_databases_clock(HOUR, "samples_its_trust")
+    cut_off_at = local_now()
+    granted_at = taken_over_at("samples_its_trust")
+    assert granted_at - cut_off_at < 2 * LEASE.total_seconds() + 2
+    assert last_trusted_at(holder, go) < granted_at
+
+
+# --- a process that is stopped between the grant and the body
+
+STOPPED_BEFORE_ITS_BODY = """
+import asyncio
+from django_singlejob import job_lock, singleton_job
+from django_singlejob.signals import job_started, lock_taken_over
+from tests.app.jobs import LEASE, say, stop
+
+def stop_here(**_):
+    stop()
+
+lock_taken_over.connect(stop_here)
+
+@singleton_job(lease=LEASE)
+def stopped():
+    say("ran")
+
+@singleton_job("stopped_async", lease=LEASE)
+async def stopped_async():
+    say("ran")
+
+def block():
+    with job_lock("block", lease=LEASE):
+        say("ran")
+
+try:
+    {call}
+except Exception as error:
+    say("raised", type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("stopped", "stopped()"), ("stopped_async", "asyncio.run(stopped_async())"), ("block", "block()")],
+    ids=["job", "async job", "block"],
+)
+@pytest.mark.parametrize("has_successor", [True, False])
+def test_a_process_that_was_stopped_past_its_lease_does_not_begin(
+    spawn: Spawn, name: str, call: str, has_successor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "_granted", {})
+    take(name)  # it sends no heartbeats, so it takes no watch to take over
+    expire(name)
+    child = spawn.code(STOPPED_BEFORE_ITS_BODY.format(call=call))
+    child.wait_for("stopping")
+    time.sleep(LEASE.total_seconds() + 0.2)
+    if has_successor:
+        with job_lock(name, wait=LONG):
+            child.send_signal(signal.SIGCONT)
+            child.wait_for("raised LeaseLost")
+    else:
+        child.send_signal(signal.SIGCONT)
+        child.wait_for("raised LeaseLost")
+    assert child.finish() == 0
+    assert "ran" not in child.output.replace("raised", "")
+    assert not JobLock.objects.exists()
+    assert set(ends(name)) <= {"failed", "abandoned"}
+    assert not JobRun.objects.running().exists()
+
+
+# --- an attempt that cannot be decided
+
+
+def test_an_attempt_that_others_are_in_the_way_of_is_not_called_held(spawn: Spawn, database_url: str) -> None:
+    """The lock is free, but somebody has locked the row of its gate for longer than anybody tries."""
+    gates().remember("quick")
+    with database.durable(database.alias(), idle_timeout=2 * LONG):
+        gates().knock("quick")
+        child = spawn.command("run_singleton", "quick", **impatient(database_url))
+        assert child.finish() == 69
+    assert "quick: undecided, it was tried for 5 seconds, and others were in the way each time (" in child.output
+    assert "held" not in child.output
+    assert spawn.command("run_singleton", "quick").finish() == 0
+
+
+def impatient(database_url: str) -> Env:
+    """The environment of a process whose database does not let it wait for long."""
+    if connection.vendor == "mysql":
+        return {"DATABASE_URL": f"{database_url}?{urlencode({'init_command': 'SET innodb_lock_wait_timeout = 1'})}"}
+    return {"SINGLEJOB_TEST_SQLITE_DEFAULTS": "1"}
