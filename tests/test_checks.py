@@ -257,6 +257,8 @@ def check(add_database: AddDatabase, settings: Settings) -> Any:
     """What is said of locks that are on a database with these settings."""
 
     def check(**differences: Any) -> list[CheckMessage]:
+        if differences.get("ENGINE") == MYSQL["ENGINE"]:
+            pytest.importorskip("MySQLdb")  # Django cannot even tell the vendor without it
         add_database("locks", **differences)
         settings.SINGLEJOB = {"DATABASE": "locks"}
         return check_database(None)
