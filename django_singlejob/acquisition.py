@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
 
@@ -26,8 +27,9 @@ from django_singlejob.interrupt import is_told_to_end, signals_let_in
 from django_singlejob.lease import Grant, Lease
 from django_singlejob.leftovers import announce, forget, give_back
 from django_singlejob.memory import begun, follow, is_followed, pass_by, tell
-from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.querysets import gates, locks
 from django_singlejob.queue import one_offs
+from django_singlejob.recording import Entry, Writer, with_history
 from django_singlejob.signals import lock_taken_over
 from django_singlejob.slots import Misfires, Policy, claim, reach
 from django_singlejob.timetable import latest_slot
@@ -173,6 +175,8 @@ class Attempt:
         self._is_warned = False
         # A COMMIT was sent whose answer never came.
         self._is_in_doubt = False
+        #: The row in the history of the run that was asked for last; ``None``: it is no run.
+        self._entry: Entry | None = None
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number: it is not decided yet, ask again after so many seconds."""
@@ -361,29 +365,37 @@ class Attempt:
 
     def _grant(self, sight: _Sight, start: _Start) -> Lease | Refusal | None:
         """``None``: somebody was faster, look again; nothing was written."""
-        alias = database.alias()
-        asked_at, sent_at = local_now(), database.sent_now()
-        facts = {"slot": start.slot, "attempt": start.attempt}
-        with database.durable(alias):
-            if not self._pass_gates(sight, start):
-                database.roll_back(alias)
-                return None
-            facts["run_id"] = self._record_run(sight, **facts)
-            if not self._insert_or_take_over(sight.lock, self._row(sent_at=sent_at, **facts)):
-                database.roll_back(alias)
-                return None
-            if not self._claim():
-                database.roll_back(alias)
-                return Refusal(Reason.ALREADY_RAN)
-            self._is_in_doubt = True
-        self._is_in_doubt = False
-        lease = Lease(self._granted(sight, asked_at=asked_at, **facts))
+        lease = with_history(partial(self._grant_once, sight, start), self.terms.lease)
+        if not isinstance(lease, Lease):
+            return lease
+        if self._entry:
+            self._entry.begin_late(lease.acquired_at)
         tell(self.terms.own_name, start.misfires)
         if sight.lock:
             former = f"{sight.lock.holder}. {silence(sight.lock)}"
             logger.warning("The lock %r was taken over from %s.", self.terms.name, former)
             lock_taken_over.send_robust(sender=self.terms.name, lease=lease, lock=sight.lock)
         return lease
+
+    def _grant_once(self, sight: _Sight, start: _Start, history: Writer) -> Lease | Refusal | None:
+        alias = database.alias()
+        asked_at, sent_at = local_now(), database.sent_now()
+        facts = {"slot": start.slot, "attempt": start.attempt}
+        self._entry = self._new_entry(sight, **facts)
+        with database.durable(alias, statement_timeout=history.patience):
+            if not self._pass_gates(sight, start, history) or not self._insert_or_take_over(
+                sight.lock, self._row(sent_at=sent_at, **facts)
+            ):
+                database.roll_back(alias)
+                return None
+            if not self._claim():
+                database.roll_back(alias)
+                return Refusal(Reason.ALREADY_RAN)
+            if self._entry:
+                self._entry.begin(history)
+            self._is_in_doubt = True
+        self._is_in_doubt = False
+        return Lease(self._granted(sight, asked_at=asked_at, **facts))
 
     def _insert_or_take_over(self, stale: "JobLock | None", row: dict[str, Any]) -> bool:
         if stale is None:
@@ -396,34 +408,41 @@ class Attempt:
         one_off = self.terms.one_off
         return one_off is None or one_offs().claim(one_off, self.token, self.terms.holder)
 
-    def _pass_gates(self, sight: _Sight, start: _Start) -> bool:
+    def _pass_gates(self, sight: _Sight, start: _Start, history: Writer) -> bool:
         is_own = sight.own is sight.gate
+        begin = partial(self._begin, sight=sight, start=start, history=history)
         if self.terms.job_name and is_own and sight.lock is None:
             passed = {"fence": sight.gate.fence + 1, "token": self.token}
-            return self._begin(gates().unchanged(sight.gate), sight, start, passed)
+            return begin(gates().unchanged(sight.gate), passed)
         if sight.lock and not gates().is_at_hand(sight.gate.name):
             return False  # somebody is inside a fenced transaction: MySQL would wait for it for almost a minute
         if not gates().pass_through(sight.gate, self.token):
             return False
         if sight.lock:
             # Before the start, since both change what is known of the job. If its holder lives, it is rolled back.
-            bury(sight.lock, f"{silence(sight.lock)}; {self.terms.holder.hostname} took the lock over.")
+            bury(sight.lock, f"{silence(sight.lock)}; {self.terms.holder.hostname} took the lock over.", history)
         if not self.terms.job_name:
             return True
         if is_own:
-            return self._begin(gates().passed(sight.gate.name, self.token), sight, start, {})
-        return self._begin(gates().unchanged(sight.own), sight, start, {"fence": sight.own.fence + 1})
+            return begin(gates().passed(sight.gate.name, self.token), {})
+        return begin(gates().unchanged(sight.own), {"fence": sight.own.fence + 1})
 
-    def _begin(self, own: "JobStatusQuerySet", sight: _Sight, start: _Start, changes: Mapping[str, Any]) -> bool:
+    def _begin(
+        self, own: "JobStatusQuerySet", changes: Mapping[str, Any], *, sight: _Sight, start: _Start, history: Writer
+    ) -> bool:
+        if sight.own.unrecorded and not history.is_off:
+            changes = {**changes, "unrecorded": None}  # the entry of this run brings it into the history
         if self._dead(sight) or sight.own.last_status == "abandoned":
             changes = {**changes, "last_status": ""}
         return own.start(self._min_interval(sight, start), {**changes, **start.changes})
 
-    def _record_run(self, sight: _Sight, **facts: Any) -> int | None:
+    def _new_entry(self, sight: _Sight, **facts: Any) -> Entry | None:
         if self.terms.trigger is None:
             return None
+        holder = self.terms.holder
+        who = {"hostname": holder.hostname, "pid": holder.pid}
         grant = {"fence": sight.gate.fence + 1, "token": self.token, "trigger": self.terms.trigger}
-        return runs().start(self.terms.job_name, self.terms.holder, grant | facts).pk
+        return Entry(sight.own, self.terms.lease, {**grant, **facts, **who})
 
     def _row(self, **facts: Any) -> dict[str, Any]:
         holder = self.terms.holder
@@ -451,8 +470,7 @@ class Attempt:
             heartbeat_interval=self.terms.heartbeat_interval,
             asked_at=asked_at,
             acquired_at=sight.gate.now + timedelta(seconds=asked_at - sight.at),
-            run_count=sight.own.run_count,
-            mean_duration=sight.own.mean_duration,
+            entry=self._entry,
             **facts,
         )
 
@@ -462,5 +480,5 @@ class Attempt:
         sent_at = database.sent_now()
         if sight.gate.token != self.token or not locks().renew(lock.name, self.token, self.terms.lease, sent_at):
             return _Again.RACED
-        grant = self._granted(sight, asked_at=asked_at, run_id=lock.run_id, attempt=lock.attempt, slot=lock.slot)
+        grant = self._granted(sight, asked_at=asked_at, attempt=lock.attempt, slot=lock.slot)
         return Lease(replace(grant, fence=sight.gate.fence))

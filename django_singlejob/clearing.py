@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from django.db import Error
@@ -11,6 +12,7 @@ from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, since
 from django_singlejob.conf import ZERO
 from django_singlejob.querysets import gates, locks
+from django_singlejob.recording import Writer, with_history
 from django_singlejob.signals import lock_taken_over
 from django_singlejob.watch import LONGEST_STAY, LONGEST_WATCH, Watch, bury
 
@@ -82,7 +84,7 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
         time.sleep(pause)
         try:
             gates().remember(lock.name)
-            is_cleared = _clear_once(alias, lock, force=force, error=error)
+            is_cleared = with_history(partial(_clear_once, alias, lock, force, error))
         except Error as problem:
             if not database.is_undone(problem):
                 raise
@@ -96,15 +98,15 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
     raise AssertionError("backoff() never ends")
 
 
-def _clear_once(alias: str, lock: "JobLock", *, force: bool, error: str) -> bool | None:
+def _clear_once(alias: str, lock: "JobLock", force: bool, error: str, history: Writer) -> bool | None:
     """``None``: the gate is busy."""
-    with database.durable(alias):
+    with database.durable(alias, statement_timeout=history.patience):
         if not gates().is_at_hand(lock.name):
             return None  # MySQL would wait for it for almost a minute
         gates().shut(lock.name)
         is_cleared = locks().clear(lock, force=force)
         if is_cleared:
-            bury(lock, error)
+            bury(lock, error, history)
         else:
             database.roll_back(alias)
         return is_cleared

@@ -1,10 +1,15 @@
-"""Calling off what a driver waits for: on a network that swallows everything it would wait for a quarter of an hour."""
+"""Calling off what a driver waits for: on a network that swallows everything it would wait for a quarter of an hour;
+and a statement that takes too long.
+"""
 
 import os
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -48,3 +53,40 @@ def _line(connection: BaseDatabaseWrapper) -> socket.socket | None:
 def _cut(line: socket.socket) -> None:
     with suppress(OSError):  # it is over
         line.shutdown(socket.SHUT_RDWR)
+
+
+# How many steps SQLite takes between two looks at the clock: about a millisecond's worth.
+_STEPS = 100_000
+
+
+def limited(alias: str, patience: timedelta) -> AbstractContextManager[object]:
+    """A statement fails inside if it takes longer than that, and the connection may be lost with it.
+
+    On PostgreSQL it does nothing: there it takes a round trip less if the transaction has the limit from its beginning,
+    see ``database.durable``.
+    """
+    connection = connections[alias]
+    if connection.vendor == "sqlite":
+        return _limited_by_steps(connection, patience)
+    if connection.vendor != "mysql":
+        return nullcontext()
+    if connection.mysql_is_mariadb:  # type: ignore[attr-defined]
+        return connection.execute_wrapper(partial(_execute_limited, patience))
+    return cut_off_at(alias, local_now() + patience.total_seconds())  # MySQL limits only what reads
+
+
+@contextmanager
+def _limited_by_steps(connection: BaseDatabaseWrapper, patience: timedelta) -> Iterator[None]:
+    connection.ensure_connection()
+    give_up_at = local_now() + patience.total_seconds()
+    connection.connection.set_progress_handler(lambda: local_now() > give_up_at, _STEPS)
+    try:
+        yield
+    finally:
+        connection.connection.set_progress_handler(None, 0)
+
+
+def _execute_limited(
+    patience: timedelta, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]
+) -> Any:
+    return execute(f"SET STATEMENT max_statement_time = {patience.total_seconds()} FOR {sql}", params, many, context)

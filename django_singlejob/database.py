@@ -105,16 +105,23 @@ def _refuse_atomic_block(alias: str) -> None:
 
 @contextmanager
 def durable(
-    alias: str, *, lock_timeout: timedelta | None = LOCK_TIMEOUT, idle_timeout: timedelta = IDLE_TIMEOUT
+    alias: str,
+    *,
+    lock_timeout: timedelta | None = LOCK_TIMEOUT,
+    idle_timeout: timedelta = IDLE_TIMEOUT,
+    statement_timeout: timedelta | None = None,
 ) -> Iterator[None]:
-    """A transaction of its own, which is on the disk once it is committed, and holds up nobody for ever."""
+    """A transaction of its own, which is on the disk once it is committed, and holds up nobody for ever.
+
+    ``statement_timeout``: how long a statement may take on PostgreSQL; ``cutoff.limited`` says it for the others.
+    """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
     # One that may wait for as long as it takes is a fenced one, and lasts as long as the job likes.
     turns = nullcontext() if lock_timeout is None else in_turn(alias)
     with turns, transaction.atomic(using=alias, durable=True):
         if is_outermost:
-            with _closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout):
+            with _closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout, statement_timeout):
                 yield
         else:
             yield
@@ -133,12 +140,20 @@ def _closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 
 def _limited(
-    connection: BaseDatabaseWrapper, lock_timeout: timedelta | None, idle_timeout: timedelta
+    connection: BaseDatabaseWrapper,
+    lock_timeout: timedelta | None,
+    idle_timeout: timedelta,
+    statement_timeout: timedelta | None,
 ) -> AbstractContextManager[None]:
     if connection.vendor == "mysql" and lock_timeout is None:
         return _closed_if_silent(connection, idle_timeout)
     if connection.vendor == "postgresql":
-        _limit(connection, lock_timeout, idle_timeout)
+        _limit(
+            connection,
+            idle_in_transaction_session_timeout=idle_timeout,
+            lock_timeout=lock_timeout,
+            statement_timeout=statement_timeout,
+        )
     return nullcontext()
 
 
@@ -178,17 +193,12 @@ def in_turn(alias: str) -> AbstractContextManager[None]:
     return _turnstile.passed(LOCK_TIMEOUT)
 
 
-def _limit(connection: BaseDatabaseWrapper, lock_timeout: timedelta | None, idle_timeout: timedelta) -> None:
+def _limit(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> None:
     # SET LOCAL, never SET: a session's setting leaks through a connection pooler to somebody else.
-    limits = {
-        "synchronous_commit": "on",
-        "idle_in_transaction_session_timeout": f"{_milliseconds(idle_timeout)}ms",
-    }
-    if lock_timeout is not None:
-        limits["lock_timeout"] = f"{_milliseconds(lock_timeout)}ms"
-    settings = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in limits.items())
+    settings = {"synchronous_commit": "on"}
+    settings |= {name: f"{_milliseconds(limit)}ms" for name, limit in limits.items() if limit is not None}
     with connection.cursor() as cursor:
-        cursor.execute(settings)
+        cursor.execute("; ".join(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()))
 
 
 def _milliseconds(duration: timedelta) -> int:

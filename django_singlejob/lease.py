@@ -24,24 +24,24 @@ from django.db import Error, connections, transaction
 from django.db.models import F
 
 from django_singlejob import database
-from django_singlejob.clock import backoff, local_now
+from django_singlejob.clock import backoff, local_now, since
 from django_singlejob.cutoff import cut_off_at
 from django_singlejob.endings import Ending
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.interrupt import Window
 from django_singlejob.leftovers import forget, give_back
-from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.querysets import gates, locks, mean_with, runs
+from django_singlejob.recording import Entry, HistoryFailed, Writer, alone, with_history
 
 logger = logging.getLogger("django_singlejob")
 
 # A fenced transaction that is silent for so many leases is ended by the server: its holder is presumed stopped.
 FENCE_LEASES = 10
-MEAN_RUNS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What the database granted, and the rows as they were seen."""
+    """What the database granted, and the rows as they were seen. ``entry``: in the history; ``None``: it is no run."""
 
     name: str
     own_name: str
@@ -51,11 +51,9 @@ class Grant:
     heartbeat_interval: timedelta | None
     asked_at: float
     acquired_at: datetime
-    run_id: int | None = None
+    entry: Entry | None = None
     slot: datetime | None = None
     attempt: int = 1
-    run_count: int = 0
-    mean_duration: timedelta | None = None
 
 
 class Lease:
@@ -79,6 +77,9 @@ class Lease:
         self._proven_at = grant.asked_at
         self._is_lost = False
         self._is_over = False
+        # Whether a COMMIT was sent that gives the lock back, and its answer never came.
+        self._is_in_doubt = False
+        self._is_recorded = False
         self._own_transaction: Callable[[], bool] | None = None
         self._pid = os.getpid()
 
@@ -282,17 +283,16 @@ class Lease:
         if self.is_inherited:
             return False
         if self._is_over:
-            self._close_run(ending)
+            self._record_late(ending)
             return not self._is_lost
-        is_kept = self._to_the_end(lambda is_uncertain: self._give_back(ending, is_uncertain))
+        is_kept = self._to_the_end(lambda: with_history(partial(self._give_back, ending), self.grant.duration))
         self._is_lost = not is_kept
         self._is_over = True
         forget(self.token)
-        if not is_kept:
-            self._close_run(ending)
+        self._record_late(ending)
         return is_kept
 
-    def _to_the_end(self, attempt: Callable[[bool], bool]) -> bool:
+    def _to_the_end(self, attempt: Callable[[], bool]) -> bool:
         try:
             return self._while_the_lease_lasts(attempt)
         except LeaseLost:
@@ -302,16 +302,16 @@ class Lease:
             give_back(self.token)
             raise
 
-    def _while_the_lease_lasts(self, attempt: Callable[[bool], bool]) -> bool:
-        """Try until the database answers. The attempt is told whether an earlier one may have been carried out."""
+    def _while_the_lease_lasts(self, attempt: Callable[[], bool]) -> bool:
+        """Try until the database answers."""
         alias = database.alias()
         give_up_at = max(min(self.deadline, local_now() + self.grant.duration.total_seconds()), local_now() + 2)
-        is_uncertain = False
         for pause in backoff():
+            was_in_doubt = self._is_in_doubt
             try:
                 with cut_off_at(alias, give_up_at):
                     database.leave_no_transaction(alias)
-                    return attempt(is_uncertain)
+                    return attempt()
             except Error as error:
                 is_transient = database.is_transient(error)
                 is_hopeless = pause > 0 and not (is_transient or database.is_connection_lost(error))
@@ -324,63 +324,80 @@ class Lease:
                         f"The lock {self.name!r} could not be released, and is left to expire: {error}"
                     ) from error
                 logger.info("Releasing the lock %r failed and is tried again: %s", self.name, error)
-                # All else may have come behind a COMMIT, as a Ctrl-C in it does.
-                is_uncertain = is_uncertain or not database.is_undone(error)
+                self._is_in_doubt = was_in_doubt or (self._is_in_doubt and not database.is_undone(error))
                 database.drop(alias)
                 time.sleep(pause)
         raise AssertionError("backoff() never ends")
 
-    def _give_back(self, ending: Ending | None, is_uncertain: bool) -> bool:
+    def _give_back(self, ending: Ending | None, history: Writer) -> bool:
         alias = database.alias()
-        with database.durable(alias):
-            if not self._tell_gates(ending):
+        with database.durable(alias, statement_timeout=history.patience):
+            is_given_back = self._tell_gates(ending, history) and locks().release(self.name, self.token)
+            if not is_given_back:
                 database.roll_back(alias)
-                return is_uncertain and self._is_recorded(ending)
-            if not locks().release(self.name, self.token):
-                # The gate is still ours, so nobody was let in: if an answer was lost, our own COMMIT did this.
-                database.roll_back(alias)
-                return is_uncertain
-            if ending and self.grant.run_id:
-                runs().finish(self.grant.run_id, self.token, _run_result(ending))
-            if ending and ending.aftermath:
-                ending.aftermath()
+            is_recorded = is_given_back and self._record(ending, history)
+            self._is_in_doubt = self._is_in_doubt or is_given_back
+        self._is_recorded = is_recorded
+        return is_given_back or (self._is_in_doubt and self._was_given_back(ending))
+
+    def _record(self, ending: Ending | None, history: Writer) -> bool:
+        """Whether the history knows the end now."""
+        entry = self.grant.entry
+        is_recorded = bool(ending and entry and entry.end(history, _run_result(ending)))
+        if ending and ending.aftermath:
+            ending.aftermath()
+        return is_recorded
+
+    def _was_given_back(self, ending: Ending | None) -> bool:
+        """Whether a COMMIT was carried out whose answer was lost.
+
+        While the lease lasts nobody else takes the lock: if it is gone, we gave it back, unless somebody cleared it by
+        force. The history knows that.
+        """
+        status = self._recorded_status()
+        if ending and status == ending.status:
             return True
+        is_ours = gates().passed(self.name, self.token).exists()
+        return is_ours or not (self.lost or status == "abandoned")
 
-    def _is_recorded(self, ending: Ending | None) -> bool:
-        """Whether a COMMIT whose answer was lost was carried out, before somebody else passed the gate."""
-        if ending is None or self.grant.run_id is None:
-            return False
-        return runs().filter(pk=self.grant.run_id, token=self.token, status=ending.status).exists()
+    def _recorded_status(self) -> str | None:
+        try:
+            return alone(lambda: runs().filter(token=self.token).values_list("status", flat=True).first())
+        except HistoryFailed:
+            return None
 
-    def _tell_gates(self, ending: Ending | None) -> bool:
+    def _tell_gates(self, ending: Ending | None, history: Writer) -> bool:
         if ending is None:
             return gates().hold(self.name, self.token)
-        result = self._status_result(ending)
+        result = _status_result(ending)
+        if self.grant.entry:
+            result |= self.grant.entry.kept(history, self._late_result(ending))
         if self.grant.own_name == self.name:
             return gates().finish(self.name, self.token, result)
         # The job's own gate may be another lock's, so its token is none of ours: the lock's gate is held meanwhile.
         return gates().hold(self.name, self.token) and gates().finish_own(self.grant.own_name, result)
 
-    def _status_result(self, ending: Ending) -> dict[str, Any]:
-        result: dict[str, Any] = {"last_status": ending.status}
-        if ending.status == "successful":
-            mean = moving_mean(self.grant.mean_duration, ending.duration, self.grant.run_count + 1)
-            result |= {"consecutive_failures": 0, "mean_duration": mean}
-        elif ending.is_failure:
-            result |= {"consecutive_failures": F("consecutive_failures") + 1}
-        return result
-
-    def _close_run(self, ending: Ending | None) -> None:
+    def _record_late(self, ending: Ending | None) -> None:
         """Without the lock, our own run's row is all that we may still write."""
-        if ending is None or self.grant.run_id is None:
+        if ending is None or self.grant.entry is None or self._is_recorded:
             return
-        result = _run_result(ending)
+        result = self._late_result(ending)
         if ending.status == "successful" and self._is_lost:
             result |= {"status": "failed", "error": f"LeaseLost: {self.why_lost()}"}
-        try:
-            runs().finish(self.grant.run_id, self.token, result)
-        except Error as error:
-            logger.warning("The run of %r could not be closed in the history: %s", self.name, error)
+        self.grant.entry.end_late(result)
+
+    def _late_result(self, ending: Ending) -> dict[str, Any]:
+        """What the history is told if it is told later."""
+        return {**_run_result(ending), "finished_at": self.acquired_at + since(self.grant.asked_at)}
+
+
+def _status_result(ending: Ending) -> dict[str, Any]:
+    result: dict[str, Any] = {"last_status": ending.status}
+    if ending.status == "successful":
+        result |= {"consecutive_failures": 0, "mean_duration": mean_with(ending.duration)}
+    elif ending.is_failure:
+        result |= {"consecutive_failures": F("consecutive_failures") + 1}
+    return result
 
 
 def _run_result(ending: Ending) -> dict[str, Any]:
@@ -391,8 +408,3 @@ def _run_result(ending: Ending) -> dict[str, Any]:
         "error": ending.error,
         "traceback": ending.traceback,
     }
-
-
-def moving_mean(mean: timedelta | None, duration: timedelta, count: int) -> timedelta:
-    """The mean over about the last ``MEAN_RUNS`` of ``count`` values (an exponential moving average)."""
-    return duration if mean is None else mean + (duration - mean) / min(count, MEAN_RUNS)

@@ -5,12 +5,17 @@ import logging
 import os
 import sys
 import threading
-from typing import NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
 from django_singlejob import database
-from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.querysets import gates, locks
 from django_singlejob.queue import one_offs
+from django_singlejob.recording import Writer, end_for, with_history
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock
 
 logger = logging.getLogger("django_singlejob")
 
@@ -63,15 +68,16 @@ def _release_row(name: str, token: UUID) -> None:
     alias = database.alias()
     # An interrupt may have left the connection in the middle of a statement.
     database.drop(alias)
-    lock = locks().filter(name=name, token=token).first()
-    if lock is None:
-        return
-    with database.durable(alias):
-        if not (gates().hold(name, token) and locks().release(name, token)):
-            return
-        one_offs().give_back(token)
-        if lock.run_id:
-            runs().finish(lock.run_id, token, {"status": "interrupted", "error": "The process ended."})
+    lock = locks().seen(name)
+    if lock and lock.token == token:
+        with_history(partial(_release_once, alias, lock), lock.lease)
+
+
+def _release_once(alias: str, lock: "JobLock", history: Writer) -> None:
+    with database.durable(alias, statement_timeout=history.patience):
+        if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):
+            one_offs().give_back(lock.token)
+            end_for(lock, {"status": "interrupted", "error": "The process ended.", "finished_at": lock.now}, history)
 
 
 if hasattr(os, "register_at_fork"):

@@ -32,7 +32,7 @@ class JobRun(models.Model):
 
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH)
     fence = models.BigIntegerField(_("fence"), help_text=_("The fencing token of the grant; it only grows."))
-    token = models.UUIDField(_("token"))
+    token = models.UUIDField(_("token"), unique=True, help_text=_("That of its lock."))
     status = models.CharField(_("status"), max_length=20, choices=Status)
     trigger = models.CharField(_("trigger"), max_length=20, choices=Trigger)
     slot = models.DateTimeField(_("slot"), null=True, blank=True)
@@ -102,6 +102,12 @@ class JobStatus(models.Model):
         _("mean duration"), null=True, blank=True, help_text=_("Over about the last 20 successful runs.")
     )
     misfire_count = models.PositiveBigIntegerField(_("misfires"), default=0)
+    unrecorded = models.JSONField(
+        _("unrecorded end"),
+        null=True,
+        blank=True,
+        help_text=_("Of a run: how it ended, until that can be written to the history."),
+    )
 
     objects = JobStatusQuerySet.as_manager()
 
@@ -141,17 +147,6 @@ class JobLock(models.Model):
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH, blank=True, default="")
     slot = models.DateTimeField(_("slot"), null=True, blank=True)
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
-    # No constraint: pruning the history must not touch a lock.
-    run = models.ForeignKey(
-        JobRun,
-        verbose_name=_("run"),
-        on_delete=models.DO_NOTHING,
-        db_constraint=False,
-        db_index=False,
-        related_name="+",
-        null=True,
-        blank=True,
-    )
 
     objects = JobLockQuerySet.as_manager()
 

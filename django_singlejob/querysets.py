@@ -9,10 +9,24 @@ from __future__ import annotations
 
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import UUID
 
 from django.apps import apps
 from django.db import connections
-from django.db.models import BooleanField, Case, DateTimeField, ExpressionWrapper, F, Q, QuerySet, Value, When
+from django.db.models import (
+    BooleanField,
+    Case,
+    DateTimeField,
+    DurationField,
+    ExpressionWrapper,
+    F,
+    Func,
+    Q,
+    QuerySet,
+    Value,
+    When,
+)
+from django.db.models.functions import Least
 
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO, options
@@ -21,9 +35,10 @@ from django_singlejob.database import alias
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
-    from uuid import UUID
 
-    from django_singlejob.holder import Holder
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.sql.compiler import SQLCompiler
+
     from django_singlejob.models import JobLock, JobRun, JobStatus
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -143,7 +158,9 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The gates by name, with ``now`` and ``started_recently``: sooner than ``min_interval`` ago."""
         recently = _whether(_recently(min_interval))
         facts = {"now": DBNow(), "started_recently": recently}
-        return {name: _in_utc(status) for name, status in self.annotate(**facts).in_bulk(names).items()}
+        # Nobody who asks for a lock needs the mean, and one that cannot be read must not stop them.
+        found = self.annotate(**facts).defer("mean_duration").in_bulk(names)
+        return {name: _in_utc(status) for name, status in found.items()}
 
     def scheduled(self) -> dict[str, JobStatus]:
         """The gates of jobs that have a schedule by name, with ``now``."""
@@ -219,8 +236,8 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def finish_own(self, name: str, result: Mapping[str, Any]) -> bool:
         """The same for a job whose lock has another gate, which is held. ``False``: the row was deleted by hand."""
-        counted = {"run_count": F("run_count") + 1, "last_finished_at": DBNow(), **result}
-        return self.filter(name=name).update(**counted) == 1
+        # Counted last: on MySQL the mean would find the new count.
+        return self.filter(name=name).update(**result, last_finished_at=DBNow(), run_count=F("run_count") + 1) == 1
 
     def abandon(self, dead: JobLock) -> None:
         """Record that the holder of a job's run died. Its slot is to be run again, unless a later one was begun."""
@@ -233,6 +250,19 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         if dead.slot:
             # Nobody but us writes these, so they can be compared.
             rows.filter(last_slot=dead.slot, last_attempt=dead.attempt).update(abandoned=True)
+
+    def keep(self, end: Mapping[str, Any]) -> bool:
+        """Keep how a run ended that the history does not know. ``False``: it keeps another end already."""
+        return self.filter(unrecorded__isnull=True).update(unrecorded=end) == 1
+
+    def keeping(self) -> dict[str, dict[str, Any]]:
+        """The ends that are kept, by the name of their job."""
+        rows = self.filter(unrecorded__isnull=False).values_list("name", "unrecorded")
+        return {name: end for name, end in rows if end}
+
+    def recorded(self, token: str) -> bool:
+        """The end of the run with this token need not be kept any more. ``False``: it was not."""
+        return self.filter(unrecorded__token=token).update(unrecorded=None) == 1
 
     def shut(self, name: str) -> None:
         """Take the gate from whoever has it: no write of the former holder finds its token any more."""
@@ -251,30 +281,20 @@ class JobRunQuerySet(QuerySet["JobRun"]):
         """Those that have not ended yet."""
         return self.filter(status="running")
 
-    def start(self, job_name: str, holder: Holder, facts: Mapping[str, Any]) -> JobRun:
-        """Record that an attempt begins."""
-        return self.create(
-            job_name=job_name,
-            hostname=holder.hostname,
-            pid=holder.pid,
-            started_at=DBNow(),
-            status="running",
-            **facts,
-        )
+    def start(self, facts: Mapping[str, Any]) -> int:
+        """Record that an attempt begins, now unless the facts say when. Returns the row's key."""
+        return self.create(**{"started_at": DBNow(), "status": "running", **facts}).pk
 
-    def finish(self, pk: int, token: UUID, result: Mapping[str, Any]) -> bool:
-        """Record how an attempt ended. ``False``: it was ended by somebody else, as abandoned."""
-        return self.running().filter(pk=pk, token=token).update(finished_at=DBNow(), **result) == 1
-
-    def abandon(self, lock: JobLock, error: str) -> bool:
-        """End the attempt of a dead holder. ``False``: it had none, or it has ended."""
-        return lock.run_id is not None and self.finish(lock.run_id, lock.token, {"status": "abandoned", "error": error})
+    def finish(self, token: UUID | str, result: Mapping[str, Any]) -> bool:
+        """Record how an attempt ended, now unless the result says when. ``False``: it has ended, as abandoned, or has
+        no row."""
+        return self.running().filter(token=token).update(**{"finished_at": DBNow(), **result}) == 1
 
     def abandon_orphans(self, error: str) -> int:
         """End every attempt whose lock is gone, as after a DELETE by hand. Returns how many."""
-        # Two reads, in this order: a run that begins between them is not among the first, one that ends is not changed.
+        # In this order: what begins between the reads is not among the first, what ends is kept by its gate or changed.
         tokens = dict(self.running().values_list("pk", "token"))
-        held = set(locks().values_list("token", flat=True))
+        held = {*locks().values_list("token", flat=True), *(UUID(end["token"]) for end in gates().keeping().values())}
         orphans = [pk for pk, token in tokens.items() if token not in held]
         ended = {"status": "abandoned", "finished_at": DBNow(), "error": error}
         return self.running().filter(pk__in=orphans).update(**ended)
@@ -286,7 +306,8 @@ class JobRunQuerySet(QuerySet["JobRun"]):
     def surplus(self, age: timedelta, keep: int) -> JobRunQuerySet:
         """Those that ended and began longer ago than ``age``, and of each job those beyond its newest ``keep``."""
         too_many = Q(pk__in=[])
-        for name in gates().values_list("name", flat=True):
+        # Not the gates': a job's may be gone.
+        for name in self.values_list("job_name", flat=True).distinct():
             if (newest_surplus := self._newest_beyond(name, keep)) is not None:
                 too_many |= Q(job_name=name, pk__lte=newest_surplus)
         return self.exclude(status="running").filter(Q(started_at__lt=DBNow() - age) | too_many)
@@ -302,6 +323,34 @@ class JobRunQuerySet(QuerySet["JobRun"]):
             pruned += delete_rows(runs().filter(pk__in=keys))
         return pruned
 
+
+# --- statistics
+
+MEAN_RUNS = 20
+
+
+def mean_with(duration: timedelta) -> Case:
+    """The mean duration once a successful run took so long: that of about the last ``MEAN_RUNS`` (an exponential
+    moving average). One that is no sensible duration begins anew."""
+    sensible = Q(mean_duration__gte=ZERO, mean_duration__lt=timedelta(days=36_525))
+    value = Value(duration, output_field=DurationField())
+    count = Least(F("run_count"), Value(MEAN_RUNS - 1)) + 1
+    return Case(When(sensible, then=_MovedMean(F("mean_duration"), value, count)), default=value)
+
+
+class _MovedMean(Func):
+    """``mean + (value - mean) / count``; Django itself divides no durations."""
+
+    output_field = DurationField()
+
+    def as_sql(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, *_: Any, **__: Any
+    ) -> tuple[str, tuple[str | int, ...]]:
+        (mean, _), (value, of_value), (count, of_count) = map(compiler.compile, self.get_source_expressions())
+        return f"{mean} + ({value} - {mean}) / {count}", (*of_value, *of_count)
+
+
+# ---
 
 _INSTANTS = ("now", "slot", "next_slot", "last_slot", "acquired_at", "heartbeat_at", "expires_at", "sent_at")
 

@@ -63,7 +63,8 @@ class Outcome:
         status: ``"successful"`` or ``"skipped"``.
         value: what the job returned, or ``SKIPPED``.
         reason: why it was skipped; ``None``: it ran.
-        run_id: the key of its row in the history, see ``run``; ``None``: it did not run.
+        run_id: the key of its row in the history, see ``run``; ``None``: it did not run, or the history could not be
+            written.
         duration: how long the job itself took; ``None``: it did not run.
         holder: who was in the way, for people; empty: nobody.
         detail: what was tried, if it could not be decided whether the lock is free; else empty.
@@ -83,7 +84,8 @@ class Outcome:
 
     @cached_property
     def run(self) -> "JobRun | None":
-        """Its row in the history, read when it is first asked for; ``None``: it did not run, or was pruned since."""
+        """Its row in the history, read when it is first asked for; ``None``: it did not run, the history could not be
+        written, or the row was pruned since."""
         return _row(self.run_id)
 
 
@@ -105,8 +107,10 @@ class CurrentRun:
 
     @cached_property
     def run(self) -> "JobRun | None":
-        """Its row in the history, read when it is first asked for; ``None``: it was pruned."""
-        return _row(self.lease.grant.run_id)
+        """Its row in the history, read when it is first asked for; ``None``: the history could not be written, or the
+        row was pruned."""
+        entry = self.lease.grant.entry
+        return _row(entry.pk if entry else None)
 
 
 def _row(run_id: int | None) -> "JobRun | None":
@@ -328,9 +332,8 @@ class _Execution:
                 del error, loss
                 self.failure = None
         grant = self._lease.grant
-        return Outcome(
-            status="successful", value=self.value, run_id=grant.run_id, duration=end.duration, slot=grant.slot
-        )
+        run_id = grant.entry.pk if grant.entry else None
+        return Outcome(status="successful", value=self.value, run_id=run_id, duration=end.duration, slot=grant.slot)
 
     def _aftermath(self, end: Ending) -> Callable[[], object] | None:
         """What becomes of the one-off that asked for this run; or the one that shall run it again after a failure."""

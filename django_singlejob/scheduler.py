@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -25,6 +26,7 @@ from django_singlejob.memory import follow, is_ahead, is_followed, leave
 from django_singlejob.parallel import Batches, Performance
 from django_singlejob.querysets import gates, locks
 from django_singlejob.queue import one_offs
+from django_singlejob.recording import HistoryFailed, catch_up
 from django_singlejob.registry import Job
 from django_singlejob.watch import silence
 
@@ -236,6 +238,8 @@ def keep_up() -> None:
     deleted by hand are put back."""
     one_offs().abandon_orphans("Its lock was deleted by hand.")
     statuses = gates().scheduled()
+    with suppress(HistoryFailed):
+        catch_up({name: status.unrecorded for name, status in statuses.items() if status.unrecorded})
     for status in statuses.values():
         if registry.is_known(status.name) and registry.get(status.name).schedule is None:
             _despite_others(status, partial(leave, status))

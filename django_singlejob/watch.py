@@ -20,11 +20,13 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from django_singlejob import recording
 from django_singlejob.clock import local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.database import alias, is_on_one_host, sent_now
-from django_singlejob.querysets import gates, runs
+from django_singlejob.querysets import gates
 from django_singlejob.queue import one_offs
+from django_singlejob.recording import Writer
 from django_singlejob.timetable import duration_in_words
 
 if TYPE_CHECKING:
@@ -143,9 +145,9 @@ def silence(lock: "JobLock") -> str:
     return f"Its lease expired, and no heartbeat was seen for {_roughly(lock.now - lock.heartbeat_at)}"
 
 
-def bury(dead: "JobLock", error: str) -> None:
+def bury(dead: "JobLock", error: str, history: Writer) -> None:
     """Record that a lock was taken from its holder, in the same transaction."""
-    runs().abandon(dead, error)
+    recording.abandon(dead, error, history)
     one_offs().abandon(dead, error)
     if dead.job_name:
         gates().abandon(dead)

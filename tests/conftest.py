@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from django.db import connection
 
+from django_singlejob import recording
 from tests.children import ROOT, Spawn
 from tests.proxy import Proxy
 
@@ -22,6 +23,12 @@ def database_url(django_db_setup: None) -> str:
     if connection.vendor == "sqlite":
         return f"sqlite:///{name}"
     return urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
+
+
+@pytest.fixture(autouse=True)
+def no_history_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test did to the history is not remembered in the next one."""
+    monkeypatch.setattr(recording, "_away_until", float("-inf"))
 
 
 @pytest.fixture

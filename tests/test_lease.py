@@ -4,12 +4,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, strategies as st
 
 from django_singlejob import LeaseLost
 from django_singlejob.database import sent_now
 from django_singlejob.endings import Ending
-from django_singlejob.lease import moving_mean
 from django_singlejob.querysets import locks
 from tests.contract.acts import MINUTE, last_run, lock, lose, start_run, take
 
@@ -23,8 +21,6 @@ committed = pytest.mark.django_db(transaction=True, available_apps=["django_sing
 
 SECOND = timedelta(seconds=1)
 SUCCESS = Ending(status="successful", duration=SECOND)
-
-durations = st.timedeltas(min_value=timedelta(), max_value=timedelta(days=1000))
 
 
 def age(lease: Lease, by: timedelta) -> None:
@@ -141,29 +137,3 @@ def test_a_run_that_cannot_be_closed_is_only_a_warning(database_away: Away, capl
     with database_away():
         assert lease.finish(SUCCESS)
     assert "The run of 'nightly' could not be closed in the history: " in caplog.text
-
-
-# --- numbers
-
-
-@given(st.lists(durations, min_size=1, max_size=20))
-def test_of_the_first_twenty_it_is_the_mean(durations: list[timedelta]) -> None:
-    exact = sum(durations, timedelta()) / len(durations)
-    assert abs(mean_of(durations) - exact) <= timedelta(microseconds=len(durations))
-
-
-@given(st.lists(durations, min_size=1, max_size=60))
-def test_a_mean_lies_between_the_shortest_and_the_longest(durations: list[timedelta]) -> None:
-    assert min(durations) <= mean_of(durations) <= max(durations)
-
-
-def test_later_each_counts_for_a_twentieth() -> None:
-    assert moving_mean(100 * SECOND, 120 * SECOND, 1000) == 101 * SECOND
-
-
-def mean_of(durations: list[timedelta]) -> timedelta:
-    mean = None
-    for count, duration in enumerate(durations, start=1):
-        mean = moving_mean(mean, duration, count)
-    assert mean is not None
-    return mean

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("fresh_process")
 
 FIELDS: dict[type[Model], str] = {
     JobLock: """name token hostname pid command acquired_at heartbeat_at heartbeats heartbeat_interval expires_at
-        sent_at job_name slot attempt run""",
-    # last_slot and last_attempt are not in the design: docs/explanation/decisions.md tells why they are here.
+        sent_at job_name slot attempt""",
+    # last_slot, last_attempt and unrecorded are not in the design: docs/explanation/decisions.md tells why.
     JobStatus: """name fence token schedule time_zone next_slot last_slot last_attempt abandoned paused last_started_at
         last_finished_at last_status
-        consecutive_failures run_count mean_duration misfire_count""",
+        consecutive_failures run_count mean_duration misfire_count unrecorded""",
     JobRun: """id job_name fence token status trigger slot attempt hostname pid started_at finished_at duration
         acquire_duration error traceback""",
     # token is not in the design either.

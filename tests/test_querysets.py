@@ -24,10 +24,10 @@ MINUTE = timedelta(minutes=1)
 
 def has_run(count: int = 1, *, job_name: str = "nightly", status: str = "successful", ago: timedelta = MINUTE) -> None:
     """There is a history of the job."""
-    facts = {"fence": 1, "token": uuid4(), "trigger": "call", "hostname": "web-1", "pid": 1}
+    facts = {"fence": 1, "trigger": "call", "hostname": "web-1", "pid": 1}
     gates().remember(job_name)
     for _ in range(count):
-        runs().create(job_name=job_name, status=status, started_at=DBNow() - ago, **facts)
+        runs().create(job_name=job_name, status=status, token=uuid4(), started_at=DBNow() - ago, **facts)
 
 
 # --- the history
@@ -57,7 +57,7 @@ def test_nothing_is_surplus_where_nothing_ran() -> None:
 def test_pruning_goes_in_batches_and_deletes_nothing_else(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     has_run(5, ago=2 * DAY)
     has_run(2)
-    # Which gates are there, what is the gate's newest surplus run; three batches: look, delete; there are no more.
+    # Which jobs have run, what is the job's newest surplus run; three batches: look, delete; there are no more.
     with django_assert_num_queries(2 + 3 * 2 + 1):
         assert runs().surplus(DAY, keep=1000).prune(batch=2) == 5
     assert runs().count() == 2

@@ -17,10 +17,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _
 
-from django_singlejob.admin.cells import NOTHING, badge, distance, duration, link, moment, noted
+from django_singlejob.admin.cells import NOTHING, badge, distance, duration, link, list_of, moment, noted
 from django_singlejob.admin.charts import share
 from django_singlejob.admin.reading import ReadOnlyAdmin
 from django_singlejob.clearing import clear
@@ -193,7 +194,10 @@ class JobLockAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("run"))
     def history(self, lock: JobLock) -> str:
-        return link("jobrun", lock.run_id, f"#{lock.run_id}") if lock.run_id else NOTHING
+        # Not read here: this page is needed most when something is wrong, with the history too.
+        if not lock.job_name:
+            return NOTHING
+        return format_html('<a href="{}">{}</a>', list_of("jobrun", token=lock.token.hex), _("in the history"))
 
     # --- clearing
 

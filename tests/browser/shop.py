@@ -134,7 +134,7 @@ def _hold(name: str, hostname: str, pid: int, since: datetime, silence: timedelt
     gates().get(name=name)
     token = UUID(int=pid, version=4)
     grant = {"token": token, "hostname": hostname, "pid": pid}
-    run = JobRun.objects.create(
+    JobRun.objects.create(
         job_name=name,
         fence=1000,
         status="running",
@@ -154,7 +154,6 @@ def _hold(name: str, hostname: str, pid: int, since: datetime, silence: timedelt
         heartbeat_interval=timedelta(seconds=10),
         expires_at=heartbeat_at + MINUTE,
         sent_at=heartbeat_at,
-        run=run,
         **grant,
     )
     gates().filter(name=name).update(last_started_at=since, token=token)

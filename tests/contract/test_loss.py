@@ -192,8 +192,8 @@ ON_THEIR_OWN = {
     "clear by force": lambda zombie, seen: locks().clear(seen.lock, force=True),
     "hold the gate": lambda zombie, seen: gates().hold(zombie.name, zombie.token),
     "finish": lambda zombie, seen: gates().finish(zombie.name, zombie.token, {"last_status": "successful"}),
-    "close the run": lambda zombie, seen: runs().finish(zombie.grant.run_id, zombie.token, {"status": "successful"}),
-    "close the successor's run": lambda zombie, seen: runs().finish(last_run().pk, zombie.token, {"error": "x"}),
+    "close the run": lambda zombie, seen: runs().finish(zombie.token, {"status": "successful"}),
+    "record what the gate keeps": lambda zombie, seen: gates().recorded(str(zombie.token)),
     "pass": lambda zombie, seen: gates().pass_through(seen.gate, zombie.token),
     "pass and start": lambda zombie, seen: gates().unchanged(seen.gate).start(timedelta(), {}),
 }

@@ -128,16 +128,13 @@ def fail(*_: object, **__: object) -> Any:
 
 
 @on_either_lock
-@pytest.mark.parametrize("step", [(JobLockQuerySet, "grant"), (JobRunQuerySet, "start")], ids=["lease", "run"])
-def test_the_claim_stands_and_falls_with_the_grant(
-    monkeypatch: pytest.MonkeyPatch, name: str, step: tuple[type, str]
-) -> None:
+def test_the_claim_stands_and_falls_with_the_grant(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     job = scheduled(lock=name)
     fall_behind(job, 3)
     gates().remember(name)
     before = everything()
     with monkeypatch.context() as broken:
-        broken.setattr(*step, fail)
+        broken.setattr(JobLockQuerySet, "grant", fail)
         with pytest.raises(ZeroDivisionError):
             run_slot(job)
     assert everything() == before
@@ -146,15 +143,35 @@ def test_the_claim_stands_and_falls_with_the_grant(
 
 
 @on_either_lock
-@pytest.mark.parametrize("step", [(JobLockQuerySet, "take_over"), (JobRunQuerySet, "abandon")], ids=["lease", "run"])
-def test_and_with_a_takeover(monkeypatch: pytest.MonkeyPatch, name: str, step: tuple[type, str]) -> None:
+def test_but_not_with_its_row_in_the_history(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    job = scheduled(lock=name)
+    fall_behind(job, 3)
+    with monkeypatch.context() as broken:
+        broken.setattr(JobRunQuerySet, "start", fail)
+        assert run_slot(job).slot == newest_slot(job)
+    assert gate().misfire_count == 3
+    assert not runs().exists()
+
+
+@on_either_lock
+def test_nor_does_a_takeover_fail_with_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    job = scheduled(lock=name)
+    fall_behind(job)
+    die_running(job)
+    with monkeypatch.context() as broken:
+        broken.setattr(JobRunQuerySet, "finish", fail)
+        assert run_slot(job).attempt == 2
+
+
+@on_either_lock
+def test_and_with_a_takeover(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     job = scheduled(lock=name)
     fall_behind(job)
     die_running(job)
     let_pass(job, 3)
     before = everything()
     with monkeypatch.context() as broken:
-        broken.setattr(*step, fail)
+        broken.setattr(JobLockQuerySet, "take_over", fail)
         with pytest.raises(ZeroDivisionError):
             run_slot(job)
     assert everything() == before

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from django_singlejob import LockHeld, job_lock
-from django_singlejob.models import JobLock, JobStatus
+from django_singlejob.models import JobLock, JobRun, JobStatus
 from tests.app.jobs import LEASE
 from tests.databases import APPS
 from tests.processes.witness import ends, eventually, is_over
@@ -72,7 +72,7 @@ def test_a_grant_whose_answer_is_cut_off_is_ours(
     child = call("until_told()", **through_proxy)
     child.wait_for("started")
     assert proxy.answer_cut.is_set()
-    assert JobLock.objects.get().run_id
+    assert JobRun.objects.get().token == JobLock.objects.get().token
     assert ends("until_told") == ["running"]
     go.touch()
     child.wait_for("returned None")

@@ -8,7 +8,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_singlejob.clearing import Watchman, clear, dead_locks
 from django_singlejob.clock import in_words
 from django_singlejob.management.results import asking_the_database
-from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.querysets import gates, locks
+from django_singlejob.recording import HistoryFailed, abandon_orphans, catch_up
 from django_singlejob.timetable import duration_in_words
 from django_singlejob.watch import SECOND, disagreement
 
@@ -61,7 +62,18 @@ class Command(BaseCommand):
             self.stdout.write(f"Left {_described(lock)}, for {time} at least. {disagreement(lock)}")
         if not (found or watchman.undecided):
             self.stdout.write("No stale locks.")
-        orphans = 0 if is_dry else runs().abandon_orphans("Its lock was deleted by hand.")
+        if not is_dry:
+            self._tidy_the_history()
+
+    def _tidy_the_history(self) -> None:
+        try:
+            catch_up(kept := gates().keeping())
+            orphans = abandon_orphans("Its lock was deleted by hand.")
+        except HistoryFailed as failed:
+            self.stderr.write(f"The history could not be written: {failed}.")
+            return
+        if kept:
+            self.stdout.write(f"Runs whose ends were missing from the history, now recorded: {len(kept)}.")
         if orphans:
             self.stdout.write(f"Runs that had no lock any more, now abandoned: {orphans}.")
 

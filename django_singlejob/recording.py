@@ -1,0 +1,260 @@
+"""Writing the history. It is a record, never a condition: an error in it fails, repeats or prevents no run.
+
+It is written in the transaction that grants or releases a lock. If that fails, the transaction is carried out again
+without it, and the history is written once more afterwards, alone. A run that has no row even then is told in one
+logged error. If only its end is missing, the job's gate keeps it (``JobStatus.unrecorded``) until somebody records it.
+A gate keeps one end, and that is enough: no later run of the job has a row unless it was recorded before.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import Error, transaction
+from django.utils.dateparse import parse_datetime, parse_duration
+
+from django_singlejob import database
+from django_singlejob.clock import in_words, local_now, utc_now
+from django_singlejob.cutoff import limited
+from django_singlejob.holder import printable, this_process
+from django_singlejob.querysets import gates, runs
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.querysets import JobStatusQuerySet
+
+logger = logging.getLogger("django_singlejob")
+
+T = TypeVar("T")
+
+# For how long a process leaves the history alone once it could not be written. Seconds.
+AWAY_FOR = 30.0
+# How long a statement of the history may take: so much, and no more than this part of the lease.
+PATIENCE = timedelta(seconds=2)
+PATIENT_PART = 3
+PROBLEM_LENGTH = 500
+
+_away_until = float("-inf")
+
+
+class HistoryFailed(Exception):
+    """The history could not be written. The cause is the error; none: it was not tried."""
+
+
+class Writer:
+    """Writes to the history in a transaction that decides something; or leaves it alone, if it is off.
+
+    ``patience``: how long each statement may take; ``None``: it is off.
+    """
+
+    def __init__(self, patience: timedelta | None) -> None:
+        self.patience = patience
+
+    @property
+    def is_off(self) -> bool:
+        return self.patience is None
+
+    def write(self, statement: Callable[[], T]) -> T | None:
+        """What the statement returns; ``None``: it was left out."""
+        if self.patience is None:
+            return None
+        try:
+            with limited(database.alias(), self.patience):
+                return statement()
+        except Exception as error:  # also what a receiver of the model's signals raises
+            raise HistoryFailed from error
+
+
+_OFF = Writer(None)
+
+
+def with_history(decide: Callable[[Writer], T], lease: timedelta | None = None) -> T:
+    """Carry out a transaction that writes to the history as well; without the history if that fails.
+
+    ``lease``: that of the holder who waits for it.
+    """
+    if _is_away():
+        return decide(_OFF)
+    try:
+        return decide(Writer(_patience(lease)))
+    except HistoryFailed as failed:
+        problem = failed.__cause__
+    except Error as error:
+        # The history may also be what the COMMIT refuses, as a deferred constraint does.
+        if database.is_transient(error) or database.is_connection_lost(error):
+            raise
+        problem = error
+    logger.info("The history is left out, since it could not be written: %s", problem)
+    if problem and database.is_connection_lost(problem):
+        database.drop(database.alias())
+    return decide(_OFF)
+
+
+def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
+    """Write to the history in a transaction of its own, which keeps nobody from a gate or a lock.
+
+    Raises ``HistoryFailed``; this process leaves the history alone for a while then.
+    """
+    global _away_until  # noqa: PLW0603  (not every run is to wait for the same time-out)
+    if _is_away():
+        raise HistoryFailed("it could not be written a moment ago either")
+    patience = _patience(lease)
+    try:
+        with database.durable(database.alias(), statement_timeout=patience), limited(database.alias(), patience):
+            return write()
+    except Exception as error:
+        if database.is_connection_lost(error):
+            database.drop(database.alias())  # that says nothing of the history
+        else:
+            _away_until = local_now() + AWAY_FOR
+        raise HistoryFailed(printable(f"{type(error).__name__}: {error}", PROBLEM_LENGTH)) from error
+
+
+def _is_away() -> bool:
+    return local_now() < _away_until
+
+
+def _patience(lease: timedelta | None) -> timedelta:
+    return PATIENCE if lease is None else min(PATIENCE, lease / PATIENT_PART)
+
+
+class Entry:
+    """A run's row in the history.
+
+    Attributes:
+        facts: what it says from the beginning.
+        pk: its key; ``None``: it is not there.
+    """
+
+    def __init__(self, own: "JobStatus", lease: timedelta, facts: Mapping[str, Any]) -> None:
+        self.facts = {"job_name": own.name, **facts}
+        self.pk: int | None = None
+        self._token = facts["token"]
+        self._lease = lease
+        #: How an earlier run ended, if the job's gate still keeps that.
+        self._former = own.unrecorded
+
+    def begin(self, writer: Writer) -> None:
+        """Insert it, in the transaction of the grant."""
+        self.pk = writer.write(self._insert)
+
+    def begin_late(self, started_at: datetime) -> None:
+        """Insert it after the grant, if that left it out."""
+        self.facts["started_at"] = started_at
+        if self.pk is None:
+            with suppress(HistoryFailed):
+                self.pk = alone(self._insert, self._lease)
+
+    def _insert(self) -> int:
+        if self._former:
+            _record(self._former)
+        return runs().start(self.facts)
+
+    def end(self, writer: Writer, result: Mapping[str, Any]) -> bool:
+        """Record how the run ended, in the transaction of the release. ``False``: it was left out."""
+        return self.pk is not None and writer.write(lambda: runs().finish(self._token, result)) is not None
+
+    def kept(self, writer: Writer, result: Mapping[str, Any]) -> dict[str, Any]:
+        """What changes in the job's gate in that transaction: it keeps the end if that is left out."""
+        return {"unrecorded": _kept(self._token, result)} if writer.is_off and self.pk is not None else {}
+
+    def end_late(self, result: Mapping[str, Any]) -> None:
+        """Record how the run ended, after the release left it out."""
+        try:
+            self.pk = alone(partial(self._insert_or_finish, result), self._lease)
+        except HistoryFailed as failed:
+            if self.pk is None:
+                _tell("A run of %r is missing from the history (%s): %s", failed, {**self.facts, **result})
+            else:
+                # Unless the release has seen to it: the job may have given its lock back itself.
+                _at_gate(self.facts["job_name"], methodcaller("keep", _kept(self._token, result)))
+                _tell("The end of a run of %r is not in the history yet (%s): %s", failed, {**self.facts, **result})
+
+    def _insert_or_finish(self, result: Mapping[str, Any]) -> int:
+        pk = self.pk or self._insert()
+        runs().finish(self._token, result)
+        return pk
+
+
+def abandon(dead: "JobLock", error: str, writer: Writer) -> None:
+    """Record that the holder of a run died, in the transaction that takes its lock away."""
+    end_for(dead, {"status": "abandoned", "error": error}, writer)
+
+
+def end_for(lock: "JobLock", result: Mapping[str, Any], writer: Writer) -> None:
+    """Record how the run of this lock ended, whose holder does not; if it is left out, the job's gate keeps it."""
+    if not lock.job_name:
+        return
+    if writer.is_off:
+        result = {**result, "finished_at": lock.now}
+        # What it keeps already is the end of an earlier run: then this one has no row.
+        gates().filter(name=lock.job_name).keep(_kept(lock.token, result))
+        sentence, problem = "The end of a run of %r is not in the history yet (%s): %s", "it could not be written"
+    elif writer.write(lambda: runs().finish(lock.token, result) or runs().filter(token=lock.token).exists()):
+        return
+    else:
+        sentence, problem = "A run of %r is missing from the history (%s): %s", "it could not be written when it began"
+    facts: dict[str, Any] = {"job_name": lock.job_name, "token": lock.token, "slot": lock.slot, "attempt": lock.attempt}
+    who = {"hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at}
+    transaction.on_commit(partial(_tell, sentence, problem, {**facts, **who, **result}), using=database.alias())
+
+
+def _tell(sentence: str, problem: object, facts: Mapping[str, Any]) -> None:
+    logger.error(sentence, facts["job_name"], problem, json.dumps(facts, cls=DjangoJSONEncoder))
+
+
+def catch_up(kept: Mapping[str, Mapping[str, Any]]) -> None:
+    """Record the ends that gates keep, by the name of the gate. Raises ``HistoryFailed``."""
+    for name, end in kept.items():
+        alone(partial(_record, end))
+        # It is no harm if that is left to the job's next run.
+        _at_gate(name, methodcaller("recorded", end["token"]))
+
+
+def _at_gate(name: str, change: "Callable[[JobStatusQuerySet], object]") -> None:
+    """Change what a gate keeps, unless somebody is at it."""
+    with suppress(Error), database.durable(database.alias()):
+        if gates().is_at_hand(name):
+            change(gates().filter(name=name))
+
+
+def abandon_orphans(error: str) -> int:
+    """End the runs whose locks were deleted by hand. Returns how many. Raises ``HistoryFailed``."""
+    return alone(lambda: runs().abandon_orphans(error))
+
+
+# --- what a gate keeps
+
+
+def _kept(token: object, result: Mapping[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads(json.dumps({"token": token, **result}, cls=DjangoJSONEncoder))
+    return kept
+
+
+def _record(kept: Mapping[str, Any]) -> None:
+    result = dict(kept)
+    token = result.pop("token")
+    for name, parse in _PARSERS.items():
+        if text := result.get(name):
+            result[name] = parse(text)
+    by = this_process()
+    remark = (
+        f"The history could not be written when it ended; {by.hostname}, pid {by.pid}, "
+        f"recorded this at {in_words(utc_now())}."
+    )
+    result["error"] = "\n".join(filter(None, [result.get("error"), remark]))
+    if runs().finish(token, result):
+        logger.info("The end of the run with the token %s is in the history now.", token)
+
+
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "finished_at": parse_datetime,
+    "duration": parse_duration,
+    "acquire_duration": parse_duration,
+}

@@ -1,0 +1,406 @@
+"""The history is a record, never a condition: whatever is wrong with it, no run fails, repeats or is prevented."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from datetime import timedelta
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import call_command
+from django.db import Error, connection, transaction
+
+from django_singlejob import current_run, leftovers, recording, singleton_job, worker
+from django_singlejob.clearing import clear
+from django_singlejob.clock import DBNow
+from django_singlejob.conf import ZERO
+from django_singlejob.endings import Ending
+from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.scheduler import keep_up
+from tests.broken_history import History, each_trouble, history
+from tests.contract.acts import (
+    MINUTE,
+    SECOND,
+    all_at_once,
+    expire,
+    gate,
+    is_free,
+    last_run,
+    lock,
+    start_run,
+)
+from tests.databases import APPS
+
+if TYPE_CHECKING:
+    from tests.fixtures import Elsewhere
+
+__all__ = ["history"]
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.usefixtures("fresh_process", "breakable_connection"),
+]
+
+ROUNDS = int(os.environ.get("SINGLEJOB_TEST_ROUNDS", "30"))
+# A third of it is how long a statement of the history may take.
+LEASE = timedelta(seconds=3)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Any:
+    """What the log was told of the history: the facts, and all of the line."""
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@each_trouble
+def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: str, told: Any) -> None:
+    ran = []
+
+    @singleton_job(lease=LEASE)
+    def nightly(number: int) -> int:
+        ran.append(number)
+        return number * 2
+
+    begun_at = time.monotonic()
+    with history.broken(trouble):
+        returned = [nightly(number) for number in range(ROUNDS)]
+        assert is_free()
+    assert time.monotonic() - begun_at < 20 + ROUNDS / 10
+    assert returned == [2 * number for number in range(ROUNDS)]
+    assert ran == list(range(ROUNDS))
+    assert gate().run_count == ROUNDS
+    assert not runs().exists()
+    lines = told()
+    assert len(lines) == ROUNDS
+    for line in lines:
+        assert line.startswith("A run of 'nightly' is missing from the history (")
+        facts = json.loads(line[line.index("{") :])
+        assert (facts["job_name"], facts["status"], facts["trigger"], facts["pid"]) == (
+            "nightly",
+            "successful",
+            "call",
+            os.getpid(),
+        )
+        assert facts.keys() == {
+            *("job_name", "fence", "token", "trigger", "slot", "attempt", "hostname", "pid", "started_at", "status"),
+            *("finished_at", "duration", "acquire_duration", "error", "traceback"),
+        }
+
+
+@each_trouble
+def test_a_run_whose_end_cannot_be_recorded_gets_it_from_the_next(
+    history: History, trouble: str, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_in(history, trouble)
+    assert last_run().status == "running"
+    (line,) = told()
+    assert line.startswith("The end of a run of 'nightly' is not in the history yet (")
+    assert kept()["status"] == "failed"
+    assert runs().abandon_orphans("Its lock is gone.") == 0
+    come_back(monkeypatch)
+    start_run()
+    ended, running = runs().order_by("pk")
+    assert (ended.status, running.status) == ("failed", "running")
+    assert ended.error.startswith("ZeroDivisionError: division by zero\nThe history could not be written when it ended")
+    assert "ZeroDivisionError" in ended.traceback
+    assert ended.started_at <= ended.finished_at <= running.started_at  # type: ignore[operator]
+    assert ZERO < ended.duration < MINUTE  # type: ignore[operator]
+    assert gate().unrecorded is None
+
+
+def end_in(history: History, trouble: str, job_name: str = "nightly") -> None:
+    """Run a job at whose end the history is in trouble."""
+    trap = history.broken(trouble)
+
+    @singleton_job(job_name, lease=LEASE)
+    def job() -> None:
+        trap.__enter__()
+        raise ZeroDivisionError("division by zero")
+
+    try:
+        with pytest.raises(ZeroDivisionError):
+            job()
+    finally:
+        trap.__exit__(None, None, None)
+    assert is_free(job_name)
+
+
+def kept(name: str = "nightly") -> Any:
+    return gate(name).unrecorded
+
+
+def come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over during which the history is left alone."""
+    monkeypatch.setattr(recording, "_away_until", float("-inf"))
+
+
+def by_clear_stale_locks() -> None:
+    call_command("clear_stale_locks")
+
+
+@pytest.mark.parametrize("by", [by_clear_stale_locks, keep_up, worker.prune])
+def test_or_from_whoever_tidies_up(history: History, by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    end_in(history, "renamed")
+    gates().update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=DBNow() + 300 * MINUTE)
+    come_back(monkeypatch)
+    by()
+    assert (last_run().status, gate().unrecorded) == ("failed", None)
+    assert "pid" in last_run().error
+
+
+@each_trouble
+def test_a_takeover_and_a_clear_go_on(
+    history: History, trouble: str, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("taken over", "cleared"):
+        start_run(name)
+        expire(name)
+    with history.broken(trouble):
+        start_run("taken over").release()
+        assert clear(lock("cleared"), force=True)
+    for name in ("taken over", "cleared"):
+        assert (gate(name).last_status or "abandoned", kept(name)["status"]) == ("abandoned", "abandoned")
+    assert len([line for line in told() if "is not in the history yet" in line]) == 2
+    come_back(monkeypatch)
+    call_command("clear_stale_locks")
+    assert [run.status for run in runs().order_by("pk")] == ["abandoned"] * 2
+    assert "clear_stale_locks" not in runs().earliest("pk").error
+
+
+def test_a_run_without_a_row_whose_holder_died_is_told(history: History, told: Any) -> None:
+    with history.broken("full"):
+        start_run()
+    expire()
+    assert clear(lock())
+    assert not runs().exists()
+    (line,) = told()
+    assert line.startswith("A run of 'nightly' is missing from the history (it could not be written when it began): ")
+    assert '"status": "abandoned"' in line
+
+
+@each_trouble
+def test_what_a_process_that_exits_leaves_is_released(history: History, trouble: str) -> None:
+    lease = start_run()
+    leftovers.announce(lease.token, "nightly")
+    with history.broken(trouble):
+        leftovers.release_at_exit()
+    assert is_free()
+    assert kept()["status"] == "interrupted"
+
+
+@each_trouble
+def test_it_is_waited_for_once_and_not_at_every_run(history: History, trouble: str) -> None:
+    job = singleton_job("nightly", lease=LEASE)(lambda: None)
+    with history.broken(trouble):
+        job()
+        begun_at = time.monotonic()
+        for _ in range(10):
+            job()
+        assert time.monotonic() - begun_at < 3
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_locked_at_the_end_for_longer_than_a_lease(history: History, elsewhere: Elsewhere) -> None:
+    """As by a VACUUM FULL. It was run a second time once, and meanwhile "held" by nobody."""
+    running, ran = Event(), []
+
+    @singleton_job(lease=timedelta(seconds=1.5))
+    def nightly() -> str:
+        ran.append(lock().token)
+        trap.__enter__()
+        running.set()
+        return "done"
+
+    @singleton_job(lock="nightly")
+    def other() -> str:
+        return "also done"
+
+    trap = history.broken("locked")
+    call = elsewhere(nightly)
+    try:
+        assert running.wait(10)
+        time.sleep(2)
+        assert call.result() == "done"
+        assert elsewhere(other).result() == "also done"
+        time.sleep(1)
+    finally:
+        trap.__exit__(None, None, None)
+    assert len(ran) == 1
+
+
+@each_trouble
+def test_heartbeats_go_on_until_it_is_released(history: History, trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the lease: what waits for the history holds up neither them nor anybody who asks."""
+    monkeypatch.setattr(recording, "AWAY_FOR", -1.0)  # each run waits for it
+
+    @singleton_job(lease=timedelta(seconds=1.2))
+    def nightly() -> str:
+        time.sleep(0.5)
+        return "done"
+
+    with history.broken(trouble):
+        for _ in range(3):
+            assert nightly() == "done"
+
+
+def test_a_run_that_is_begun_late_belongs_to_its_lock(
+    history: History, monkeypatch: pytest.MonkeyPatch, told: Any
+) -> None:
+    """Only the transaction of the grant could not write it."""
+    start = recording.runs().start.__func__  # type: ignore[attr-defined]
+    answers = iter([Error("a deadlock")])
+
+    def fails_once(rows: Any, facts: Any) -> int:
+        for error in answers:
+            raise error
+        pk: int = start(rows, facts)
+        return pk
+
+    monkeypatch.setattr(type(runs()), "start", fails_once)
+
+    @singleton_job
+    def nightly() -> str:
+        run = current_run()
+        assert run is not None
+        assert run.run is not None
+        assert (run.run.status, run.run.token) == ("running", lock().token)
+        return "done"
+
+    outcome = nightly.run()
+    assert outcome.run_id == last_run().pk
+    assert last_run().status == "successful"
+    assert not told()
+
+
+def test_what_says_nothing_of_the_history_does_not_keep_it_away(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(recording.HistoryFailed):
+        recording.alone(lambda: connection.connection.close() or runs().exists())
+    if connection.vendor != "sqlite":
+        start_run()
+        assert last_run().status == "running"
+
+
+def test_no_row_no_run_id(history: History) -> None:
+    inside = []
+
+    @singleton_job
+    def nightly() -> None:
+        inside.append(current_run().run)  # type: ignore[union-attr]
+
+    with history.broken("full" if connection.vendor == "sqlite" else "slow"):
+        outcome = nightly.run()
+    assert (outcome.status, outcome.run_id, outcome.run) == ("successful", None, None)
+    assert inside == [None]
+
+
+def test_the_end_of_a_run_that_released_itself_is_kept(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    trap = history.broken("renamed")
+
+    @singleton_job
+    def nightly() -> None:
+        run = current_run()
+        assert run is not None
+        assert run.lease.release()
+        trap.__enter__()
+
+    nightly()
+    trap.__exit__(None, None, None)
+    assert runs().abandon_orphans("It is gone.") == 0
+    come_back(monkeypatch)
+    keep_up()
+    start_run()
+    assert runs().earliest("pk").status == "successful"
+
+
+# --- statistics
+
+
+@pytest.mark.parametrize("mean", [timedelta(days=-5), timedelta(days=100_000), timedelta.max / 1000], ids=str)
+def test_a_mean_that_makes_no_sense_begins_anew(mean: timedelta) -> None:
+    job = singleton_job("nightly")(lambda: time.sleep(0.01))
+    job()
+    gates().update(mean_duration=mean)
+    job()
+    assert gate().mean_duration == last_run().duration
+
+
+UNREADABLE = {
+    "sqlite": "'a while'",
+    "postgresql": "INTERVAL '170000000 years'",
+    "mysql": "9223372036854775807",
+}
+
+
+def test_a_mean_that_cannot_be_read_stops_no_run() -> None:
+    job = singleton_job("nightly")(lambda: "done")
+    job()
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE django_singlejob_jobstatus SET mean_duration = {UNREADABLE[connection.vendor]}")
+    assert job() == "done"
+    assert gate().mean_duration == last_run().duration
+
+
+def test_the_mean_of_the_first_twenty_is_exact_and_later_each_counts_for_a_twentieth() -> None:
+    durations = [timedelta(seconds=number * 7 % 5) for number in range(20)]
+    for duration in durations:
+        end_after(duration)
+    assert abs(gate().mean_duration - sum(durations, ZERO) / 20) < timedelta(milliseconds=1)  # type: ignore[operator]
+    gates().update(mean_duration=100 * SECOND, run_count=1000)
+    end_after(120 * SECOND)
+    assert gate().mean_duration == 101 * SECOND
+
+
+def end_after(duration: timedelta) -> None:
+    assert start_run().finish(Ending(status="successful", duration=duration))
+
+
+# --- nobody waits for whoever reads or prunes it
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda: runs().surplus(ZERO, 0).prune(),
+        lambda: runs().abandon_orphans("It is gone."),
+        lambda: list(runs().all()),
+    ],
+    ids=["prune", "orphans", "read"],
+)
+def test_no_grant_and_no_release_waits_for_it(act: Any) -> None:
+    job = singleton_job("nightly")(lambda: None)
+    for _ in range(30):
+        job()
+    start_run("orphan")
+    locks().filter(name="orphan")._raw_delete("default")
+    running = start_run("running")
+    with transaction.atomic():
+        act()
+        begun_at = time.monotonic()
+        [released, granted] = all_at_once([partial(end, running), lambda: start_run("another").release()])
+        assert released
+        assert granted
+        assert time.monotonic() - begun_at < 2
+    assert last_run("running").status == "successful"
+
+
+def end(lease: Any) -> bool:
+    ended: bool = lease.finish(Ending(status="successful", duration=SECOND))
+    return ended
+
+
+def test_runs_whose_gate_is_gone_are_pruned() -> None:
+    job = singleton_job("nightly")(lambda: None)
+    for _ in range(5):
+        job()
+    gates().all().delete()
+    call_command("prune_singletons", "--days=30", "--keep=2")
+    assert runs().count() == 2
