@@ -199,7 +199,7 @@ def end_for(lock: "JobLock", result: Mapping[str, Any], writer: Writer) -> None:
     elif writer.write(lambda: runs().finish(lock.token, result) or runs().filter(token=lock.token).exists()):
         return
     else:
-        sentence, problem = "A run of %r is missing from the history (%s): %s", "it could not be written when it began"
+        sentence, problem = "A run of %r is missing from the history (%s): %s", "it has no row there"
     facts: dict[str, Any] = {"job_name": lock.job_name, "token": lock.token, "slot": lock.slot, "attempt": lock.attempt}
     who = {"hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at}
     transaction.on_commit(partial(_tell, sentence, problem, {**facts, **who, **result}), using=database.alias())

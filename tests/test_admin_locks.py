@@ -119,7 +119,7 @@ def test_it_leads_to_its_job_and_its_run(admin_client: Client) -> None:
     links = Page(shown(admin_client, page_of("joblock", "shop:floor_1"))).links
     run = list_of("jobrun", f"?token={lock('shop:floor_1').token.hex}")
     assert {page_of("jobstatus", "nightly"), run, clear_page("shop%3Afloor_1")} <= {*links}
-    assert page_of("jobrun") in Page(shown(admin_client, run)).links
+    assert any(link.startswith(page_of("jobrun")) for link in Page(shown(admin_client, run)).links)
 
 
 def test_one_of_no_job_leads_to_none(admin_client: Client) -> None:

@@ -173,14 +173,17 @@ def test_a_takeover_and_a_clear_go_on(
     assert "clear_stale_locks" not in runs().earliest("pk").error
 
 
-def test_a_run_without_a_row_whose_holder_died_is_told(history: History, told: Any) -> None:
+def test_a_run_without_a_row_whose_holder_died_is_told(
+    history: History, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with history.broken("full"):
         start_run()
     expire()
+    come_back(monkeypatch)
     assert clear(lock())
     assert not runs().exists()
     (line,) = told()
-    assert line.startswith("A run of 'nightly' is missing from the history (it could not be written when it began): ")
+    assert line.startswith("A run of 'nightly' is missing from the history (it has no row there): ")
     assert '"status": "abandoned"' in line
 
 
