@@ -113,7 +113,8 @@ def durable(
 ) -> Iterator[None]:
     """A transaction of its own, which is on the disk once it is committed, and holds up nobody for ever.
 
-    ``statement_timeout``: how long a statement may take on PostgreSQL; ``cutoff.limited`` says it for the others.
+    ``statement_timeout``: how long a statement may take on PostgreSQL; ``cutoff.limited`` says it for the others. It is
+    longer than ``lock_timeout``, so that whoever waits for a row is told that.
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
@@ -151,8 +152,8 @@ def _limited(
         _limit(
             connection,
             idle_in_transaction_session_timeout=idle_timeout,
-            lock_timeout=lock_timeout,
-            statement_timeout=statement_timeout,
+            lock_timeout=min(filter(None, [lock_timeout, statement_timeout]), default=None),
+            statement_timeout=statement_timeout and statement_timeout * 1.5,
         )
     return nullcontext()
 
