@@ -123,6 +123,11 @@ class Job:
         return None
 
     @property
+    def signature(self) -> str:
+        """How its function is called, for people: ``hourly_report(day, *, copies=1)``."""
+        return f"{getattr(self.func, '__name__', self.name)}{inspect.signature(self.func)}"
+
+    @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(function_of(self.func))
 
