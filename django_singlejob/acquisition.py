@@ -382,7 +382,7 @@ class Attempt:
         if sight.lock:
             former = f"{sight.lock.holder}. {silence(sight.lock)}"
             logger.warning("The lock %r was taken over from %s.", self.terms.name, former)
-            lock_taken_over.send_robust(sender=self.terms.name, lease=lease, lock=sight.lock)
+            lock_taken_over.send_robust(sender=type(sight.lock), name=self.terms.name, lease=lease, lock=sight.lock)
         return lease
 
     def _insert_or_take_over(self, stale: "JobLock | None", row: dict[str, Any]) -> bool:

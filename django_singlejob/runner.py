@@ -257,7 +257,7 @@ def _skip(job: Job, refusal: Refusal) -> Outcome:
         logger.warning("The job %r was skipped. %s", job.name, held_message(job.lock, refusal))
     else:
         logger.info("The job %r was skipped: %s.", job.name, refusal.reason.label)
-    job_skipped.send_robust(sender=job.name, reason=refusal.reason)
+    job_skipped.send_robust(sender=Job, name=job.name, reason=refusal.reason)
     if job.on_held == "raise" and refusal.may_be_held:
         raise LockHeld(held_message(job.lock, refusal))
     return Outcome(
@@ -306,7 +306,7 @@ class _Execution:
     def surroundings(self) -> Iterator[None]:
         """To be around the body: the lease is kept alive, and ``current_run()`` knows it."""
         with _as_current(self._run), kept_alive(self._lease, self.window, self._job.max_runtime):
-            job_started.send_robust(sender=self._job.name, run=self._run)
+            job_started.send_robust(sender=Job, name=self._job.name, run=self._run)
             yield
 
     def finish(self) -> Outcome:
@@ -318,7 +318,12 @@ class _Execution:
         if not self._lease.is_inherited:
             status = "failed" if loss and not self.failure else end.status
             job_finished.send_robust(
-                sender=self._job.name, run=self._run, status=status, duration=end.duration, error=error
+                sender=Job,
+                name=self._job.name,
+                run=self._run,
+                status=status,
+                duration=end.duration,
+                error=error,
             )
         if error:
             try:

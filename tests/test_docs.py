@@ -42,6 +42,7 @@ from django_singlejob.management.commands import singleton_status
 from django_singlejob.orders import Order
 from django_singlejob.runner import CurrentRun
 from tests.children import ROOT
+from tests.test_signals import SENDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -189,6 +190,11 @@ def test_every_nickname_of_a_schedule_stands_there() -> None:
 def test_every_signal_stands_there() -> None:
     ours = [name for name, thing in vars(signals).items() if isinstance(thing, Signal)]
     assert sorted(first_names(section("signals.md"), "Signal")) == sorted(ours)
+
+
+def test_every_signal_stands_there_with_its_sender() -> None:
+    told = {names(row[0])[0]: names(row[1])[0] for row in table(section("signals.md"), "Signal")}
+    assert told == {name: sender.__name__ for name, sender in SENDERS.items()}
 
 
 @pytest.mark.parametrize(
