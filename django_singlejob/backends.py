@@ -59,7 +59,7 @@ class SingleJobBackend(BaseTaskBackend):
     def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[..., Any]:  # type: ignore[override]
         """Have a worker run it. Inside a transaction it is seen when that is committed.
 
-        Raises ``InvalidOrder`` for arguments that are no JSON, naming the one, and ``InvalidTask``.
+        Raises ``InvalidOrder`` for arguments that cannot be kept, naming the one, and ``InvalidTask``.
         """
         self.validate_task(task)
         if not tasks.is_found(task):

@@ -29,9 +29,10 @@ from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.lease import Lease
 from django_singlejob.leftovers import forget
-from django_singlejob.orders import complaints_of_result, one_off_result
+from django_singlejob.orders import one_off_result
 from django_singlejob.querysets import gates, locks
 from django_singlejob.queue import GIVEN_BACK, one_offs
+from django_singlejob.values import Unstorable, stored_result
 
 if TYPE_CHECKING:
     from django.tasks import Task
@@ -298,9 +299,10 @@ class Batches:
             value = async_to_sync(window.run_async)(partial(task.func, *args, **row.kwargs))
         else:
             value = window.run(partial(task.func, *args, **row.kwargs))
-        for complaint in complaints_of_result(value):
-            raise TypeError(f"The task has run, but {complaint}.")
-        return value
+        try:
+            return stored_result(value)
+        except Unstorable as error:
+            raise TypeError(f"The task has run, but {error}.") from None
 
 
 def _ended(

@@ -23,11 +23,12 @@ from django_singlejob.heartbeat import kept_alive
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.lease import Lease
-from django_singlejob.orders import Order, is_json, place, result_of_job
+from django_singlejob.orders import Order, place, result_of_job
 from django_singlejob.querysets import runs
 from django_singlejob.queue import one_offs
 from django_singlejob.registry import Job
 from django_singlejob.signals import job_finished, job_skipped, job_started
+from django_singlejob.values import comes_back
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun, OneOffJob
@@ -345,12 +346,12 @@ class _Execution:
             return partial(self._end_one_off, result)
         if not end.is_failure or not job.retries:
             return None
-        if not is_json([call.args, dict(call.kwargs)]):
-            logger.error("The job %r is not tried again: its arguments are no JSON.", job.name)
+        if not comes_back([call.args, dict(call.kwargs)]):
+            logger.error("The job %r is not tried again: its arguments would not come back from JSON.", job.name)
             return None
         order = Order(job_name=job.name, max_attempts=job.most_attempts)
         again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
-        return partial(place, order, call.args, call.kwargs, attempt=1, run_after=again_at)
+        return partial(place, order, *order.stored(call.args, call.kwargs), attempt=1, run_after=again_at)
 
     def _end_one_off(self, result: Mapping[str, Any]) -> None:
         if not one_offs().finish(self._lease.token, result):

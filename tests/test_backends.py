@@ -106,7 +106,7 @@ def test_arguments_come_back_as_json_knows_them(enqueue: Callable[..., TaskResul
         ([1, object()], {}, "argument 1 is <object"),
         ([datetime(2026, 1, 1, tzinfo=UTC)], {}, "argument 0 is datetime"),
         ([], {"at": [{1, 2}]}, r"argument 'at'\[0\] is {1, 2}, of the type set"),
-        ([{1: 2}], {}, "argument 0 has the key 1"),
+        ([{(1, 2): 3}], {}, r"argument 0 has the key \(1, 2\)"),
         ([float("inf")], {}, "argument 0 is inf"),
     ],
     ids=["object", "datetime", "set", "key", "infinity"],

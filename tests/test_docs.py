@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import shlex
+import sys
 import tomllib
 from dataclasses import fields
 from datetime import timedelta
@@ -35,6 +36,7 @@ from django_singlejob import (
     singleton_job,
     slots,
     timetable,
+    values,
 )
 from django_singlejob.acquisition import Reason
 from django_singlejob.management import child, results
@@ -158,6 +160,13 @@ def test_every_option_stands_there(command: str) -> None:
     told = {name.split()[0] for name in first_names(section("commands.md", command), "Option")}
     djangos = BaseCommand().create_parser("manage.py", command)._option_string_actions
     assert told == parser_of(command)._option_string_actions.keys() - djangos.keys()
+
+
+def test_every_limit_of_what_is_kept_stands_there() -> None:
+    told = str(table((DOCS / "how-to" / "one-offs.md").read_text(), "Limit"))
+    assert f"nested {values.DEPTH} deep" in told
+    assert f"a result of {values.RESULT_LENGTH:,} characters" in told
+    assert f"{sys.int_info.default_max_str_digits:,} digits" in told
 
 
 def test_every_exit_status_stands_there() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections import Counter as Tally
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
@@ -268,8 +269,8 @@ def test_the_class_of_an_exception_may_be_out_of_reach(tasks: Any) -> None:
 
 each_that_is_no_json = pytest.mark.parametrize(
     "value",
-    [object(), {1: 2}, {1, 2}, float("nan"), 2**70, "\0"],
-    ids=["object", "key", "set", "nan", "integer", "NUL"],
+    [object(), {(1, 2): 3}, {1, 2}, float("nan"), b"\xff", "\0", "\ud800"],
+    ids=["object", "key", "set", "nan", "bytes", "NUL", "surrogate"],
 )
 
 
@@ -303,6 +304,28 @@ def test_a_result_that_is_json_comes_back_as_it_was(tasks: Any, name: str, value
     ticked()
     result.refresh()
     assert (result.return_value, type(result.return_value)) == (value, type(value))
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (b"h\xc3\xa9", "h\u00e9"),
+        (range(3), [0, 1, 2]),
+        (Tally("aab"), {"a": 2, "b": 1}),
+        ({1: (b"b", 2**70)}, {"1": ["b", 2**70]}),
+        (10**4000, 10**4000),
+    ],
+    ids=["bytes", "range", "counter", "integer key", "long integer"],
+)
+def test_what_django_makes_json_of_comes_back_as_that(tasks: Any, name: str, value: Any, stored: Any) -> None:
+    tasks.body = lambda given: [given, value]
+    result = getattr(tasks, name).enqueue(value)
+    assert result.args == [stored]
+    ticked()
+    result.refresh()
+    assert (result.status, result.args) == ("SUCCESSFUL", [stored])
+    assert result.return_value == [stored, stored]
 
 
 def test_arguments_that_do_not_fit_are_a_failure_of_the_task(tasks: Any) -> None:
