@@ -27,6 +27,10 @@ MAX_ATTEMPTS = 3
 _KEY = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 
 
+def _is_key(result_id: object) -> bool:
+    return isinstance(result_id, str) and _KEY.fullmatch(result_id) is not None
+
+
 class SingleJobBackend(BaseTaskBackend):
     """Enqueues tasks as one-offs, which ``singleton_worker`` runs.
 
@@ -86,8 +90,8 @@ class SingleJobBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """What has become of a task. Raises ``TaskResultDoesNotExist``: it was never enqueued here, or was pruned, or
-        this release of the code does not know it."""
-        row = one_offs().exclude(backend="").filter(pk=result_id).first() if _KEY.fullmatch(result_id) else None
+        this release of the code does not know it, or the id is not text."""
+        row = one_offs().exclude(backend="").filter(pk=result_id).first() if _is_key(result_id) else None
         task = tasks.find(row) if row else None
         if row is None or task is None:
             raise TaskResultDoesNotExist(result_id)

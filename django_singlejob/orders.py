@@ -113,7 +113,8 @@ def one_off_result(end: Ending, failure: BaseException | None, value: object, *,
     if isinstance(failure, JobInterrupted):
         return dict(GIVEN_BACK)
     told = {"error": end.error, "error_class": end.error_class, "traceback": end.traceback}
-    if isinstance(failure, LeaseLost | KeyboardInterrupt) and not is_last:
+    is_ctrl_c = isinstance(failure, KeyboardInterrupt) and end.status == "interrupted"
+    if (is_ctrl_c or isinstance(failure, LeaseLost)) and not is_last:
         return told | {"status": "waiting"}
     status = "done" if end.status == "successful" else "failed"
     return told | {"status": status, "result": _kept(value), "finished_at": _NOW}

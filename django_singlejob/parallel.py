@@ -286,7 +286,8 @@ class Batches:
         try:
             value = self._call(row, window)
         except BaseException as failure:
-            return _ended(row, lease, since(started_at), failure=failure)
+            is_ctrl_c = window.is_ctrl_c(failure)
+            return _ended(row, lease, since(started_at), failure=failure, is_ctrl_c=is_ctrl_c)
         finally:
             self._windows.pop(row.pk, None)
         return _ended(row, lease, since(started_at), value=value)
@@ -306,11 +307,17 @@ class Batches:
 
 
 def _ended(
-    row: "OneOffJob", lease: Lease, duration: timedelta, *, value: object = None, failure: BaseException | None = None
+    row: "OneOffJob",
+    lease: Lease,
+    duration: timedelta,
+    *,
+    value: object = None,
+    failure: BaseException | None = None,
+    is_ctrl_c: bool = False,
 ) -> Performance:
     if lease.is_inherited:
         return Performance(row, {}, duration)  # a forked child has come back, too
-    end = ending(failure, duration=duration, acquire_duration=ZERO)
+    end = ending(failure, duration=duration, acquire_duration=ZERO, is_ctrl_c=is_ctrl_c)
     result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
     if "finished_at" in result:
         _tell_of_end(row, result)

@@ -118,7 +118,7 @@ _current: ContextVar[CurrentRun | None] = ContextVar("django_singlejob_current_r
 
 
 def current_run() -> CurrentRun | None:
-    """The run that the caller is part of; ``None`` outside a job."""
+    """The run that the caller is part of. ``None``: it is outside a job, so check before you use the lease."""
     return _current.get()
 
 
@@ -313,7 +313,9 @@ class _Execution:
     def finish(self) -> Outcome:
         """Give the lock back, tell everybody, and raise what there is to raise: the job's own exception first."""
         self.window.close()
-        end = ending(self.failure, duration=since(self._started_at), acquire_duration=self._acquire_duration)
+        is_ctrl_c = self.failure is not None and self.window.is_ctrl_c(self.failure)
+        times = {"duration": since(self._started_at), "acquire_duration": self._acquire_duration}
+        end = ending(self.failure, is_ctrl_c=is_ctrl_c, **times)
         loss = self._give_back(replace(end, aftermath=self._aftermath(end)))
         error = self.failure or loss
         if not self._lease.is_inherited:

@@ -118,6 +118,16 @@ def test_its_arguments_are_json(calls: list[object], text: str, call: object) ->
     assert calls == [call]
 
 
+def test_a_job_that_raises_a_keyboard_interrupt_by_itself_has_failed() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    singleton_job("nightly")(interrupt)
+    with pytest.raises(SystemExit) as ended:
+        told("nightly")
+    assert (ended.value.code, last_run().status, gate().consecutive_failures) == (1, "failed", 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -7,15 +7,18 @@ import os
 import signal
 import socket
 from collections import Counter as Tally
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
+from io import StringIO
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import django
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.management import call_command
 from django.db import connection, transaction
 
 from django_singlejob import current_run, database, registry, singleton_job, worker
@@ -357,6 +360,31 @@ def test_one_that_was_interrupted_is_begun_again_and_burns_no_attempt_if_that_ca
     ticked()
     result.refresh()
     assert (result.status, result.attempts) == ("SUCCESSFUL", attempts + 1)
+
+
+@each_kind
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), KeyboardInterrupt("enough"), SystemExit(1)], ids=repr)
+@pytest.mark.parametrize("options", [{"once": True}, {"max_jobs": 4, "interval": 0.05}], ids=["once", "loop"])
+def test_but_one_that_raises_it_by_itself_in_a_command_has_failed_and_ends_nothing(
+    tasks: Any, name: str, error: BaseException, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a signal would raise `JobInterrupted`. One pass is enough for all of them."""
+
+    def leave(is_last: bool) -> None:
+        if not is_last:
+            raise error
+
+    for job in JOBS:
+        monkeypatch.setitem(registry._jobs, job, once(registry.get(job)))
+    tasks.body = leave
+    results = [getattr(tasks, name).enqueue(number == 3) for number in range(4)]
+    with suppress(SystemExit, KeyboardInterrupt):
+        call_command("singleton_worker", stdout=StringIO(), stderr=StringIO(), **options)
+    for result in results:
+        result.refresh()
+    assert [(result.status, result.attempts) for result in results] == [("FAILED", 1)] * 3 + [("SUCCESSFUL", 1)]
+    assert {failure.exception_class for result in results for failure in result.errors} == {type(error)}
+    assert not locks().exists()
 
 
 @each_kind
