@@ -4,17 +4,19 @@ import functools
 import inspect
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import pytest
 from asgiref.sync import async_to_sync
 
 from django_singlejob import (
     SKIPPED,
+    CurrentRun,
     DuplicateJob,
     InvalidName,
     LockHeld,
     SingleJobError,
+    current_run,
     job_lock,
     registry,
     singleton_job,
@@ -288,6 +290,13 @@ def test_a_job_may_be_an_attribute_of_a_class() -> None:
         call = singleton_job("call")(functools.partial(int, "5"))
 
     assert (Service.job(1), Service().job(2), Service().static(3), Service().call()) == (1, 2, 3, 5)
+
+
+def test_outside_a_job_there_is_no_run_which_a_type_checker_knows() -> None:
+    """Without its complaint the comment would be one too many, and an error itself."""
+    with pytest.raises(AttributeError):
+        current_run().lease  # type: ignore[union-attr]  # noqa: B018
+    assert get_type_hints(current_run)["return"] == CurrentRun | None
 
 
 @pytest.mark.django_db
