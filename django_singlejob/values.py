@@ -11,6 +11,7 @@ from django_singlejob import database
 DEPTH = 30
 # Servers refuse a statement that is too long, and MySQL hangs up on whoever sends it.
 RESULT_LENGTH = 1_000_000
+MOST_ITEMS = 1_000_000
 _LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1
 
 
@@ -28,20 +29,23 @@ def stored_result(value: object) -> Any:
 
 def comes_back(value: object) -> bool:
     """Whether it is kept as it is, but for tuples, which come back as lists."""
+    if not _is_plain(value):
+        return False
     try:
-        stored = as_stored(value, "")
-        return bool(_listed(value) == stored)
+        as_stored(value, "")
     except Unstorable:
         return False
+    return True
 
 
-def _listed(value: object) -> object:
+def _is_plain(value: object, depth: int = 1) -> bool:
+    """Whether it is made of JSON's own types, as far as they are kept."""
     match value:
         case list() | tuple():
-            return [_listed(item) for item in value]
+            return depth <= DEPTH and all(_is_plain(item, depth + 1) for item in value)
         case dict():
-            return {key: _listed(item) for key, item in value.items()}
-    return value
+            return depth <= DEPTH and all(isinstance(key, str) and _is_plain(value[key], depth + 1) for key in value)
+    return isinstance(value, str | int | float | None)
 
 
 def as_stored(value: object, path: str, depth: int = 1) -> Any:
@@ -54,11 +58,21 @@ def as_stored(value: object, path: str, depth: int = 1) -> Any:
             return _checked_text(value, path)
         case Mapping() | Sequence() if depth > DEPTH:
             raise Unstorable(f"{path} is nested deeper than {DEPTH} levels")
+        case Mapping() | Sequence() if _is_too_long(value):
+            raise Unstorable(f"{path} has more than {MOST_ITEMS:,} items")
         case Mapping():
             return _object(value, path, depth)
         case Sequence():
             return [as_stored(item, f"{path}[{number}]", depth + 1) for number, item in enumerate(value)]
     return _checked_scalar(value, path)
+
+
+def _is_too_long(value: Mapping[object, object] | Sequence[object]) -> bool:
+    # A range, or a page of rows, is asked before it is read.
+    try:
+        return len(value) > MOST_ITEMS
+    except OverflowError:
+        return True
 
 
 def _object(value: Mapping[object, object], path: str, depth: int) -> dict[str, Any]:

@@ -165,6 +165,7 @@ def test_every_option_stands_there(command: str) -> None:
 def test_every_limit_of_what_is_kept_stands_there() -> None:
     told = str(table((DOCS / "how-to" / "one-offs.md").read_text(), "Limit"))
     assert f"nested {values.DEPTH} deep" in told
+    assert f"{values.MOST_ITEMS:,} items each" in told
     assert f"a result of {values.RESULT_LENGTH:,} characters" in told
     assert f"{sys.int_info.default_max_str_digits:,} digits" in told
 

@@ -116,6 +116,8 @@ def test_it_is_stored_as_django_stores_it(value: Any) -> None:
         ({1: [object]}, "it[1][0] is <class 'object'>, of the type type, which is no JSON"),
         (nested(DEPTH + 1), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
         (UserString("a"), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
+        (range(1_000_001), "it has more than 1,000,000 items"),
+        ({"a": range(10**30)}, "it['a'] has more than 1,000,000 items"),
         (10**5000, "it is an integer with more digits than Python writes out"),
     ],
     ids=lambda each: ascii(each)[:30] if sys.getsizeof(each) < 500 else "long",
@@ -159,7 +161,9 @@ def test_what_comes_back_as_it_was_or_as_a_list(value: Any) -> None:
     assert comes_back(value)
 
 
-@pytest.mark.parametrize("value", [b"a", range(3), {1: 2}, {"a": b"b"}, float("nan"), object, deque([1])], ids=repr)
+@pytest.mark.parametrize(
+    "value", [b"a", range(3), {1: 2}, {"a": b"b"}, float("nan"), object, deque([1]), range(10**30)], ids=repr
+)
 def test_what_does_not(value: Any) -> None:
     assert not comes_back(value)
 
