@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UnsafeTransaction,
     )
     from django_singlejob.lease import Lease
+    from django_singlejob.registry import Job
     from django_singlejob.runner import SKIPPED, CurrentRun, Outcome, current_run
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "InvalidName",
     "InvalidOrder",
     "InvalidSchedule",
+    "Job",
     "JobInterrupted",
     "JobTimeout",
     "Lease",
@@ -59,6 +61,7 @@ _HOMES = {
     "Reason": "acquisition",
     "current_run": "runner",
     "Lease": "lease",
+    "Job": "registry",
 }
 
 

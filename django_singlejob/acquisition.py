@@ -374,7 +374,7 @@ class Attempt:
         if sight.lock:
             former = f"{sight.lock.holder}. {silence(sight.lock)}"
             logger.warning("The lock %r was taken over from %s.", self.terms.name, former)
-            lock_taken_over.send_robust(sender=self.terms.name, lease=lease, lock=sight.lock)
+            lock_taken_over.send_robust(sender=type(sight.lock), name=self.terms.name, lease=lease, lock=sight.lock)
         return lease
 
     def _grant_once(self, sight: _Sight, start: _Start, history: Writer) -> Lease | Refusal | None:

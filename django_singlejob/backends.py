@@ -27,6 +27,10 @@ MAX_ATTEMPTS = 3
 _KEY = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 
 
+def _is_key(result_id: object) -> bool:
+    return isinstance(result_id, str) and _KEY.fullmatch(result_id) is not None
+
+
 class SingleJobBackend(BaseTaskBackend):
     """Enqueues tasks as one-offs, which ``singleton_worker`` runs.
 
@@ -59,7 +63,7 @@ class SingleJobBackend(BaseTaskBackend):
     def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[..., Any]:  # type: ignore[override]
         """Have a worker run it. Inside a transaction it is seen when that is committed.
 
-        Raises ``InvalidOrder`` for arguments that are no JSON, naming the one, and ``InvalidTask``.
+        Raises ``InvalidOrder`` for arguments that cannot be kept, naming the one, and ``InvalidTask``.
         """
         self.validate_task(task)
         if not tasks.is_found(task):
@@ -86,8 +90,8 @@ class SingleJobBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """What has become of a task. Raises ``TaskResultDoesNotExist``: it was never enqueued here, or was pruned, or
-        this release of the code does not know it."""
-        row = one_offs().exclude(backend="").filter(pk=result_id).first() if _KEY.fullmatch(result_id) else None
+        this release of the code does not know it, or the id is not text."""
+        row = one_offs().exclude(backend="").filter(pk=result_id).first() if _is_key(result_id) else None
         task = tasks.find(row) if row else None
         if row is None or task is None:
             raise TaskResultDoesNotExist(result_id)

@@ -90,7 +90,7 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
                 raise
         else:
             if is_cleared:
-                lock_taken_over.send_robust(sender=lock.name, lease=None, lock=lock)
+                lock_taken_over.send_robust(sender=type(lock), name=lock.name, lease=None, lock=lock)
             if is_cleared is not None:
                 return is_cleared
         if local_now() >= give_up_at:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.apps import apps
 from django.db import (
@@ -60,6 +61,12 @@ def is_private(alias: str) -> bool:
 def has_one_writer(alias: str) -> bool:
     """Whether an open transaction that has written keeps everybody else from writing, in any table."""
     return connections[alias].vendor == "sqlite"
+
+
+def keeps_long_integers(alias: str) -> bool:
+    """Whether an integer of more than 64 bits comes back from JSON. MySQL makes a floating-point number of it."""
+    connection: Any = connections[alias]
+    return connection.vendor != "mysql" or bool(connection.mysql_is_mariadb)
 
 
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:

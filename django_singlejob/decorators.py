@@ -16,7 +16,7 @@ from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.lease import Lease
 from django_singlejob.orders import Order
-from django_singlejob.registry import Job, OnHeld, register, validate_name
+from django_singlejob.registry import Job, OnHeld, function_of, register, validate_durations, validate_name
 from django_singlejob.slots import CatchUp
 
 if TYPE_CHECKING:
@@ -32,6 +32,12 @@ class _Runnable(Job, Generic[P, R]):
     __wrapped__: Callable[P, Any]
     # Django's templates call whatever can be called: a page that only names a job would run it.
     do_not_call_in_templates = True
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Refuse to be a method, which has no instance when the job is run. Raises ``SingleJobError``, of which Python
+        3.11 makes a ``RuntimeError``."""
+        if _class_of(self.func) == owner.__qualname__:
+            raise SingleJobError(_about_method(self.func))
 
     def run(self, /, *args: P.args, **kwargs: P.kwargs) -> runner.Outcome:
         """Run the job, and tell what became of it. Raises what the job raises."""
@@ -143,7 +149,7 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
     Raises:
         InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, for what can never work.
     """
-    if callable(name):
+    if callable(name) or isinstance(name, classmethod):
         return _registered(name, {})
     if name is not None:
         settings["name"] = name
@@ -151,11 +157,13 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
 
 
 def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
+    if _is_method(func):
+        raise SingleJobError(_about_method(func))
     if not callable(func):
         raise SingleJobError(f"@singleton_job is for functions, not for {func!r}.")
     if "name" not in settings and not hasattr(func, "__name__"):
         raise SingleJobError(f"{func!r} has no name of its own: use @singleton_job('a_name').")
-    kind = AsyncSingletonJob if inspect.iscoroutinefunction(func) else SingletonJob
+    kind = AsyncSingletonJob if inspect.iscoroutinefunction(function_of(func)) else SingletonJob
     given = {key: value for key, value in settings.items() if value is not None}
     job: _Runnable[..., Any] = kind(
         func=func, **{"name": getattr(func, "__name__", ""), "description": _first_line(func), **given}
@@ -166,6 +174,28 @@ def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
         inspect.markcoroutinefunction(job)  # Django's tasks ask for it
     register(job)
     return job
+
+
+def _is_method(func: Any) -> bool:
+    """Whether it is one by its looks. That is known before a ``classmethod`` is put over the job, and hides it."""
+    if isinstance(func, classmethod):
+        return True
+    return bool(_class_of(func)) and next(iter(inspect.signature(func).parameters), "") in ("self", "cls")
+
+
+def _class_of(func: Callable[..., Any]) -> str:
+    """The qualified name of the class in whose body the function is defined; empty: in none, or as a static method."""
+    if not inspect.isfunction(func):
+        return ""
+    place = func.__qualname__.rpartition(".")[0]
+    return "" if place.endswith("<locals>") else place
+
+
+def _about_method(func: Callable[..., Any]) -> str:
+    return (
+        f"{func.__qualname__!r} is a method, and nobody knows on which object a job would call it. Write a function at "
+        "the top of the module that calls the method, and decorate that one with @singleton_job."
+    )
 
 
 def _first_line(func: Callable[..., Any]) -> str:
@@ -188,9 +218,11 @@ def job_lock(
         LockHeld: somebody else has it.
         LeaseLost: in the block, when the lease is lost, or at its end.
         UnsafeTransaction, DatabaseUnreachable, InvalidName: see there.
+        SingleJobError: ``lease`` or ``wait`` can never work.
     """
+    validate_durations(f"Lock {validate_name(name)!r}", lease=lease, wait=wait)
     with Window() as window:
-        asked = Terms.of(validate_name(name), lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
+        asked = Terms.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
         answer = acquire(asked)
         if isinstance(answer, Refusal):
             raise LockHeld(runner.held_message(name, answer))

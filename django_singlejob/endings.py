@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django_singlejob.exceptions import JobTimeout
+from django_singlejob.exceptions import JobInterrupted, JobTimeout
 from django_singlejob.holder import printable
 
 ERROR_LENGTH = 1000
@@ -32,9 +32,11 @@ class Ending:
     aftermath: Callable[[], object] | None = None
 
 
-def ending(failure: BaseException | None, *, duration: timedelta, acquire_duration: timedelta) -> Ending:
+def ending(
+    failure: BaseException | None, *, duration: timedelta, acquire_duration: timedelta, is_ctrl_c: bool = False
+) -> Ending:
     """The ending of a body that raised ``failure`` (``None``: it returned)."""
-    status = status_of(failure)
+    status = "interrupted" if is_ctrl_c else status_of(failure)
     is_successful = status == "successful"
     return Ending(
         status=status,
@@ -48,11 +50,11 @@ def ending(failure: BaseException | None, *, duration: timedelta, acquire_durati
 
 
 def status_of(failure: BaseException | None) -> str:
-    """What the history calls a run whose body raised this (``None``: it returned)."""
+    """What the history calls a run whose body raised this by itself, or a signal in it (``None``: it returned)."""
     if failure is None or (isinstance(failure, SystemExit) and not failure.code):
         return "successful"
     # GeneratorExit and CancelledError are not the job's doing either.
-    if isinstance(failure, JobTimeout | KeyboardInterrupt | GeneratorExit | asyncio.CancelledError):
+    if isinstance(failure, JobTimeout | JobInterrupted | GeneratorExit | asyncio.CancelledError):
         return "interrupted"
     return "failed"
 

@@ -16,7 +16,7 @@ class InvalidSchedule(SingleJobError, ValueError):
 
 
 class InvalidOrder(SingleJobError, ValueError, TypeError):
-    """A one-off job with arguments that are no JSON, or with options that cannot be."""
+    """A one-off job with arguments that cannot be kept as JSON, or with options that cannot be."""
 
 
 class DuplicateJob(SingleJobError):

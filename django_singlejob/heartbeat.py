@@ -107,7 +107,7 @@ class _Keeper:
         except LeaseLost as loss:
             logger.error("%s", loss)
             self._window.fire(LeaseLost)
-            lease_lost.send_robust(sender=self._lease.name, lease=self._lease)
+            lease_lost.send_robust(sender=Lease, name=self._lease.name, lease=self._lease)
 
     def _start_beat(self) -> None:
         self._beats_under_way += 1

@@ -189,6 +189,10 @@ class Window:
             raise interrupt
         self._cancel(interrupt)
 
+    def is_ctrl_c(self, error: BaseException) -> bool:
+        """Whether what its body raised may be a Ctrl-C: a coroutine gets those of the thread that waits for it."""
+        return self._is_mains and _is_unhandled_interrupt(error)
+
     @property
     def is_awaited(self) -> bool:
         """Whether an interrupt waits until this window opens."""
@@ -208,6 +212,16 @@ class Window:
     def _governs_signals(self) -> bool:
         """Whether it is the main thread's innermost. For a coroutine that is waited for there, its loop opens it."""
         return self._is_mains and (_here.innermost is self if _here.is_main else self._cancel is not None)
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether what this thread's job raised may be a Ctrl-C, and not its own doing."""
+    return _here.is_main and _is_unhandled_interrupt(error)
+
+
+def _is_unhandled_interrupt(error: BaseException) -> bool:
+    # Where a command handles the signals, they raise nothing but JobInterrupted.
+    return _signals is None and isinstance(error, KeyboardInterrupt) and not isinstance(error, JobInterrupted)
 
 
 def _is_of_a_database(error: Exception) -> bool:

@@ -14,6 +14,7 @@ from django_singlejob import database
 from django_singlejob.clock import in_words
 from django_singlejob.conf import ZERO
 from django_singlejob.querysets import gates
+from django_singlejob.registry import Job
 from django_singlejob.signals import slot_misfired
 from django_singlejob.slots import Claim, Fate, Misfires, first_slot
 from django_singlejob.timetable import Schedule, next_slot
@@ -101,5 +102,5 @@ def tell(name: str, misfires: Sequence[Misfires]) -> None:
         slots = f"{missed.count} slots from {in_words(missed.first)} to" if missed.count > 1 else "the slot"
         logger.warning("The job %r misfired: %s %s, %s.", name, slots, in_words(missed.last), missed.fate.label)
         slot_misfired.send_robust(
-            sender=name, slot=missed.last, reason=missed.fate, first=missed.first, count=missed.count
+            sender=Job, name=name, slot=missed.last, reason=missed.fate, first=missed.first, count=missed.count
         )

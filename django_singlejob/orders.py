@@ -1,8 +1,6 @@
 """Asking for a one-off: ``job.using(run_after=...).enqueue(...)``."""
 
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,17 +13,12 @@ from django_singlejob.endings import Ending
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost
 from django_singlejob.queue import GIVEN_BACK, one_offs
 from django_singlejob.registry import NAME_LENGTH, Job
+from django_singlejob.values import Unstorable, as_stored, stored_result
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
 
 PRIORITIES = range(-100, 101)
-# What every database stores as it is.
-_LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1
-# MariaDB takes 31, with the list of the arguments.
-DEPTH = 30
-# Servers refuse a statement that is too long, and MySQL hangs up on whoever sends it.
-RESULT_LENGTH = 1_000_000
 # One instance, so that two results which hold it are equal.
 _NOW = DBNow()
 
@@ -65,19 +58,22 @@ class Order:
             raise InvalidOrder(f"run_after is {self.run_after}, without a time zone: give an aware datetime.")
 
     def enqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
-        """Have a worker run the job once with these arguments, which must be JSON. Inside a transaction it is seen
+        """Have a worker run the job once with these arguments, which are kept as JSON. Inside a transaction it is seen
         when that is committed.
 
-        Raises ``InvalidOrder``, which names the argument that is no JSON.
+        Raises ``InvalidOrder``, which names the argument that cannot be kept.
         """
-        self.validate(args, kwargs)
-        return one_offs().get(pk=place(self, args, kwargs).pk)
+        return one_offs().get(pk=place(self, *self.stored(args, kwargs)).pk)
 
-    def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise ``InvalidOrder`` for arguments that are no JSON."""
-        for path, value in [*enumerate(args), *kwargs.items()]:
-            for complaint in complaints(value, f"argument {path!r}"):
-                raise InvalidOrder(f"The job {self.job_name!r} cannot be enqueued: {complaint}.")
+    def stored(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as they are kept. Raises ``InvalidOrder`` for those that cannot be."""
+        try:
+            return (
+                [as_stored(value, f"argument {number}") for number, value in enumerate(args)],
+                {as_stored(name, "a name"): as_stored(value, f"argument {name!r}") for name, value in kwargs.items()},
+            )
+        except Unstorable as error:
+            raise InvalidOrder(f"The job {self.job_name!r} cannot be enqueued: {error}.") from None
 
     async def aenqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
         """The same, for an ``async def``."""
@@ -117,57 +113,16 @@ def one_off_result(end: Ending, failure: BaseException | None, value: object, *,
     if isinstance(failure, JobInterrupted):
         return dict(GIVEN_BACK)
     told = {"error": end.error, "error_class": end.error_class, "traceback": end.traceback}
-    if isinstance(failure, LeaseLost | KeyboardInterrupt) and not is_last:
+    is_ctrl_c = isinstance(failure, KeyboardInterrupt) and end.status == "interrupted"
+    if (is_ctrl_c or isinstance(failure, LeaseLost)) and not is_last:
         return told | {"status": "waiting"}
     status = "done" if end.status == "successful" else "failed"
-    result = value if next(complaints_of_result(value), None) is None else None
-    return told | {"status": status, "result": result, "finished_at": _NOW}
+    return told | {"status": status, "result": _kept(value), "finished_at": _NOW}
 
 
-def is_json(value: object) -> bool:
-    """Whether every database stores it as it is, but for tuples, which come back as lists."""
-    return next(complaints(value, ""), None) is None
-
-
-def complaints_of_result(value: object) -> Iterator[str]:
-    """Why what a job returned cannot be kept."""
-    yield from complaints(value, "the result")
-    if len(json.dumps(value, default=str)) > RESULT_LENGTH:
-        yield f"the result has more than {RESULT_LENGTH:,} characters as JSON"
-
-
-def complaints(value: object, path: str, depth: int = 1) -> Iterator[str]:
-    """Why the value, or which part of it, is no JSON that every database stores."""
-    match value:
-        case list() | tuple() | dict() if depth > DEPTH:
-            yield f"{path} is nested deeper than {DEPTH} levels"
-        case list() | tuple():
-            for number, item in enumerate(value):
-                yield from complaints(item, f"{path}[{number}]", depth + 1)
-        case dict():
-            for key, item in value.items():
-                yield from _complaints_of_key(key, path)
-                yield from complaints(item, f"{path}[{key!r}]", depth + 1)
-        case _:
-            yield from _complaints_of_scalar(value, path)
-
-
-def _complaints_of_key(key: object, path: str) -> Iterator[str]:
-    if isinstance(key, str):
-        yield from _complaints_of_scalar(key, f"a key of {path}")
-    else:
-        yield f"{path} has the key {key!r:.100}, which is no string"
-
-
-def _complaints_of_scalar(value: object, path: str) -> Iterator[str]:
-    if isinstance(value, str):
-        if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
-            yield f"{path} has a character that databases do not store: NUL, or half a surrogate pair"
-    elif isinstance(value, int):
-        if not _LEAST_INTEGER <= value <= _GREATEST_INTEGER:
-            yield f"{path} is an integer of more than 64 bits"
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            yield f"{path} is {value}, which JSON does not know"
-    elif value is not None:
-        yield f"{path} is {value!r:.100}, of the type {type(value).__name__}, which is no JSON"
+def _kept(value: object) -> Any:
+    """``None``: it cannot be kept."""
+    try:
+        return stored_result(value)
+    except Exception:  # whatever a mapping of somebody's does when it is read: the run has ended
+        return None

@@ -29,9 +29,10 @@ from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.lease import Lease
 from django_singlejob.leftovers import forget
-from django_singlejob.orders import complaints_of_result, one_off_result
+from django_singlejob.orders import one_off_result
 from django_singlejob.querysets import gates, locks
 from django_singlejob.queue import GIVEN_BACK, one_offs
+from django_singlejob.values import Unstorable, stored_result
 
 if TYPE_CHECKING:
     from django.tasks import Task
@@ -285,7 +286,8 @@ class Batches:
         try:
             value = self._call(row, window)
         except BaseException as failure:
-            return _ended(row, lease, since(started_at), failure=failure)
+            is_ctrl_c = window.is_ctrl_c(failure)
+            return _ended(row, lease, since(started_at), failure=failure, is_ctrl_c=is_ctrl_c)
         finally:
             self._windows.pop(row.pk, None)
         return _ended(row, lease, since(started_at), value=value)
@@ -298,17 +300,24 @@ class Batches:
             value = async_to_sync(window.run_async)(partial(task.func, *args, **row.kwargs))
         else:
             value = window.run(partial(task.func, *args, **row.kwargs))
-        for complaint in complaints_of_result(value):
-            raise TypeError(f"The task has run, but {complaint}.")
-        return value
+        try:
+            return stored_result(value)
+        except Unstorable as error:
+            raise TypeError(f"The task has run, but {error}.") from None
 
 
 def _ended(
-    row: "OneOffJob", lease: Lease, duration: timedelta, *, value: object = None, failure: BaseException | None = None
+    row: "OneOffJob",
+    lease: Lease,
+    duration: timedelta,
+    *,
+    value: object = None,
+    failure: BaseException | None = None,
+    is_ctrl_c: bool = False,
 ) -> Performance:
     if lease.is_inherited:
         return Performance(row, {}, duration)  # a forked child has come back, too
-    end = ending(failure, duration=duration, acquire_duration=ZERO)
+    end = ending(failure, duration=duration, acquire_duration=ZERO, is_ctrl_c=is_ctrl_c)
     result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
     if "finished_at" in result:
         _tell_of_end(row, result)

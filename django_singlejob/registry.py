@@ -51,9 +51,10 @@ class Job:
     def __post_init__(self) -> None:
         validate_name(self.name)
         object.__setattr__(self, "lock", validate_name(self.lock or self.name))
-        for name in ("misfire_grace", "min_interval", "lease", "max_runtime", "wait", "retry_delay"):
-            _validate_duration(self.name, name, getattr(self, name))
-        if inspect.isgeneratorfunction(self.func) or inspect.isasyncgenfunction(self.func):
+        durations = ("misfire_grace", "min_interval", "lease", "max_runtime", "wait", "retry_delay")
+        validate_durations(f"Job {self.name!r}", **{name: getattr(self, name) for name in durations})
+        function = function_of(self.func)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise SingleJobError(f"Job {self.name!r} is a generator: its body would run later and without the lock.")
         if self.on_held not in ("skip", "raise"):
             raise SingleJobError(f"Job {self.name!r}: on_held is {self.on_held!r}, but must be 'skip' or 'raise'.")
@@ -122,8 +123,13 @@ class Job:
         return None
 
     @property
+    def signature(self) -> str:
+        """How its function is called, for people: ``hourly_report(day, *, copies=1)``."""
+        return f"{getattr(self.func, '__name__', self.name)}{inspect.signature(self.func)}"
+
+    @property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.func)
+        return inspect.iscoroutinefunction(function_of(self.func))
 
     @property
     def place(self) -> str:
@@ -148,13 +154,29 @@ def validate_name(name: object) -> str:
     )
 
 
-def _validate_duration(job: str, name: str, value: object) -> None:
-    if value is not None and not isinstance(value, timedelta):
-        raise SingleJobError(f"Job {job!r}: {name} is {value!r}, but must be a timedelta.")
-    if value is not None and (value < ZERO or (value == ZERO and name in ("lease", "max_runtime"))):
-        raise SingleJobError(f"Job {job!r}: {name} is {value!r}, but must be longer.")
-    if value is not None and value > LONGEST and name in ("lease", "min_interval", "retry_delay"):
-        raise SingleJobError(f"Job {job!r}: {name} is {value!r}, but {LONGEST.days} days are the most.")
+def function_of(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, of which ``inspect`` can tell the kind."""
+    return func.__func__ if isinstance(func, staticmethod) else func
+
+
+def validate_durations(owner: str, **durations: object) -> None:
+    """Raise ``SingleJobError`` for those that can never work, ``None`` aside. ``owner``: whose they are, for people."""
+    for name, value in durations.items():
+        if complaint := _complaint(name, value):
+            raise SingleJobError(f"{owner}: {name} is {value!r}, but {complaint}.")
+
+
+def _complaint(name: str, value: object) -> str:
+    """What is wrong with the duration; empty: nothing."""
+    if value is None:
+        return ""
+    if not isinstance(value, timedelta):
+        return "must be a timedelta"
+    if value < ZERO or (value == ZERO and name in ("lease", "max_runtime")):
+        return "must be longer"
+    if value > LONGEST and name in ("lease", "min_interval", "retry_delay"):
+        return f"{LONGEST.days} days are the most"
+    return ""
 
 
 _jobs: dict[str, Job] = {}

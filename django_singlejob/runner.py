@@ -23,11 +23,12 @@ from django_singlejob.heartbeat import kept_alive
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.lease import Lease
-from django_singlejob.orders import Order, is_json, place, result_of_job
+from django_singlejob.orders import Order, place, result_of_job
 from django_singlejob.querysets import runs
 from django_singlejob.queue import one_offs
 from django_singlejob.registry import Job
 from django_singlejob.signals import job_finished, job_skipped, job_started
+from django_singlejob.values import comes_back
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun, OneOffJob
@@ -121,7 +122,7 @@ _current: ContextVar[CurrentRun | None] = ContextVar("django_singlejob_current_r
 
 
 def current_run() -> CurrentRun | None:
-    """The run that the caller is part of; ``None`` outside a job."""
+    """The run that the caller is part of. ``None``: it is outside a job, so check before you use the lease."""
     return _current.get()
 
 
@@ -261,7 +262,7 @@ def _skip(job: Job, refusal: Refusal) -> Outcome:
         logger.warning("The job %r was skipped. %s", job.name, held_message(job.lock, refusal))
     else:
         logger.info("The job %r was skipped: %s.", job.name, refusal.reason.label)
-    job_skipped.send_robust(sender=job.name, reason=refusal.reason)
+    job_skipped.send_robust(sender=Job, name=job.name, reason=refusal.reason)
     if job.on_held == "raise" and refusal.may_be_held:
         raise LockHeld(held_message(job.lock, refusal))
     return Outcome(
@@ -310,19 +311,26 @@ class _Execution:
     def surroundings(self) -> Iterator[None]:
         """To be around the body: the lease is kept alive, and ``current_run()`` knows it."""
         with _as_current(self._run), kept_alive(self._lease, self.window, self._job.max_runtime):
-            job_started.send_robust(sender=self._job.name, run=self._run)
+            job_started.send_robust(sender=Job, name=self._job.name, run=self._run)
             yield
 
     def finish(self) -> Outcome:
         """Give the lock back, tell everybody, and raise what there is to raise: the job's own exception first."""
         self.window.close()
-        end = ending(self.failure, duration=since(self._started_at), acquire_duration=self._acquire_duration)
+        is_ctrl_c = self.failure is not None and self.window.is_ctrl_c(self.failure)
+        times = {"duration": since(self._started_at), "acquire_duration": self._acquire_duration}
+        end = ending(self.failure, is_ctrl_c=is_ctrl_c, **times)
         loss = self._give_back(replace(end, aftermath=self._aftermath(end)))
         error = self.failure or loss
         if not self._lease.is_inherited:
             status = "failed" if loss and not self.failure else end.status
             job_finished.send_robust(
-                sender=self._job.name, run=self._run, status=status, duration=end.duration, error=error
+                sender=Job,
+                name=self._job.name,
+                run=self._run,
+                status=status,
+                duration=end.duration,
+                error=error,
             )
         if error:
             try:
@@ -343,12 +351,12 @@ class _Execution:
             return partial(self._end_one_off, result)
         if not end.is_failure or not job.retries:
             return None
-        if not is_json([call.args, dict(call.kwargs)]):
-            logger.error("The job %r is not tried again: its arguments are no JSON.", job.name)
+        if not comes_back([call.args, dict(call.kwargs)]):
+            logger.error("The job %r is not tried again: its arguments would not come back from JSON.", job.name)
             return None
         order = Order(job_name=job.name, max_attempts=job.most_attempts)
         again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
-        return partial(place, order, call.args, call.kwargs, attempt=1, run_after=again_at)
+        return partial(place, order, *order.stored(call.args, call.kwargs), attempt=1, run_after=again_at)
 
     def _end_one_off(self, result: Mapping[str, Any]) -> None:
         if not one_offs().finish(self._lease.token, result):

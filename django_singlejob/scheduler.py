@@ -21,7 +21,7 @@ from django_singlejob.clock import backoff, in_words, local_now, since
 from django_singlejob.conf import ZERO, options
 from django_singlejob.endings import status_of, summary
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, LeaseLost, UnsafeTransaction
-from django_singlejob.interrupt import Window, is_told_to_end
+from django_singlejob.interrupt import Window, is_ctrl_c, is_told_to_end
 from django_singlejob.memory import follow, is_ahead, is_followed, leave
 from django_singlejob.parallel import Batches, Performance
 from django_singlejob.querysets import gates, locks
@@ -187,9 +187,10 @@ def _run_tasks(queues: Sequence[str]) -> Iterator[Report]:
                 with Window() as window:
                     performance = perform(window)
                 database.tidy_up()
-                report = of_performance(performance, is_ours=batches.hand_in(performance))
-                if isinstance(report.error, KeyboardInterrupt) and not isinstance(report.error, JobInterrupted):
-                    raise report.error  # a Ctrl-C
+                is_ours = batches.hand_in(performance)
+                if performance.failure and is_ctrl_c(performance.failure):
+                    raise performance.failure
+                report = of_performance(performance, is_ours=is_ours)
                 yield report
                 if isinstance(report.error, _FINAL):
                     return
@@ -304,7 +305,6 @@ def attempt(job: Job, run: Callable[[], runner.Outcome]) -> Report:
     try:
         return Report(job.name, run())
     except BaseException as error:
-        is_ours = not isinstance(error, KeyboardInterrupt | GeneratorExit) or isinstance(error, JobInterrupted)
-        if not is_ours or os.getpid() != pid:
-            raise  # a Ctrl-C, or a forked child that leaves: the rest of the pass is not its own
+        if is_ctrl_c(error) or os.getpid() != pid:
+            raise  # also a forked child that leaves: the rest of the pass is not its own
         return Report(job.name, error=error)

@@ -65,8 +65,8 @@ def _at(path: str) -> "Task[..., Any] | None":
 
 def result_of(row: "OneOffJob", task: "Task[..., Any]") -> "TaskResult[..., Any]":
     """The row as Django's tasks see it."""
-    # Both are the database's time if it was to be run at once.
-    run_after = row.run_after if row.run_after > row.created_at else None
+    # Both are the time of one statement if it was to be run at once.
+    run_after = None if row.run_after == row.created_at else row.run_after
     result: TaskResult[..., Any] = TaskResult(
         task=_as_asked(task, row.priority, row.queue_name, run_after, row.backend),
         id=str(row.pk),

@@ -57,8 +57,8 @@ def heard() -> Iterator[list[Any]]:
     """The locks that were taken from their holders."""
     found: list[Any] = []
 
-    def listen(sender: str, **told: Any) -> None:
-        found.append((sender, told["lease"], told["lock"].token))
+    def listen(name: str, **told: Any) -> None:
+        found.append((name, told["lease"], told["lock"].token))
 
     lock_taken_over.connect(listen)
     yield found

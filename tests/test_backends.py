@@ -106,7 +106,7 @@ def test_arguments_come_back_as_json_knows_them(enqueue: Callable[..., TaskResul
         ([1, object()], {}, "argument 1 is <object"),
         ([datetime(2026, 1, 1, tzinfo=UTC)], {}, "argument 0 is datetime"),
         ([], {"at": [{1, 2}]}, r"argument 'at'\[0\] is {1, 2}, of the type set"),
-        ([{1: 2}], {}, "argument 0 has the key 1"),
+        ([{(1, 2): 3}], {}, r"argument 0 has the key \(1, 2\)"),
         ([float("inf")], {}, "argument 0 is inf"),
     ],
     ids=["object", "datetime", "set", "key", "infinity"],
@@ -272,6 +272,26 @@ def test_what_is_the_id_of_none_is_found_nowhere(result_id: str) -> None:
         tasks.plain.get_result(result_id)
     with pytest.raises(TaskResultDoesNotExist):
         async_to_sync(tasks.plain.aget_result)(result_id)
+
+
+@pytest.mark.parametrize("result_id", [1, None, 1.0, b"1", True, object(), ["1"]], ids=lambda each: type(each).__name__)
+def test_what_is_no_text_is_the_id_of_none(result_id: Any) -> None:
+    tasks.plain.enqueue()
+    with pytest.raises(TaskResultDoesNotExist):
+        tasks.plain.get_result(result_id)
+    with pytest.raises(TaskResultDoesNotExist):
+        async_to_sync(default_task_backend.aget_result)(result_id)
+
+
+@each_kind
+@pytest.mark.parametrize("ahead", [None, -1000 * HOUR, -HOUR / 3600, HOUR], ids=str)
+def test_both_tell_the_same_run_after(name: str, ahead: timedelta | None) -> None:
+    run_after = None if ahead is None else datetime.now(UTC) + ahead
+    wanted = getattr(tasks, name).using(run_after=run_after)
+    result = wanted.enqueue()
+    found = wanted.get_result(result.id)
+    assert result.task.run_after == found.task.run_after == wanted.run_after == run_after
+    assert result == found
 
 
 ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")

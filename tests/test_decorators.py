@@ -2,25 +2,31 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import pytest
 from asgiref.sync import async_to_sync
 
 from django_singlejob import (
     SKIPPED,
+    CurrentRun,
     DuplicateJob,
     InvalidName,
     LockHeld,
     SingleJobError,
+    current_run,
     job_lock,
     registry,
     singleton_job,
 )
+from django_singlejob.querysets import gates
 from tests.contract.acts import gate, is_free, last_run, lock, take
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_django import Settings
 
 pytest_plugins = "tests.fixtures"
@@ -170,6 +176,129 @@ def test_a_generator_is_refused() -> None:
             yield
 
 
+METHOD = r"'test_.*Service\.work' is a method, .* Write a function at the top of the module that calls the method"
+
+
+def test_a_method_is_refused_when_its_class_is_defined() -> None:
+    with pytest.raises(SingleJobError, match=METHOD):
+
+        class Service:
+            @singleton_job
+            def work(self, amount: int) -> None: ...
+
+    assert not list(registry.all_jobs())
+
+
+def test_so_is_an_async_one_and_a_lambda() -> None:
+    with pytest.raises(SingleJobError, match=METHOD):
+
+        class Service:
+            @singleton_job("work", wait=MINUTE)
+            async def work(self) -> None: ...
+
+    with pytest.raises(SingleJobError, match="is a method"):
+
+        class Other:
+            work = singleton_job("work")(lambda self: None)
+
+
+def test_so_is_one_under_another_decorator() -> None:
+    def logged(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return function(*args)
+
+        return wrapper
+
+    with pytest.raises(SingleJobError, match=METHOD):
+
+        class Service:
+            @singleton_job
+            @logged
+            def work(self) -> None: ...
+
+
+def test_a_class_method_is_refused_in_either_order() -> None:
+    with pytest.raises(SingleJobError, match=METHOD):
+
+        class Service:
+            @classmethod
+            @singleton_job
+            def work(cls) -> None: ...
+
+    with pytest.raises(SingleJobError, match=METHOD):
+
+        class AnotherService:
+            @singleton_job
+            @classmethod
+            def work(cls) -> None: ...
+
+
+def test_one_that_calls_its_instance_otherwise_is_refused_too() -> None:
+    with pytest.raises((SingleJobError, RuntimeError)) as refusal:
+
+        class Service:
+            @singleton_job
+            def work(this, amount: int) -> None: ...  # noqa: N805
+
+    # Python 3.11 makes a RuntimeError of it, and prints its cause.
+    assert re.search(METHOD, str(refusal.value.__cause__ or refusal.value))
+
+
+@pytest.mark.django_db
+def test_a_static_method_is_no_method() -> None:
+    class Service:
+        @staticmethod
+        @singleton_job("above")
+        def above(amount: int) -> int:
+            return amount
+
+        @singleton_job("beneath")
+        @staticmethod
+        def beneath(amount: int) -> int:
+            return amount
+
+        @singleton_job("asynchronous")
+        @staticmethod
+        async def asynchronous(amount: int) -> int:
+            return amount
+
+    assert (Service.above(1), Service().above(2)) == (1, 2)
+    assert (Service.beneath(1), Service().beneath(2)) == (1, 2)
+    assert async_to_sync(Service().asynchronous)(3) == 3
+
+
+def test_what_a_static_method_yields_would_come_without_the_lock() -> None:
+    with pytest.raises(SingleJobError, match="is a generator"):
+
+        class Service:
+            @singleton_job
+            @staticmethod
+            def work() -> Any:
+                yield
+
+
+@pytest.mark.django_db
+def test_a_job_may_be_an_attribute_of_a_class() -> None:
+    @singleton_job
+    def nightly(amount: int) -> int:
+        return amount
+
+    class Service:
+        job = nightly
+        static = staticmethod(nightly)
+        call = singleton_job("call")(functools.partial(int, "5"))
+
+    assert (Service.job(1), Service().job(2), Service().static(3), Service().call()) == (1, 2, 3, 5)
+
+
+def test_outside_a_job_there_is_no_run_which_a_type_checker_knows() -> None:
+    """Without its complaint the comment would be one too many, and an error itself."""
+    with pytest.raises(AttributeError):
+        current_run().lease  # type: ignore[union-attr]  # noqa: B018
+    assert get_type_hints(current_run)["return"] == CurrentRun | None
+
+
 @pytest.mark.django_db
 class TestCalls:
     """In a transaction of the test: no heartbeats are sent, and nobody else sees it."""
@@ -233,3 +362,25 @@ class TestCalls:
             assert lease.expires_at - lease.acquired_at == 6 * MINUTE
             assert (lock().job_name, lock().heartbeat_interval) == ("", MINUTE)
         assert gate().run_count == 0
+
+    @pytest.mark.parametrize("setting", ["lease", "wait"])
+    @pytest.mark.parametrize("value", [5, -MINUTE, timedelta(), "1h", timedelta.max], ids=str)
+    def test_a_block_is_refused_what_a_job_is_refused_in_the_same_words(self, setting: str, value: Any) -> None:
+        """Each of them takes no lock, and leaves no gate."""
+        words = complaint_of(lambda: singleton_job("nightly", **{setting: value})(print))
+        assert complaint_of(lambda: hold("nightly", **{setting: value})) == words.replace("Job", "Lock")
+        assert gates().exists() == (words == "")
+
+
+def complaint_of(act: Callable[[], object]) -> str:
+    """What is wrong with it; empty: nothing."""
+    try:
+        act()
+    except SingleJobError as error:
+        return str(error)
+    return ""
+
+
+def hold(name: str, **terms: Any) -> None:
+    with job_lock(name, **terms):
+        pass

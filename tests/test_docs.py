@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import shlex
+import sys
 import tomllib
 from dataclasses import fields
 from datetime import timedelta
@@ -35,6 +36,7 @@ from django_singlejob import (
     singleton_job,
     slots,
     timetable,
+    values,
 )
 from django_singlejob.acquisition import Reason
 from django_singlejob.management import child, results
@@ -42,6 +44,7 @@ from django_singlejob.management.commands import singleton_status
 from django_singlejob.orders import Order
 from django_singlejob.runner import CurrentRun
 from tests.children import ROOT
+from tests.test_signals import SENDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -159,6 +162,14 @@ def test_every_option_stands_there(command: str) -> None:
     assert told == parser_of(command)._option_string_actions.keys() - djangos.keys()
 
 
+def test_every_limit_of_what_is_kept_stands_there() -> None:
+    told = str(table((DOCS / "how-to" / "one-offs.md").read_text(), "Limit"))
+    assert f"nested {values.DEPTH} deep" in told
+    assert f"{values.MOST_ITEMS:,} items each" in told
+    assert f"a result of {values.RESULT_LENGTH:,} characters" in told
+    assert f"{sys.int_info.default_max_str_digits:,} digits" in told
+
+
 def test_every_exit_status_stands_there() -> None:
     told = [row[0] for row in table(section("commands.md", "Exit status"), "Status")]
     ours = [status for name, status in vars(results).items() if name.startswith("EX_")]
@@ -189,6 +200,11 @@ def test_every_nickname_of_a_schedule_stands_there() -> None:
 def test_every_signal_stands_there() -> None:
     ours = [name for name, thing in vars(signals).items() if isinstance(thing, Signal)]
     assert sorted(first_names(section("signals.md"), "Signal")) == sorted(ours)
+
+
+def test_every_signal_stands_there_with_its_sender() -> None:
+    told = {names(row[0])[0]: names(row[1])[0] for row in table(section("signals.md"), "Signal")}
+    assert told == {name: sender.__name__ for name, sender in SENDERS.items()}
 
 
 @pytest.mark.parametrize(

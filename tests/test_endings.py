@@ -31,7 +31,7 @@ def test_a_success_leaves_no_words(success: BaseException | None) -> None:
         (LeaseLost(), "failed", True),
         (JobTimeout(), "interrupted", True),
         (JobInterrupted(15), "interrupted", False),
-        (KeyboardInterrupt(), "interrupted", False),
+        (KeyboardInterrupt(), "failed", True),
         (GeneratorExit(), "interrupted", False),
         (asyncio.CancelledError(), "interrupted", False),
     ],
@@ -42,6 +42,11 @@ def test_everything_else_is_a_failure_or_an_interruption(failure: BaseException,
     assert (ended.status, ended.is_failure) == (status, is_failure)
     assert ended.error.startswith(f"{type(failure).__name__}: ")
     assert type(failure).__name__ in ended.traceback
+
+
+def test_a_ctrl_c_is_an_interruption() -> None:
+    ended = ending(KeyboardInterrupt(), duration=SECOND, acquire_duration=SECOND, is_ctrl_c=True)
+    assert (ended.status, ended.is_failure) == ("interrupted", False)
 
 
 def test_the_error_is_one_line_and_the_traceback_is_lines() -> None:

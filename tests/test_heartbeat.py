@@ -34,7 +34,8 @@ def losses() -> Iterator[list[Any]]:
     """The leases that were said to be lost."""
     heard: list[Any] = []
 
-    def hear(sender: str, lease: Lease, **kwargs: object) -> None:
+    def hear(name: str, lease: Lease, **kwargs: object) -> None:
+        assert (kwargs["sender"], name) == (Lease, lease.name)
         heard.append(lease)
 
     lease_lost.connect(hear)

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from django_singlejob import Job
 from django_singlejob.conf import ZERO
 from django_singlejob.memory import follow, is_followed, leave, moved, pass_by, tell
 from django_singlejob.querysets import gates
@@ -143,7 +144,7 @@ def test_each_is_one_conditional_write() -> None:
 def test_a_slot_that_was_due_when_the_schedule_changed_is_dropped(told: list[Any]) -> None:
     follow(on(parse("@daily"), next_slot=TEN), HOURLY, NOW)
     assert gate().misfire_count == 1
-    assert told == [{"sender": "nightly", "slot": TEN, "reason": Fate.DROPPED, "first": TEN, "count": 1}]
+    assert told == [{"sender": Job, "name": "nightly", "slot": TEN, "reason": Fate.DROPPED, "first": TEN, "count": 1}]
 
 
 def test_one_that_was_not_is_none(told: list[Any]) -> None:
@@ -164,7 +165,7 @@ def test_slots_that_are_passed_by_are_counted_and_told(told: list[Any]) -> None:
     assert pass_by(seen, Claim(None, ELEVEN, [Misfires(TEN - 4 * HOUR, TEN, 5, Fate.DROPPED)]))
     assert (gate().next_slot, gate().misfire_count) == (ELEVEN, 7)
     assert told == [
-        {"sender": "nightly", "slot": TEN, "reason": Fate.DROPPED, "first": TEN - 4 * HOUR, "count": 5},
+        {"sender": Job, "name": "nightly", "slot": TEN, "reason": Fate.DROPPED, "first": TEN - 4 * HOUR, "count": 5},
     ]
 
 

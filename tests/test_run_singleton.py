@@ -118,6 +118,43 @@ def test_its_arguments_are_json(calls: list[object], text: str, call: object) ->
     assert calls == [call]
 
 
+def test_a_job_that_raises_a_keyboard_interrupt_by_itself_has_failed() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    singleton_job("nightly")(interrupt)
+    with pytest.raises(SystemExit) as ended:
+        told("nightly")
+    assert (ended.value.code, last_run().status, gate().consecutive_failures) == (1, "failed", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "missing a required argument: 'day'"),
+        (["--args", '["a", "b"]'], "too many positional arguments"),
+        (["--args", '{"day": "a", "colour": "red"}'], "got an unexpected keyword argument 'colour'"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("schedule", [None, timedelta(hours=1)])
+@pytest.mark.parametrize("now", [[], ["--now"]], ids=str)
+def test_arguments_that_do_not_fit_are_refused_before_the_lock_is_asked_for(
+    arguments: list[str], complaint: str, schedule: timedelta | None, now: list[str]
+) -> None:
+    @singleton_job(schedule=schedule)
+    def report(day: str, *, copies: int = 1) -> None: ...
+
+    with pytest.raises(CommandError) as refusal:
+        told("report", *arguments, *now)
+    assert str(refusal.value) == (
+        f"The job 'report' does not take these arguments: {complaint}. "
+        "Its signature is report(day: 'str', *, copies: 'int' = 1) -> 'None'."
+    )
+    assert refusal.value.returncode == 2
+    assert not gates().exists()
+
+
 def test_not_again_within_the_usual_interval_but_by_hand(calls: list[object]) -> None:
     told("nightly")
     assert told("nightly") == "nightly: skipped, already ran.\n"

@@ -13,6 +13,7 @@ from django_singlejob import acquisition, current_run, singleton_job
 from django_singlejob.acquisition import Reason
 from django_singlejob.clearing import clear
 from django_singlejob.exceptions import DatabaseUnreachable, UnsafeTransaction
+from django_singlejob.interrupt import deferred_signals
 from django_singlejob.querysets import gates
 from django_singlejob.scheduler import Report, due_jobs, keep_up, run_due, tick
 from tests.contract.acts import (
@@ -165,6 +166,22 @@ def test_a_keyboard_interrupt_ends_the_pass() -> None:
         ticked()
     assert last_run("interrupted").status == "interrupted"
     assert slots_run("nightly") == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_but_not_one_that_the_job_of_a_command_raises_by_itself(error: type[BaseException]) -> None:
+    """The command handles the signals: a Ctrl-C would be a `JobInterrupted`."""
+
+    def interrupt() -> None:
+        raise error
+
+    job: Any = singleton_job("broken", schedule=hourly(ago=30 * MINUTE))(interrupt)
+    fall_behind(job)
+    due(schedule=hourly(ago=10 * MINUTE))
+    with deferred_signals():
+        first, second = tick()
+    assert (first.name, type(first.error), second.name, second.error) == ("broken", error, "nightly", None)
+    assert last_run("broken").status == ("failed" if error is KeyboardInterrupt else "interrupted")
 
 
 @committed

@@ -9,12 +9,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from django.dispatch import Signal
 
-from django_singlejob import SKIPPED, CurrentRun, LeaseLost, LockHeld, current_run, job_lock, signals, singleton_job
+from django_singlejob import (
+    SKIPPED,
+    CurrentRun,
+    Job,
+    Lease,
+    LeaseLost,
+    LockHeld,
+    current_run,
+    job_lock,
+    signals,
+    singleton_job,
+)
 from django_singlejob.clearing import clear
-from django_singlejob.models import JobRun
+from django_singlejob.models import JobLock, JobRun
 from django_singlejob.querysets import locks
 from django_singlejob.scheduler import tick
-from tests.contract.acts import expire, gate, is_free, last_run, lock, start_run, take
+from tests.contract.acts import MINUTE, expire, fall_behind, gate, hourly, is_free, last_run, lock, start_run, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,11 +37,22 @@ pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 ALL = {name: signal for name, signal in vars(signals).items() if isinstance(signal, Signal)}
 
 
+#: A user connects with `sender=`, which Django compares by identity.
+SENDERS = {
+    "job_started": Job,
+    "job_finished": Job,
+    "job_skipped": Job,
+    "slot_misfired": Job,
+    "lease_lost": Lease,
+    "lock_taken_over": JobLock,
+}
+
+
 class Word(NamedTuple):
     """One signal that was sent."""
 
     signal: str
-    sender: Any
+    name: str
     arguments: dict[str, Any]
 
 
@@ -40,14 +62,14 @@ def heard() -> Iterator[list[Word]]:
     words: list[Word] = []
     names = {signal: name for name, signal in ALL.items()}
 
-    def listen(signal: Signal, sender: Any, **arguments: Any) -> None:
-        words.append(Word(names[signal], sender, arguments))
+    def listen(signal: Signal, sender: Any, name: str, **arguments: Any) -> None:
+        words.append(Word(names[signal], name, arguments))
 
-    for signal in ALL.values():
-        signal.connect(listen)
+    for of, signal in ALL.items():
+        signal.connect(listen, sender=SENDERS[of])
     yield words
-    for signal in ALL.values():
-        signal.disconnect(listen)
+    for of, signal in ALL.items():
+        signal.disconnect(listen, sender=SENDERS[of])
 
 
 @pytest.fixture
@@ -72,13 +94,62 @@ def test_a_run_is_told_when_it_begins_and_when_it_has_ended(heard: list[Word]) -
     job = singleton_job("nightly")(current_run)
     run = job()
     assert isinstance(run, CurrentRun)
-    assert [(word.signal, word.sender) for word in heard] == [("job_started", "nightly"), ("job_finished", "nightly")]
+    assert [(word.signal, word.name) for word in heard] == [("job_started", "nightly"), ("job_finished", "nightly")]
     started, finished = heard
     assert started.arguments == {"run": run}
     duration = finished.arguments.pop("duration")
     assert finished.arguments == {"run": run, "status": "successful", "error": None}
     assert finished.arguments["status"] in JobRun.Status
     assert timedelta() <= duration == last_run().duration
+
+
+def built(*parts: object) -> str:
+    """A name that Python keeps one object of for each time that it is built."""
+    return "-".join(map(str, parts))
+
+
+def test_a_receiver_of_one_sender_is_told_of_any_name(heard: list[Word]) -> None:
+    nightly = singleton_job(built("nightly", 1))(lambda: None)
+    assert nightly.name is not built("nightly", 1)
+    nightly()
+    take(built("nightly", 1))
+    nightly()
+    expire(built("nightly", 1))
+    nightly()
+    assert [(word.signal, word.name) for word in heard] == [
+        ("job_started", "nightly-1"),
+        ("job_finished", "nightly-1"),
+        ("job_skipped", "nightly-1"),
+        ("lock_taken_over", "nightly-1"),
+        ("job_started", "nightly-1"),
+        ("job_finished", "nightly-1"),
+    ]
+
+
+def test_and_of_slots_that_nobody_ran(heard: list[Word]) -> None:
+    job: Any = singleton_job(built("nightly", 2), schedule=hourly(ago=30 * MINUTE))(lambda: None)
+    fall_behind(job, 3)
+    list(tick())
+    assert ("slot_misfired", "nightly-2") in [(word.signal, word.name) for word in heard]
+
+
+def test_an_async_job_has_the_same_sender(heard: list[Word]) -> None:
+    async def work() -> None: ...
+
+    singleton_job(built("nightly", 3))(work).run()
+    assert [(word.signal, word.name) for word in heard] == [("job_started", "nightly-3"), ("job_finished", "nightly-3")]
+
+
+def test_one_of_another_sender_is_told_nothing() -> None:
+    for signal in ALL.values():
+        signal.connect(never, sender=JobRun)
+    singleton_job("nightly")(lambda: None)()
+    for signal in ALL.values():
+        signal.disconnect(never, sender=JobRun)
+
+
+def never(**arguments: Any) -> None:
+    pytest.fail("Somebody else was meant.")
 
 
 def test_at_the_beginning_the_lock_is_held_and_at_the_end_it_is_free() -> None:
@@ -127,7 +198,7 @@ def test_a_takeover_is_told_with_the_new_lease_and_the_old_row(heard: list[Word]
     before = lock()
     successor = start_run()
     [word] = heard
-    assert (word.signal, word.sender) == ("lock_taken_over", "nightly")
+    assert (word.signal, word.name) == ("lock_taken_over", "nightly")
     assert word.arguments["lease"] is successor
     assert (word.arguments["lock"], word.arguments["lock"].token) == (before, dead.token)
     assert word.arguments["lock"].heartbeat_at == before.heartbeat_at
@@ -137,7 +208,7 @@ def test_so_does_a_tick_that_clears_a_dead_holders_lock(heard: list[Word]) -> No
     dead = start_run()
     expire()
     assert list(tick()) == []
-    assert [(word.signal, word.sender) for word in heard] == [("lock_taken_over", "nightly")]
+    assert [(word.signal, word.name) for word in heard] == [("lock_taken_over", "nightly")]
     assert heard[0].arguments["lease"] is None
     assert heard[0].arguments["lock"].token == dead.token
 
@@ -151,7 +222,7 @@ def test_so_does_whoever_clears_it(heard: list[Word], force: bool) -> None:
     assert heard == []
     assert clear(lock(), force=force)
     [word] = heard
-    assert (word.signal, word.sender, word.arguments["lease"]) == ("lock_taken_over", "nightly", None)
+    assert (word.signal, word.name, word.arguments["lease"]) == ("lock_taken_over", "nightly", None)
     assert (word.arguments["lock"].token, word.arguments["lock"].pid) == (holder.token, os.getpid())
 
 

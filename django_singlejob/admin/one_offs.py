@@ -112,7 +112,7 @@ class OneOffForm(OneOffModelForm):
         given = self.cleaned_data
         if not self.errors:
             try:
-                self.order().validate(given["args"], given["kwargs"])
+                self.order().stored(given["args"], given["kwargs"])
             except InvalidOrder as error:
                 raise ValidationError(str(error)) from error
             if complaint := registry.get(given["job_name"]).misfit(given["args"], given["kwargs"]):

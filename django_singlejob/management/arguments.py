@@ -1,24 +1,89 @@
-"""What is given on a command line, from text."""
+"""What commands are given: text on a command line, or Python's own values by ``call_command``. Both mean the same."""
 
 import argparse
+from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
 
 from django_singlejob.conf import ZERO
 
 
-def seconds(text: str) -> timedelta:
-    """A duration, zero or longer."""
+class CallableCommand(BaseCommand):
+    """A command whose options may be Python's values. ``call_command`` hands them over without asking the parser."""
+
+    def execute(self, *args: Any, **given: Any) -> Any:
+        parser = self.create_parser("manage.py", type(self).__module__.rpartition(".")[2])
+        for action in parser._actions:
+            if action.dest in given:
+                given[action.dest] = _meaning(parser, action, given[action.dest])
+        self.check_options(parser, given)
+        return super().execute(*args, **given)
+
+    def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
+        """Refuse options that do not go together, by ``parser.error``."""
+
+
+def _meaning(parser: CommandParser, action: argparse.Action, value: object) -> Any:
+    """What the parser would have made of the value. ``None``: it was not given."""
     try:
-        duration = timedelta(seconds=float(text))
-    except (ValueError, OverflowError):
-        duration = None
+        if isinstance(action.default, list):  # an option that may be given several times
+            return [_parsed(action, item) for item in _items(value)]
+        return action.default if value is None else _parsed(action, value)
+    except argparse.ArgumentTypeError as error:
+        return parser.error(f"argument {'/'.join(action.option_strings) or action.metavar}: {error}")
+
+
+def _items(value: object) -> Iterable[object]:
+    if value is None:
+        return []
+    return value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+
+
+def _parsed(action: argparse.Action, value: object) -> Any:
+    kind: Any = flag if action.nargs == 0 else action.type or text
+    parsed = kind(value)
+    if action.choices is not None and parsed not in action.choices:
+        raise argparse.ArgumentTypeError(f"{value!r} is not one of {', '.join(map(repr, action.choices))}.")
+    return parsed
+
+
+def flag(value: object) -> bool:
+    """Up or down."""
+    if not isinstance(value, bool):
+        raise argparse.ArgumentTypeError(f"{value!r} is not a boolean.")
+    return value
+
+
+def text(value: object) -> str:
+    """A name, for instance."""
+    if not isinstance(value, str):
+        raise argparse.ArgumentTypeError(f"{value!r} is not text.")
+    return value
+
+
+def seconds(value: object) -> timedelta:
+    """A duration, zero or longer: a number of seconds, as text too, or a ``timedelta``."""
+    duration = value if isinstance(value, timedelta) else _duration(value)
     if duration is None or duration < ZERO:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds.")
+        raise argparse.ArgumentTypeError(f"{value!r} is no number of seconds.")
     return duration
 
 
-def whole_number(text: str) -> int:
-    """A count, 0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number, 0 or more.")
-    return int(text)
+def _duration(value: object) -> timedelta | None:
+    """``None``: it is no number."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        return timedelta(seconds=float(value))
+    except (ValueError, OverflowError):
+        return None
+
+
+def whole_number(value: object) -> int:
+    """A count, 0 or more, as text too."""
+    is_number = isinstance(value, str | int) and not isinstance(value, bool) and str(value).isdecimal()
+    if not is_number:
+        raise argparse.ArgumentTypeError(f"{value!r} is no whole number, 0 or more.")
+    return int(str(value))

@@ -250,6 +250,11 @@ def exits(status: int) -> None:
 
 
 @singleton_job(lease=LEASE)
+def interrupts_itself() -> None:
+    raise KeyboardInterrupt
+
+
+@singleton_job(lease=LEASE)
 def exits_at_once() -> None:
     os._exit(7)
 

@@ -136,8 +136,8 @@ def note_end(run: CurrentRun, status: str, error: BaseException | None, **_: obj
     history.note("finished", status=status, kept=error is None, **facts(run.lease))
 
 
-def note_loss(sender: str, lease: Lease | None, lock: JobLock, **_: object) -> None:
-    history.note("taken", lock=sender, token=str(lock.token), fence=lease.fence if lease else 0)
+def note_loss(name: str, lease: Lease | None, lock: JobLock, **_: object) -> None:
+    history.note("taken", lock=name, token=str(lock.token), fence=lease.fence if lease else 0)
 
 
 job_finished.connect(note_end)

@@ -152,8 +152,8 @@ def test_so_it_does_when_its_cron_daemon_is_the_first_to_know(edit: dict[str, An
 def test_edited_while_due_the_slot_is_dropped_and_counted(edit: dict[str, Any]) -> None:
     told = []
 
-    def listen(sender: str, reason: str, slot: datetime, count: int, **_: Any) -> None:
-        told.append((sender, reason, slot, count))
+    def listen(name: str, reason: str, slot: datetime, count: int, **_: Any) -> None:
+        told.append((name, reason, slot, count))
 
     job = scheduled(catch_up="all")
     fall_behind(job, 3)

@@ -98,8 +98,8 @@ def test_attempts_are_counted_up_to_the_most_and_then_begin_anew() -> None:
 def test_a_takeover_is_told() -> None:
     told = []
 
-    def listen(sender: str, lease: Any, lock: Any, **_: Any) -> None:
-        told.append((sender, lock.token, lease.token))
+    def listen(name: str, lease: Any, lock: Any, **_: Any) -> None:
+        told.append((name, lock.token, lease.token))
 
     lock_taken_over.connect(listen)
     try:

@@ -6,15 +6,19 @@ import asyncio
 import os
 import signal
 import socket
+from collections import Counter as Tally
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
+from io import StringIO
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import django
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.management import call_command
 from django.db import connection, transaction
 
 from django_singlejob import current_run, database, registry, singleton_job, worker
@@ -268,8 +272,8 @@ def test_the_class_of_an_exception_may_be_out_of_reach(tasks: Any) -> None:
 
 each_that_is_no_json = pytest.mark.parametrize(
     "value",
-    [object(), {1: 2}, {1, 2}, float("nan"), 2**70, "\0"],
-    ids=["object", "key", "set", "nan", "integer", "NUL"],
+    [object(), {(1, 2): 3}, {1, 2}, float("nan"), b"\xff", "\0", "\ud800"],
+    ids=["object", "key", "set", "nan", "bytes", "NUL", "surrogate"],
 )
 
 
@@ -305,6 +309,28 @@ def test_a_result_that_is_json_comes_back_as_it_was(tasks: Any, name: str, value
     assert (result.return_value, type(result.return_value)) == (value, type(value))
 
 
+@each_kind
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (b"h\xc3\xa9", "h\u00e9"),
+        (range(3), [0, 1, 2]),
+        (Tally("aab"), {"a": 2, "b": 1}),
+        ({1: (b"b", 2**70)}, {"1": ["b", 2**70]}),
+        (10**4000, 10**4000),
+    ],
+    ids=["bytes", "range", "counter", "integer key", "long integer"],
+)
+def test_what_django_makes_json_of_comes_back_as_that(tasks: Any, name: str, value: Any, stored: Any) -> None:
+    tasks.body = lambda given: [given, value]
+    result = getattr(tasks, name).enqueue(value)
+    assert result.args == [stored]
+    ticked()
+    result.refresh()
+    assert (result.status, result.args) == ("SUCCESSFUL", [stored])
+    assert result.return_value == [stored, stored]
+
+
 def test_arguments_that_do_not_fit_are_a_failure_of_the_task(tasks: Any) -> None:
     result = tasks.with_context.enqueue(unknown=1)
     ticked()
@@ -334,6 +360,31 @@ def test_one_that_was_interrupted_is_begun_again_and_burns_no_attempt_if_that_ca
     ticked()
     result.refresh()
     assert (result.status, result.attempts) == ("SUCCESSFUL", attempts + 1)
+
+
+@each_kind
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), KeyboardInterrupt("enough"), SystemExit(1)], ids=repr)
+@pytest.mark.parametrize("options", [{"once": True}, {"max_jobs": 4, "interval": 0.05}], ids=["once", "loop"])
+def test_but_one_that_raises_it_by_itself_in_a_command_has_failed_and_ends_nothing(
+    tasks: Any, name: str, error: BaseException, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a signal would raise `JobInterrupted`. One pass is enough for all of them."""
+
+    def leave(is_last: bool) -> None:
+        if not is_last:
+            raise error
+
+    for job in JOBS:
+        monkeypatch.setitem(registry._jobs, job, once(registry.get(job)))
+    tasks.body = leave
+    results = [getattr(tasks, name).enqueue(number == 3) for number in range(4)]
+    with suppress(SystemExit, KeyboardInterrupt):
+        call_command("singleton_worker", stdout=StringIO(), stderr=StringIO(), **options)
+    for result in results:
+        result.refresh()
+    assert [(result.status, result.attempts) for result in results] == [("FAILED", 1)] * 3 + [("SUCCESSFUL", 1)]
+    assert {failure.exception_class for result in results for failure in result.errors} == {type(error)}
+    assert not locks().exists()
 
 
 @each_kind

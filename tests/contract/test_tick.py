@@ -383,8 +383,8 @@ def misfires() -> Iterator[list[tuple[str, str, int, Any, Any]]]:
     """What is told of them: the job, their fate, how many, the first and the last one."""
     told = []
 
-    def listen(sender: str, slot: Any, reason: str, first: Any, count: int, **_: Any) -> None:
-        told.append((sender, str(reason), count, first, slot))
+    def listen(name: str, slot: Any, reason: str, first: Any, count: int, **_: Any) -> None:
+        told.append((name, str(reason), count, first, slot))
 
     slot_misfired.connect(listen)
     yield told

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob.models import JobLock, JobRun
+from django_singlejob.orders import Order
+from django_singlejob.queue import one_offs
 from tests.databases import APPS
 from tests.processes.witness import ends, is_over
 
@@ -73,6 +75,21 @@ def test_a_signal_interrupts_the_job_and_releases_its_lock(spawn: Spawn, signum:
     assert "cleaned up" in child.output
     assert "Traceback" not in child.output
     assert is_over("nap", "interrupted")
+
+
+def test_a_ctrl_c_ends_the_pass_and_what_raises_its_exception_by_itself_does_not(spawn: Spawn) -> None:
+    for _ in range(3):
+        Order(job_name="interrupts_itself").enqueue()
+    Order(job_name="nap", priority=-1).enqueue()
+    Order(job_name="nap", priority=-2).enqueue()
+    child = spawn.command("singleton_worker", "--once")
+    child.wait_for("attempt 1")
+    child.send_signal(signal.SIGINT)
+    assert child.finish(PROMPTLY) == 1  # the first that was none
+    assert ends("interrupts_itself") == ["failed"] * 3
+    assert is_over("nap", "interrupted")
+    rows = one_offs().order_by("pk").values_list("status", "attempt")
+    assert list(rows) == [("failed", 1)] * 3 + [("waiting", 0)] * 2
 
 
 def test_a_burst_of_signals_is_one(spawn: Spawn) -> None:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob.clearing import Watchman, clear, dead_locks
 from django_singlejob.clock import in_words
+from django_singlejob.management.arguments import CallableCommand
 from django_singlejob.management.results import asking_the_database
 from django_singlejob.querysets import gates, locks
 from django_singlejob.recording import HistoryFailed, abandon_orphans, catch_up
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock
 
 
-class Command(BaseCommand):
+class Command(CallableCommand):
     help = (
         "Clears the locks whose holders died. A lock is stale when its lease has expired. It is watched for two "
         "heartbeat intervals first, since after an outage of the database every lease is stale and every holder alive. "

@@ -3,10 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from django_singlejob.conf import options
-from django_singlejob.management.arguments import whole_number
+from django_singlejob.management.arguments import CallableCommand, whole_number
 from django_singlejob.management.results import asking_the_database
 from django_singlejob.querysets import runs
 from django_singlejob.queue import one_offs
@@ -15,7 +15,7 @@ from django_singlejob.queue import one_offs
 CENTURY = 36_525
 
 
-class Command(BaseCommand):
+class Command(CallableCommand):
     help = (
         "Deletes one-offs that ended longer ago than --days, runs that have ended and began longer ago, and of each "
         "job the runs beyond its newest --keep. Nothing that the locks need is in the history: it may be pruned to "

@@ -11,21 +11,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob import registry, runner, timetable
 from django_singlejob.clock import in_words
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.interrupt import Signals, deferred_signals
-from django_singlejob.management.arguments import seconds
+from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.child import Child
 from django_singlejob.management.results import EX_USAGE, Result, of_error, of_outcome
 from django_singlejob.scheduler import Report, run_due
 from django_singlejob.timetable import next_slot
 
 
-class Command(BaseCommand):
+class Command(CallableCommand):
     help = (
         "Runs a job, or a shell command, unless another server is running it. A job with a schedule runs the slot that "
         "is due now, each of them once on all servers together."
@@ -88,6 +88,12 @@ class Command(BaseCommand):
             help="The exit status when it was skipped (default: 0).",
         )
 
+    def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
+        if not given["name"] and not given["list"]:
+            parser.error("Name a job, or a lock and a command: JOB, or LOCK -- COMMAND [ARG ...], or --list.")
+        if given["child"] and given["arguments"] is not None:
+            parser.error("--args is for jobs; a shell command has its arguments behind --.")
+
     def handle(self, **given: Any) -> None:
         # A forked child that leaves the job comes by here too; it has nothing to report.
         self._pid = os.getpid()
@@ -99,6 +105,7 @@ class Command(BaseCommand):
             with deferred_signals(is_last=self._is_last) as signals:
                 child = Child(given["child"], signals) if given["child"] else None
                 job = _with_options(_job(given, child), given)
+                _check_arguments(job, given)
                 status = self._run(job, child, given, signals)
         except (SingleJobError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=EX_USAGE) from error
@@ -126,7 +133,7 @@ class Command(BaseCommand):
         return status
 
     def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:
-        args, kwargs = given["arguments"] or ([], {})
+        args, kwargs = _split_arguments(given["arguments"])
         if job.schedule is not None and not given["now"]:
             yield from run_due(job, args, kwargs, early=options().slot_tolerance)
             return
@@ -159,10 +166,6 @@ class _ParserWithChild(CommandParser):
         parsed = super().parse_args(own, namespace)
         if dashes and not child:
             self.error("There is no command behind --: LOCK -- COMMAND [ARG ...]")
-        if not parsed.name and not parsed.list:
-            self.error("Name a job, or a lock and a command: JOB, or LOCK -- COMMAND [ARG ...], or --list.")
-        if child and parsed.arguments:
-            self.error("--args is for jobs; a shell command has its arguments behind --.")
         parsed.child = child
         return parsed
 
@@ -174,22 +177,42 @@ def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
     return words[:where], True, words[where + 1 :]
 
 
-def _status(text: str) -> int:
-    if not text.isdecimal() or int(text) > 255:
-        raise argparse.ArgumentTypeError(f"{text!r} is no exit status: 0 to 255.")
-    return int(text)
-
-
-def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+def _status(value: object) -> int:
     try:
-        value = json.loads(text)
+        status = whole_number(value)
+    except argparse.ArgumentTypeError:
+        status = 256
+    if status > 255:
+        raise argparse.ArgumentTypeError(f"{value!r} is no exit status: 0 to 255.")
+    return status
+
+
+def _arguments(given: object) -> list[Any] | dict[str, Any]:
+    value = _loaded(given) if isinstance(given, str) else given
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return list(value)
+    raise argparse.ArgumentTypeError(f"{given!r} is neither a JSON list nor an object.")
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {error}.") from None
-    if isinstance(value, list):
-        return value, {}
-    if isinstance(value, dict):
-        return [], value
-    raise argparse.ArgumentTypeError(f"{text!r} is neither a JSON list nor an object.")
+
+
+def _split_arguments(given: list[Any] | dict[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:
+    return ([], given) if isinstance(given, dict) else (given or [], {})
+
+
+def _check_arguments(job: registry.Job, given: dict[str, Any]) -> None:
+    if complaint := job.misfit(*_split_arguments(given["arguments"])):
+        raise CommandError(
+            f"The job {job.name!r} does not take these arguments: {complaint}. Its signature is {job.signature}.",
+            returncode=EX_USAGE,
+        )
 
 
 def _job(given: dict[str, Any], child: Child | None) -> registry.Job:

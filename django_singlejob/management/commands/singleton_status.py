@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import Error
 
 from django_singlejob import registry
@@ -14,6 +14,7 @@ from django_singlejob.clock import in_words
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.health import Health, State, survey, worst
+from django_singlejob.management.arguments import CallableCommand
 from django_singlejob.management.results import EX_UNAVAILABLE, EX_USAGE
 from django_singlejob.timetable import MINUTE, duration_in_words
 
@@ -25,7 +26,7 @@ EX_UNKNOWN = 3  # to Nagios
 DAY, HOUR, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(seconds=1)
 
 
-class Command(BaseCommand):
+class Command(CallableCommand):
     help = (
         "Shows how each job is doing: its state, who holds its lock, its last run, its next slot. With --check the "
         "exit status is that of a Nagios plugin."

@@ -6,21 +6,21 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob import registry
 from django_singlejob.acquisition import Reason
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.interrupt import Signals, deferred_signals
-from django_singlejob.management.arguments import seconds, whole_number
+from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.management.results import EX_USAGE, Result, asking_the_database, of_error, of_outcome
 from django_singlejob.scheduler import Report, tick
 from django_singlejob.worker import Plan, work
 
 
-class Command(BaseCommand):
+class Command(CallableCommand):
     help = (
         "Runs what is due, several at a time, until it is told to end: each job that has a slot which is due, again "
         "those whose holders died, and one-offs. With --once, one after the other: so it is the one crontab line for "

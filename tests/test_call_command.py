@@ -1,0 +1,201 @@
+"""The commands as code calls them: Python's values mean what the same words mean on the command line."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command, get_commands, load_command_class
+from django.core.management.base import BaseCommand
+
+from django_singlejob import singleton_job
+from django_singlejob.queue import one_offs
+
+if TYPE_CHECKING:
+    from argparse import Action
+    from collections.abc import Iterator
+
+pytest_plugins = "tests.fixtures"
+pytestmark = pytest.mark.usefixtures("fresh_process")
+
+COMMANDS = sorted(name for name, app in get_commands().items() if app == "django_singlejob")
+
+#: Values, and the text that means the same.
+SECONDS = {0.2: "0.2", 5: "5", timedelta(seconds=0.2): "0.2", timedelta(minutes=2): "120", "0.2": "0.2", 0: "0"}
+COUNTS = {0: "0", 7: "7", "7": "7"}
+SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
+    **{name: [(value, [text]) for value, text in SECONDS.items()] for name in ("wait", "lease", "grace", "interval")},
+    "min_interval": [(value, [text]) for value, text in SECONDS.items()],
+    **{name: [(value, [text]) for value, text in COUNTS.items()] for name in ("threads", "max_jobs", "days", "keep")},
+    "conflict_exit_code": [(75, ["75"]), ("75", ["75"]), (0, ["0"])],
+    "args": [
+        ([1, "a"], ['[1, "a"]']),
+        ((1, "a"), ['[1, "a"]']),
+        (([1], {}), ["[[1], {}]"]),
+        ({"day": None}, ['{"day": null}']),
+        ('{"day": null}', ['{"day": null}']),
+        ([], ["[]"]),
+    ],
+    "queue": [
+        ("mail", ["mail"]),
+        (["mail"], ["mail"]),
+        (["mail", "slow"], ["mail", "slow"]),
+        (("mail", "slow"), ["mail", "slow"]),
+        ({"mail": 1, "slow": 2}.keys(), ["mail", "slow"]),
+        ([], []),
+    ],
+    "format": [("json", ["json"]), ("table", ["table"])],
+    "force": [("nightly", ["nightly"])],
+}
+NONSENSE: dict[str, list[Any]] = {
+    **{
+        name: [-1, timedelta(-1), "often", float("nan"), float("inf"), True, [1], b"5"]
+        for name in ("wait", "lease", "grace", "interval", "min_interval")
+    },
+    **{name: [-1, 1.5, "many", "1.5", True, [1]] for name in ("threads", "max_jobs", "days", "keep")},
+    "conflict_exit_code": [256, -1, "some", 1.5, True],
+    "args": ["{", "5", 5, {1, 2}, True],
+    "queue": [5, [5], [None], True],
+    "format": ["xml", 5],
+    "force": [True, 5, ["nightly"]],
+}
+
+
+def options() -> Iterator[tuple[str, Action]]:
+    """Each of each command, but for those that all commands of Django have."""
+    djangos = BaseCommand().create_parser("manage.py", "")._option_string_actions
+    for command in COMMANDS:
+        parser = load_command_class("django_singlejob", command).create_parser("manage.py", command)
+        for action in parser._actions:
+            if action.option_strings and not djangos.keys() & set(action.option_strings):
+                yield command, action
+
+
+def keyword(action: Action) -> str:
+    """As which `call_command` takes it."""
+    return min(action.option_strings).lstrip("-").replace("-", "_")
+
+
+FLAGS = [(command, action) for command, action in options() if action.nargs == 0]
+OTHERS = [(command, action) for command, action in options() if action.nargs != 0]
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the commands are handed, which then do nothing."""
+    found: list[dict[str, Any]] = []
+    for name in COMMANDS:
+        command = type(load_command_class("django_singlejob", name))
+        monkeypatch.setattr(command, "handle", lambda self, **options: found.append(options))
+    return found
+
+
+def called(command: str, *words: str, **values: Any) -> None:
+    words = ("nightly", *words) if command == "run_singleton" else words
+    call_command(command, *words, stdout=StringIO(), stderr=StringIO(), no_color=True, **values)
+
+
+def heeded(given: list[dict[str, Any]], command: str, *words: str, **values: Any) -> dict[str, Any]:
+    """What the command makes of them."""
+    called(command, *words, **values)
+    return {name: value for name, value in given.pop().items() if name not in ("stdout", "stderr")}
+
+
+@pytest.mark.parametrize(
+    ("command", "action", "value", "texts"),
+    [(command, action, *sample) for command, action in OTHERS for sample in SAMPLES[keyword(action)]],
+    ids=lambda each: getattr(each, "dest", None) or (each if isinstance(each, str) else repr(each)),
+)
+def test_a_value_means_what_its_text_means(
+    given: list[dict[str, Any]], command: str, action: Action, value: Any, texts: list[str]
+) -> None:
+    words = [f"{action.option_strings[-1]}={text}" for text in texts]
+    meaning = heeded(given, command, *words)
+    assert heeded(given, command, **{keyword(action): value}) == meaning
+    assert heeded(given, command, **{action.dest: value}) == meaning
+
+
+@pytest.mark.parametrize(("command", "action"), OTHERS, ids=lambda each: getattr(each, "dest", each))
+def test_none_is_what_is_not_given(given: list[dict[str, Any]], command: str, action: Action) -> None:
+    assert heeded(given, command, **{keyword(action): None}) == heeded(given, command)
+
+
+@pytest.mark.parametrize(("command", "action"), FLAGS, ids=lambda each: getattr(each, "dest", each))
+def test_a_flag_is_up_or_down(given: list[dict[str, Any]], command: str, action: Action) -> None:
+    flag = keyword(action)
+    up = heeded(given, command, action.option_strings[0])
+    assert up[action.dest] is True
+    assert heeded(given, command, **{flag: True}) == up
+    assert heeded(given, command, **{flag: False}) == heeded(given, command)
+    assert heeded(given, command, **{flag: None}) == heeded(given, command)
+    with pytest.raises(CommandError, match=f"argument {'/'.join(action.option_strings)}: 'no' is not a boolean"):
+        heeded(given, command, **{flag: "no"})
+
+
+@pytest.mark.parametrize(
+    ("command", "action", "value"),
+    [(command, action, value) for command, action in OTHERS for value in NONSENSE[keyword(action)]],
+    ids=lambda each: getattr(each, "dest", None) or str(each)[:20],
+)
+def test_nonsense_is_refused_as_on_the_command_line(
+    given: list[dict[str, Any]], command: str, action: Action, value: Any
+) -> None:
+    with pytest.raises(CommandError, match=f"Error: argument {'/'.join(action.option_strings)}: "):
+        heeded(given, command, **{keyword(action): value})
+    assert not given
+
+
+def test_no_option_that_was_not_given_is_changed_by_another(given: list[dict[str, Any]]) -> None:
+    assert heeded(given, "singleton_worker", queue="mail")["queues"] == ["mail"]
+    assert heeded(given, "singleton_worker")["queues"] == []
+
+
+@pytest.mark.parametrize("values", [{"name": "nightly"}, {"list": True}], ids=str)
+def test_a_name_or_a_list_may_be_a_keyword(given: list[dict[str, Any]], values: dict[str, Any]) -> None:
+    call_command("run_singleton", **values)
+    assert values.items() <= given[0].items()
+
+
+def test_what_does_not_go_together_is_refused_for_keywords_too(given: list[dict[str, Any]]) -> None:
+    with pytest.raises(CommandError, match="Name a job, or a lock and a command"):
+        call_command("run_singleton", list=False)
+    for arguments in ([1], []):
+        with pytest.raises(CommandError, match="--args is for jobs"):
+            call_command("run_singleton", "nightly", "--", "true", args=arguments)
+    assert not given
+
+
+# --- and they are heeded
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("inline_crew")
+@pytest.mark.parametrize("values", [{"once": True}, {"interval": 0.2, "grace": 1, "threads": 1, "max_jobs": 1}])
+def test_a_worker_runs_what_is_in_the_queue_that_it_is_given(values: dict[str, Any]) -> None:
+    singleton_job("mail")(len).enqueue("hello")
+    said = StringIO()
+    call_command("singleton_worker", queue="default", stdout=said, **values)
+    assert said.getvalue() == "mail: ran in 0.0 s.\n"
+    assert one_offs().get().status == "done"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("values", [[5, "a"], (5, "a"), {"number": 5, "letter": "a"}])
+def test_a_job_is_called_with_python_values(values: Any) -> None:
+    calls: list[object] = []
+
+    @singleton_job
+    def nightly(number: int, letter: str) -> None:
+        calls.append((number, letter))
+
+    call_command("run_singleton", "nightly", args=values, wait=0, lease=90, min_interval=0.5, stdout=StringIO())
+    assert calls == [(5, "a")]
+
+
+@pytest.mark.django_db
+def test_a_lease_of_nothing_is_refused() -> None:
+    singleton_job("nightly")(len)
+    with pytest.raises(CommandError, match="--lease must be longer than 0 seconds"):
+        call_command("run_singleton", "nightly", lease=0)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import string
+import sys
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, UserString, deque
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import django
+import pytest
+from django.utils.module_loading import import_string
+from hypothesis import given, strategies
+
+from django_singlejob import database
+from django_singlejob.values import DEPTH, RESULT_LENGTH, Unstorable, as_stored, comes_back, stored_result
+
+pytestmark = pytest.mark.django_db
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+class Word(StrEnum):
+    HELLO = "hello"
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+def nested(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+#: What Django's own tasks take, and what comes back.
+NORMALIZED: list[tuple[Any, Any]] = [
+    (b"h\xc3\xa9", "h\u00e9"),
+    (bytearray(b"ab"), [97, 98]),
+    (range(3), [0, 1, 2]),
+    ((1, (2,)), [1, [2]]),
+    (deque([1, 2]), [1, 2]),
+    (UserList([b"a"]), ["a"]),
+    (Point(1, 2), [1, 2]),
+    ({1: "a", 2.5: "b", None: "c", b"e": "e"}, {"1": "a", "2.5": "b", "null": "c", "e": "e"}),
+    ({True: 1, False: 0}, {"true": 1, "false": 0}),
+    ({Number.ONE: Word.HELLO}, {"1": "hello"}),
+    (Counter("aab"), {"a": 2, "b": 1}),
+    (OrderedDict(a=(1,)), {"a": [1]}),
+    (UserDict({1: 2}), {"1": 2}),
+    (MappingProxyType({"a": range(1)}), {"a": [0]}),
+    (ChainMap({"a": 1}, {"b": 2}), {"a": 1, "b": 2}),
+    (2**63, 2**63),
+    (-(2**70), -(2**70)),
+    ([{2**64: 2**64}], [{str(2**64): 2**64}]),
+    (10**4000 + 1, 10**4000 + 1),
+]
+
+
+@pytest.mark.parametrize(("value", "stored"), NORMALIZED, ids=lambda each: repr(each)[:30])
+def test_what_django_makes_json_of_is_stored(value: Any, stored: Any) -> None:
+    assert as_stored(value, "it") == stored
+    assert json.loads(json.dumps(as_stored(value, "it"))) == stored
+
+
+scalars = (
+    strategies.none()
+    | strategies.booleans()
+    | strategies.integers()
+    | strategies.floats(allow_nan=False, allow_infinity=False)
+    | strategies.text(string.printable)
+    | strategies.text(string.ascii_letters).map(str.encode)
+)
+values = strategies.recursive(
+    scalars,
+    lambda inner: (
+        strategies.lists(inner)
+        | strategies.lists(inner).map(tuple)
+        | strategies.dictionaries(scalars, inner)
+        | strategies.builds(range, strategies.integers(0, 5))
+    ),
+    max_leaves=10,
+)
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks from 6.0 on")
+@given(values)
+def test_it_is_stored_as_django_stores_it(value: Any) -> None:
+    normalized = json.dumps(import_string("django.utils.json.normalize_json")(value))
+    try:
+        assert as_stored(value, "it") == json.loads(normalized)
+    except Unstorable as error:
+        assert "two keys that are" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (float("nan"), "it is nan, which JSON does not know"),
+        ({float("inf"): 1}, "a key of it is inf, which JSON does not know"),
+        ("a\0", "it has a character that databases do not store: NUL, or half a surrogate pair"),
+        (b"\0", "it has a character that databases do not store: NUL, or half a surrogate pair"),
+        (["\ud800"], "it[0] has a character that databases do not store: NUL, or half a surrogate pair"),
+        ({"\0": 1}, "a key of it has a character that databases do not store: NUL, or half a surrogate pair"),
+        (b"\xff", "it is bytes that are not UTF-8"),
+        ({b"\xff": 1}, "a key of it is bytes that are not UTF-8"),
+        ({(1, 2): 3}, "it has the key (1, 2), which JSON does not know"),
+        ({1: "a", "1": "b"}, "it has two keys that are '1' in JSON"),
+        ({"a": {1, 2}}, "it['a'] is {1, 2}, of the type set, which is no JSON"),
+        ({1: [object]}, "it[1][0] is <class 'object'>, of the type type, which is no JSON"),
+        (nested(DEPTH + 1), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
+        (UserString("a"), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
+        (range(1_000_001), "it has more than 1,000,000 items"),
+        ({"a": range(10**30)}, "it['a'] has more than 1,000,000 items"),
+        (10**5000, "it is an integer with more digits than Python writes out"),
+    ],
+    ids=lambda each: ascii(each)[:30] if sys.getsizeof(each) < 500 else "long",
+)
+def test_what_cannot_be_stored_is_told_with_its_place(value: Any, complaint: str) -> None:
+    with pytest.raises(Unstorable) as refusal:
+        as_stored(value, "it")
+    assert str(refusal.value) == complaint
+
+
+def test_mysql_stores_no_more_than_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "keeps_long_integers", lambda alias: False)
+    assert as_stored([2**63 - 1, -(2**63)], "it") == [2**63 - 1, -(2**63)]
+    with pytest.raises(Unstorable, match=r"it\[0\] is an integer of more than 64 bits, of which MySQL keeps"):
+        as_stored([2**63], "it")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "is_mariadb", "keeps"), [("postgresql", None, True), ("mysql", True, True), ("mysql", False, False)]
+)
+def test_which_databases_keep_long_integers(
+    vendor: str, is_mariadb: bool | None, keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Connection:
+        mysql_is_mariadb = is_mariadb
+
+    Connection.vendor = vendor  # type: ignore[attr-defined]
+    monkeypatch.setattr(database, "connections", {"default": Connection()})
+    assert database.keeps_long_integers("default") is keeps
+
+
+def test_a_result_has_a_length() -> None:
+    longest = "x" * (RESULT_LENGTH - 2)
+    assert stored_result(longest) == longest
+    with pytest.raises(Unstorable, match="the result has more than 1,000,000 characters as JSON"):
+        stored_result(longest + "x")
+
+
+@pytest.mark.parametrize("value", [None, True, 1, 1.5, "a", (1, [2, (3,)]), {"a": (1,)}, 2**64, []], ids=repr)
+def test_what_comes_back_as_it_was_or_as_a_list(value: Any) -> None:
+    assert comes_back(value)
+
+
+@pytest.mark.parametrize(
+    "value", [b"a", range(3), {1: 2}, {"a": b"b"}, float("nan"), object, deque([1]), range(10**30)], ids=repr
+)
+def test_what_does_not(value: Any) -> None:
+    assert not comes_back(value)
+
+
+def test_nor_does_what_holds_itself() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    assert not comes_back(circle)
