@@ -158,13 +158,16 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The gates by name, with ``now`` and ``started_recently``: sooner than ``min_interval`` ago."""
         recently = _whether(_recently(min_interval))
         facts = {"now": DBNow(), "started_recently": recently}
-        # Nobody who asks for a lock needs the mean, and one that cannot be read must not stop them.
-        found = self.annotate(**facts).defer("mean_duration").in_bulk(names)
+        found = self.annotate(**facts).without_mean().in_bulk(names)
         return {name: _in_utc(status) for name, status in found.items()}
 
     def scheduled(self) -> dict[str, JobStatus]:
         """The gates of jobs that have a schedule by name, with ``now``."""
-        return self.exclude(schedule="").surveyed()
+        return self.exclude(schedule="").without_mean().surveyed()
+
+    def without_mean(self) -> JobStatusQuerySet:
+        """Not even reading the mean durations: nobody needs them for a run, and one that cannot be read stops none."""
+        return self.defer("mean_duration")
 
     def surveyed(self) -> dict[str, JobStatus]:
         """The gates by name, with ``now``."""
