@@ -27,6 +27,8 @@ from django_singlejob.exceptions import UnsafeTransaction
 
 # How long a statement waits for a row before the whole transaction is tried again (PostgreSQL; SQLite: its `timeout`).
 LOCK_TIMEOUT = timedelta(seconds=2)
+# If a statement has a limit of its own, it waits for a row no longer than this part of it.
+_PART_OF_A_STATEMENT = 3 / 4
 # A process that is stopped in the middle of a short transaction holds up the others no longer than this.
 IDLE_TIMEOUT = timedelta(seconds=10)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -121,6 +123,9 @@ def durable(
     turns = nullcontext() if lock_timeout is None else in_turn(alias)
     with turns, transaction.atomic(using=alias, durable=True):
         if is_outermost:
+            if lock_timeout and statement_timeout:
+                # By it, and not by the other, a wait for somebody ends: only then it is certain what became of it.
+                lock_timeout = min(lock_timeout, statement_timeout * _PART_OF_A_STATEMENT)
             with _closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout, statement_timeout):
                 yield
         else:
@@ -197,8 +202,12 @@ def _limit(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> None:
     # SET LOCAL, never SET: a session's setting leaks through a connection pooler to somebody else.
     settings = {"synchronous_commit": "on"}
     settings |= {name: f"{_milliseconds(limit)}ms" for name, limit in limits.items() if limit is not None}
+    statements = [f"SET LOCAL {name} = '{value}'" for name, value in settings.items()]
+    if limits.get("statement_timeout"):
+        # What is deferred is done by the COMMIT, which knows no time-out and does not say which statement it was.
+        statements.append("SET CONSTRAINTS ALL IMMEDIATE")
     with connection.cursor() as cursor:
-        cursor.execute("; ".join(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()))
+        cursor.execute("; ".join(statements))
 
 
 def _milliseconds(duration: timedelta) -> int:
