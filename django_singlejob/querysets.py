@@ -286,7 +286,15 @@ class JobRunQuerySet(QuerySet["JobRun"]):
 
     def start(self, facts: Mapping[str, Any]) -> int:
         """Record that an attempt begins, now unless the facts say when. Returns the row's key."""
-        return self.create(**{"started_at": DBNow(), "status": "running", **facts}).pk
+        # Not create(): a receiver of its signals that swallows a database error would have the grant, which is in the
+        # same transaction, rolled back by a COMMIT that says nothing.
+        (run,) = self.bulk_create([self.model(**{"started_at": DBNow(), "status": "running", **facts})])
+        # MySQL does not tell the keys of several rows.
+        return run.pk or self.key_of(run.token) or 0
+
+    def key_of(self, token: UUID) -> int | None:
+        """The key of the attempt's row; ``None``: it has none."""
+        return self.filter(token=token).values_list("pk", flat=True).first()
 
     def finish(self, token: UUID | str, result: Mapping[str, Any]) -> bool:
         """Record how an attempt ended, now unless the result says when. ``False``: it has ended, as abandoned, or has
