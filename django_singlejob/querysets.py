@@ -261,11 +261,11 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def keeping(self) -> dict[str, dict[str, Any]]:
         """The ends that are kept, by the name of their job."""
         rows = self.filter(unrecorded__isnull=False).values_list("name", "unrecorded")
-        return {name: end for name, end in rows if end}
+        return {name: end for name, end in rows if isinstance(end, dict)}  # or somebody edited it
 
-    def recorded(self, token: str) -> bool:
-        """The end of the run with this token need not be kept any more. ``False``: it was not."""
-        return self.filter(unrecorded__token=token).update(unrecorded=None) == 1
+    def recorded(self, end: object) -> bool:
+        """This end need not be kept any more. ``False``: it was not, or another one is by now."""
+        return self.filter(unrecorded=end).update(unrecorded=None) == 1
 
     def shut(self, name: str) -> None:
         """Take the gate from whoever has it: no write of the former holder finds its token any more."""

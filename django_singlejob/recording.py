@@ -55,6 +55,7 @@ class Writer:
 
     def __init__(self, patience: timedelta | None) -> None:
         self.patience = patience
+        self._later: list[Callable[[], object]] = []
 
     @property
     def is_off(self) -> bool:
@@ -67,11 +68,16 @@ class Writer:
         try:
             with limited(database.alias(), self.patience):
                 return statement()
-        except Exception as error:  # also what a receiver of the model's signals raises
+        except Exception as error:
             raise HistoryFailed from error
 
+    def after_commit(self, act: Callable[[], object]) -> None:
+        """To be done once the transaction is committed, and over."""
+        transaction.on_commit(partial(self._later.append, act), using=database.alias())
 
-_OFF = Writer(None)
+    def is_committed(self) -> None:
+        for act in self._later:
+            act()
 
 
 def with_history(decide: Callable[[Writer], T], lease: timedelta | None = None) -> T:
@@ -79,21 +85,21 @@ def with_history(decide: Callable[[Writer], T], lease: timedelta | None = None) 
 
     ``lease``: that of the holder who waits for it.
     """
-    if _is_away():
-        return decide(_OFF)
+    history = Writer(None if _is_away() else _patience(lease))
     try:
-        return decide(Writer(_patience(lease)))
+        decided = decide(history)
     except HistoryFailed as failed:
-        problem = failed.__cause__
-    except Error as error:
-        # The history may also be what the COMMIT refuses, as a deferred constraint does.
-        if database.is_transient(error) or database.is_connection_lost(error):
-            raise
-        problem = error
-    logger.info("The history is left out, since it could not be written: %s", problem)
+        _leave_out(failed.__cause__)
+        history = Writer(None)
+        decided = decide(history)
+    history.is_committed()
+    return decided
+
+
+def _leave_out(problem: BaseException | None) -> None:
+    logger.info("The history is left out, since it could not be written: %s", printable(str(problem), PROBLEM_LENGTH))
     if problem and database.is_connection_lost(problem):
         database.drop(database.alias())
-    return decide(_OFF)
 
 
 def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
@@ -195,26 +201,47 @@ def end_for(lock: "JobLock", result: Mapping[str, Any], writer: Writer) -> None:
         result = {**result, "finished_at": lock.now}
         # What it keeps already is the end of an earlier run: then this one has no row.
         gates().filter(name=lock.job_name).keep(_kept(lock.token, result))
-        sentence, problem = "The end of a run of %r is not in the history yet (%s): %s", "it could not be written"
-    elif writer.write(lambda: runs().finish(lock.token, result) or runs().filter(token=lock.token).exists()):
+        writer.after_commit(partial(_end_late_for, lock, result))
+    elif not writer.write(partial(_finish_or_find, lock, result)):
+        writer.after_commit(partial(_tell_missing, lock, result))
+
+
+def _finish_or_find(lock: "JobLock", result: Mapping[str, Any]) -> bool:
+    """``False``: the run has no row."""
+    return runs().finish(lock.token, result) or runs().key_of(lock.token) is not None
+
+
+def _end_late_for(lock: "JobLock", result: Mapping[str, Any]) -> None:
+    try:
+        is_recorded = alone(partial(_finish_or_find, lock, result), lock.lease)
+    except HistoryFailed as failed:
+        _tell("The end of a run of %r is not in the history yet (%s): %s", failed, {**_facts(lock), **result})
         return
-    else:
-        sentence, problem = "A run of %r is missing from the history (%s): %s", "it could not be written when it began"
-    facts: dict[str, Any] = {"job_name": lock.job_name, "token": lock.token, "slot": lock.slot, "attempt": lock.attempt}
-    who = {"hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at}
-    transaction.on_commit(partial(_tell, sentence, problem, {**facts, **who, **result}), using=database.alias())
+    _at_gate(lock.job_name, methodcaller("recorded", _kept(lock.token, result)))
+    if not is_recorded:
+        _tell_missing(lock, result)
+
+
+def _tell_missing(lock: "JobLock", result: Mapping[str, Any]) -> None:
+    problem = "it could not be written when it began"
+    _tell("A run of %r is missing from the history (%s): %s", problem, {**_facts(lock), **result})
+
+
+def _facts(lock: "JobLock") -> dict[str, Any]:
+    facts = {"job_name": lock.job_name, "token": lock.token, "slot": lock.slot, "attempt": lock.attempt}
+    return {**facts, "hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at}
 
 
 def _tell(sentence: str, problem: object, facts: Mapping[str, Any]) -> None:
     logger.error(sentence, facts["job_name"], problem, json.dumps(facts, cls=DjangoJSONEncoder))
 
 
-def catch_up(kept: Mapping[str, Mapping[str, Any]]) -> None:
+def catch_up(kept: Mapping[str, object]) -> None:
     """Record the ends that gates keep, by the name of the gate. Raises ``HistoryFailed``."""
     for name, end in kept.items():
         alone(partial(_record, end))
         # It is no harm if that is left to the job's next run.
-        _at_gate(name, methodcaller("recorded", end["token"]))
+        _at_gate(name, methodcaller("recorded", end))
 
 
 def _at_gate(name: str, change: "Callable[[JobStatusQuerySet], object]") -> None:
