@@ -481,4 +481,6 @@ class Attempt:
         if sight.gate.token != self.token or not locks().renew(lock.name, self.token, self.terms.lease, sent_at):
             return _Again.RACED
         grant = self._granted(sight, asked_at=asked_at, attempt=lock.attempt, slot=lock.slot)
+        if self._entry:
+            self._entry.adopt(lock.acquired_at)
         return Lease(replace(grant, fence=sight.gate.fence))

@@ -154,11 +154,26 @@ class Entry:
         """Insert it after the grant, if that left it out."""
         self.facts["started_at"] = started_at
         if self.pk is None:
-            with suppress(HistoryFailed):
-                self.pk = alone(self._insert, self._lease)
+            self._begin_late()
+
+    def adopt(self, started_at: datetime) -> None:
+        """The grant was carried out though its answer was lost: find its row, or insert it, if that left it out."""
+        self.facts["started_at"] = started_at
+        # It may be that of another attempt than the last.
+        self._begin_late()
+
+    def _begin_late(self) -> None:
+        with suppress(HistoryFailed):
+            self.pk = alone(self._found_or_inserted, self._lease)
+            if self._former is not None:
+                # A later end must find room.
+                _at_gate(self.facts["job_name"], methodcaller("recorded", self._former))
+
+    def _found_or_inserted(self) -> int:
+        return runs().key_of(self._token) or self._insert()
 
     def _insert(self) -> int:
-        if self._former:
+        if self._former is not None:
             _record(self._former)
         return runs().start(self.facts)
 
@@ -183,7 +198,7 @@ class Entry:
                 _tell("The end of a run of %r is not in the history yet (%s): %s", failed, {**self.facts, **result})
 
     def _insert_or_finish(self, result: Mapping[str, Any]) -> int:
-        pk = self.pk or self._insert()
+        pk = self.pk or self._found_or_inserted()
         runs().finish(self._token, result)
         return pk
 
