@@ -305,8 +305,9 @@ class JobRunQuerySet(QuerySet["JobRun"]):
         """End every attempt whose lock is gone, as after a DELETE by hand. Returns how many."""
         # In this order: what begins between the reads is not among the first, what ends is kept by its gate or changed.
         tokens = dict(self.running().values_list("pk", "token"))
-        held = {*locks().values_list("token", flat=True), *(UUID(end["token"]) for end in gates().keeping().values())}
-        orphans = [pk for pk, token in tokens.items() if token not in held]
+        held = {str(token) for token in locks().values_list("token", flat=True)}
+        kept = {str(end.get("token")) for end in gates().keeping().values()}
+        orphans = [pk for pk, token in tokens.items() if str(token) not in held | kept]
         ended = {"status": "abandoned", "finished_at": DBNow(), "error": error}
         return self.running().filter(pk__in=orphans).update(**ended)
 

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error, transaction
@@ -279,12 +280,13 @@ def _kept(token: object, result: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _record(kept: Mapping[str, Any]) -> None:
-    result = dict(kept)
-    token = result.pop("token")
-    for name, parse in _PARSERS.items():
-        if text := result.get(name):
-            result[name] = parse(text)
+def _record(kept: object) -> None:
+    try:
+        token, result = _read(kept)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What somebody edited must not keep the history of everything else away.
+        logger.error("A gate keeps the end of a run which cannot be read (%r): %s", error, printable(str(kept), 2000))
+        return
     by = this_process()
     remark = (
         f"The history could not be written when it ended; {by.hostname}, pid {by.pid}, "
@@ -295,8 +297,17 @@ def _record(kept: Mapping[str, Any]) -> None:
         logger.info("The end of the run with the token %s is in the history now.", token)
 
 
+def _read(kept: Any) -> tuple[UUID, dict[str, Any]]:
+    """The token and the result; only what this release of the code knows."""
+    token = UUID(kept["token"])
+    result = {name: parse(kept[name]) for name, parse in _PARSERS.items() if kept.get(name) is not None}
+    return token, {"status": runs().model.Status(kept["status"]), **result}
+
+
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "finished_at": parse_datetime,
     "duration": parse_duration,
     "acquire_duration": parse_duration,
+    "error": str,
+    "traceback": str,
 }

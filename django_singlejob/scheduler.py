@@ -239,7 +239,7 @@ def keep_up() -> None:
     one_offs().abandon_orphans("Its lock was deleted by hand.")
     statuses = gates().scheduled()
     with suppress(HistoryFailed):
-        catch_up({name: status.unrecorded for name, status in statuses.items() if status.unrecorded})
+        catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
     for status in statuses.values():
         if registry.is_known(status.name) and registry.get(status.name).schedule is None:
             _despite_others(status, partial(leave, status))
