@@ -283,6 +283,7 @@ class Lease:
         if self.is_inherited:
             return False
         if self._is_over:
+            database.leave_no_transaction(database.alias())
             self._record_late(ending)
             return not self._is_lost
         is_kept = self._to_the_end(lambda: with_history(partial(self._give_back, ending), self.grant.duration))
