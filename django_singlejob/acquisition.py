@@ -430,7 +430,7 @@ class Attempt:
     def _begin(
         self, own: "JobStatusQuerySet", changes: Mapping[str, Any], *, sight: _Sight, start: _Start, history: Writer
     ) -> bool:
-        if sight.own.unrecorded and not history.is_off:
+        if sight.own.unrecorded is not None and not history.is_off:
             changes = {**changes, "unrecorded": None}  # the entry of this run brings it into the history
         if self._dead(sight) or sight.own.last_status == "abandoned":
             changes = {**changes, "last_status": ""}
@@ -481,4 +481,6 @@ class Attempt:
         if sight.gate.token != self.token or not locks().renew(lock.name, self.token, self.terms.lease, sent_at):
             return _Again.RACED
         grant = self._granted(sight, asked_at=asked_at, attempt=lock.attempt, slot=lock.slot)
+        if self._entry:
+            self._entry.adopt(lock.acquired_at)
         return Lease(replace(grant, fence=sight.gate.fence))

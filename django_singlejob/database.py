@@ -28,6 +28,8 @@ from django_singlejob.exceptions import UnsafeTransaction
 
 # How long a statement waits for a row before the whole transaction is tried again (PostgreSQL; SQLite: its `timeout`).
 LOCK_TIMEOUT = timedelta(seconds=2)
+# If a statement has a limit of its own, it waits for a row no longer than this part of it.
+_PART_OF_A_STATEMENT = 3 / 4
 # A process that is stopped in the middle of a short transaction holds up the others no longer than this.
 IDLE_TIMEOUT = timedelta(seconds=10)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -120,8 +122,7 @@ def durable(
 ) -> Iterator[None]:
     """A transaction of its own, which is on the disk once it is committed, and holds up nobody for ever.
 
-    ``statement_timeout``: how long a statement may take on PostgreSQL; ``cutoff.limited`` says it for the others. It is
-    longer than ``lock_timeout``, so that whoever waits for a row is told that.
+    ``statement_timeout``: how long a statement may take on PostgreSQL; ``cutoff.limited`` says it for the others.
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
@@ -129,6 +130,9 @@ def durable(
     turns = nullcontext() if lock_timeout is None else in_turn(alias)
     with turns, transaction.atomic(using=alias, durable=True):
         if is_outermost:
+            if lock_timeout and statement_timeout:
+                # By it, and not by the other, a wait for somebody ends: only then it is certain what became of it.
+                lock_timeout = min(lock_timeout, statement_timeout * _PART_OF_A_STATEMENT)
             with _closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout, statement_timeout):
                 yield
         else:
@@ -159,8 +163,8 @@ def _limited(
         _limit(
             connection,
             idle_in_transaction_session_timeout=idle_timeout,
-            lock_timeout=min(filter(None, [lock_timeout, statement_timeout]), default=None),
-            statement_timeout=statement_timeout and statement_timeout * 1.5,
+            lock_timeout=lock_timeout,
+            statement_timeout=statement_timeout,
         )
     return nullcontext()
 
@@ -205,8 +209,12 @@ def _limit(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> None:
     # SET LOCAL, never SET: a session's setting leaks through a connection pooler to somebody else.
     settings = {"synchronous_commit": "on"}
     settings |= {name: f"{_milliseconds(limit)}ms" for name, limit in limits.items() if limit is not None}
+    statements = [f"SET LOCAL {name} = '{value}'" for name, value in settings.items()]
+    if limits.get("statement_timeout"):
+        # What is deferred is done by the COMMIT, which knows no time-out and does not say which statement it was.
+        statements.append("SET CONSTRAINTS ALL IMMEDIATE")
     with connection.cursor() as cursor:
-        cursor.execute("; ".join(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()))
+        cursor.execute("; ".join(statements))
 
 
 def _milliseconds(duration: timedelta) -> int:

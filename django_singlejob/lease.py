@@ -283,6 +283,7 @@ class Lease:
         if self.is_inherited:
             return False
         if self._is_over:
+            database.leave_no_transaction(database.alias())
             self._record_late(ending)
             return not self._is_lost
         is_kept = self._to_the_end(lambda: with_history(partial(self._give_back, ending), self.grant.duration))
@@ -352,15 +353,23 @@ class Lease:
         """Whether a COMMIT was carried out whose answer was lost.
 
         While the lease lasts nobody else takes the lock: if it is gone, we gave it back, unless somebody cleared it by
-        force. The history knows that.
+        force. Then the gate has no token until somebody else passes; after that the job's gate or the history knows.
         """
-        status = self._recorded_status()
+        token = gates().filter(name=self.name).values_list("token", flat=True).first()
+        if token == self.token:
+            return True
+        status = self._kept_status() or self._recorded_status()
         if ending and status == ending.status:
             return True
-        is_ours = gates().passed(self.name, self.token).exists()
-        return is_ours or not (self.lost or status == "abandoned")
+        return token is not None and not (self.lost or status == "abandoned")
+
+    def _kept_status(self) -> str | None:
+        kept = gates().keeping().get(self.grant.own_name, {})
+        return kept.get("status") if kept.get("token") == str(self.token) else None
 
     def _recorded_status(self) -> str | None:
+        if self.grant.entry is None:
+            return None
         try:
             return alone(lambda: runs().filter(token=self.token).values_list("status", flat=True).first())
         except HistoryFailed:

@@ -158,13 +158,16 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The gates by name, with ``now`` and ``started_recently``: sooner than ``min_interval`` ago."""
         recently = _whether(_recently(min_interval))
         facts = {"now": DBNow(), "started_recently": recently}
-        # Nobody who asks for a lock needs the mean, and one that cannot be read must not stop them.
-        found = self.annotate(**facts).defer("mean_duration").in_bulk(names)
+        found = self.annotate(**facts).without_mean().in_bulk(names)
         return {name: _in_utc(status) for name, status in found.items()}
 
     def scheduled(self) -> dict[str, JobStatus]:
         """The gates of jobs that have a schedule by name, with ``now``."""
-        return self.exclude(schedule="").surveyed()
+        return self.exclude(schedule="").without_mean().surveyed()
+
+    def without_mean(self) -> JobStatusQuerySet:
+        """Not even reading the mean durations: nobody needs them for a run, and one that cannot be read stops none."""
+        return self.defer("mean_duration")
 
     def surveyed(self) -> dict[str, JobStatus]:
         """The gates by name, with ``now``."""
@@ -258,11 +261,11 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def keeping(self) -> dict[str, dict[str, Any]]:
         """The ends that are kept, by the name of their job."""
         rows = self.filter(unrecorded__isnull=False).values_list("name", "unrecorded")
-        return {name: end for name, end in rows if end}
+        return {name: end for name, end in rows if isinstance(end, dict)}  # or somebody edited it
 
-    def recorded(self, token: str) -> bool:
-        """The end of the run with this token need not be kept any more. ``False``: it was not."""
-        return self.filter(unrecorded__token=token).update(unrecorded=None) == 1
+    def recorded(self, end: object) -> bool:
+        """This end need not be kept any more. ``False``: it was not, or another one is by now."""
+        return self.filter(unrecorded=end).update(unrecorded=None) == 1
 
     def shut(self, name: str) -> None:
         """Take the gate from whoever has it: no write of the former holder finds its token any more."""
@@ -283,7 +286,15 @@ class JobRunQuerySet(QuerySet["JobRun"]):
 
     def start(self, facts: Mapping[str, Any]) -> int:
         """Record that an attempt begins, now unless the facts say when. Returns the row's key."""
-        return self.create(**{"started_at": DBNow(), "status": "running", **facts}).pk
+        # Not create(): a receiver of its signals that swallows a database error would have the grant, which is in the
+        # same transaction, rolled back by a COMMIT that says nothing.
+        (run,) = self.bulk_create([self.model(**{"started_at": DBNow(), "status": "running", **facts})])
+        # MySQL does not tell the keys of several rows.
+        return run.pk or self.key_of(run.token) or 0
+
+    def key_of(self, token: UUID) -> int | None:
+        """The key of the attempt's row; ``None``: it has none."""
+        return self.filter(token=token).values_list("pk", flat=True).first()
 
     def finish(self, token: UUID | str, result: Mapping[str, Any]) -> bool:
         """Record how an attempt ended, now unless the result says when. ``False``: it has ended, as abandoned, or has
@@ -294,8 +305,9 @@ class JobRunQuerySet(QuerySet["JobRun"]):
         """End every attempt whose lock is gone, as after a DELETE by hand. Returns how many."""
         # In this order: what begins between the reads is not among the first, what ends is kept by its gate or changed.
         tokens = dict(self.running().values_list("pk", "token"))
-        held = {*locks().values_list("token", flat=True), *(UUID(end["token"]) for end in gates().keeping().values())}
-        orphans = [pk for pk, token in tokens.items() if token not in held]
+        held = {str(token) for token in locks().values_list("token", flat=True)}
+        kept = {str(end.get("token")) for end in gates().keeping().values()}
+        orphans = [pk for pk, token in tokens.items() if str(token) not in held | kept]
         ended = {"status": "abandoned", "finished_at": DBNow(), "error": error}
         return self.running().filter(pk__in=orphans).update(**ended)
 

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error, transaction
@@ -55,6 +56,7 @@ class Writer:
 
     def __init__(self, patience: timedelta | None) -> None:
         self.patience = patience
+        self._later: list[Callable[[], object]] = []
 
     @property
     def is_off(self) -> bool:
@@ -67,11 +69,16 @@ class Writer:
         try:
             with limited(database.alias(), self.patience):
                 return statement()
-        except Exception as error:  # also what a receiver of the model's signals raises
+        except Exception as error:
             raise HistoryFailed from error
 
+    def after_commit(self, act: Callable[[], object]) -> None:
+        """To be done once the transaction is committed, and over."""
+        transaction.on_commit(partial(self._later.append, act), using=database.alias())
 
-_OFF = Writer(None)
+    def is_committed(self) -> None:
+        for act in self._later:
+            act()
 
 
 def with_history(decide: Callable[[Writer], T], lease: timedelta | None = None) -> T:
@@ -79,21 +86,21 @@ def with_history(decide: Callable[[Writer], T], lease: timedelta | None = None) 
 
     ``lease``: that of the holder who waits for it.
     """
-    if _is_away():
-        return decide(_OFF)
+    history = Writer(None if _is_away() else _patience(lease))
     try:
-        return decide(Writer(_patience(lease)))
+        decided = decide(history)
     except HistoryFailed as failed:
-        problem = failed.__cause__
-    except Error as error:
-        # The history may also be what the COMMIT refuses, as a deferred constraint does.
-        if database.is_transient(error) or database.is_connection_lost(error):
-            raise
-        problem = error
-    logger.info("The history is left out, since it could not be written: %s", problem)
+        _leave_out(failed.__cause__)
+        history = Writer(None)
+        decided = decide(history)
+    history.is_committed()
+    return decided
+
+
+def _leave_out(problem: BaseException | None) -> None:
+    logger.info("The history is left out, since it could not be written: %s", printable(str(problem), PROBLEM_LENGTH))
     if problem and database.is_connection_lost(problem):
         database.drop(database.alias())
-    return decide(_OFF)
 
 
 def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
@@ -148,11 +155,26 @@ class Entry:
         """Insert it after the grant, if that left it out."""
         self.facts["started_at"] = started_at
         if self.pk is None:
-            with suppress(HistoryFailed):
-                self.pk = alone(self._insert, self._lease)
+            self._begin_late()
+
+    def adopt(self, started_at: datetime) -> None:
+        """The grant was carried out though its answer was lost: find its row, or insert it, if that left it out."""
+        self.facts["started_at"] = started_at
+        # It may be that of another attempt than the last.
+        self._begin_late()
+
+    def _begin_late(self) -> None:
+        with suppress(HistoryFailed):
+            self.pk = alone(self._found_or_inserted, self._lease)
+            if self._former is not None:
+                # A later end must find room.
+                _at_gate(self.facts["job_name"], methodcaller("recorded", self._former))
+
+    def _found_or_inserted(self) -> int:
+        return runs().key_of(self._token) or self._insert()
 
     def _insert(self) -> int:
-        if self._former:
+        if self._former is not None:
             _record(self._former)
         return runs().start(self.facts)
 
@@ -177,7 +199,7 @@ class Entry:
                 _tell("The end of a run of %r is not in the history yet (%s): %s", failed, {**self.facts, **result})
 
     def _insert_or_finish(self, result: Mapping[str, Any]) -> int:
-        pk = self.pk or self._insert()
+        pk = self.pk or self._found_or_inserted()
         runs().finish(self._token, result)
         return pk
 
@@ -195,26 +217,46 @@ def end_for(lock: "JobLock", result: Mapping[str, Any], writer: Writer) -> None:
         result = {**result, "finished_at": lock.now}
         # What it keeps already is the end of an earlier run: then this one has no row.
         gates().filter(name=lock.job_name).keep(_kept(lock.token, result))
-        sentence, problem = "The end of a run of %r is not in the history yet (%s): %s", "it could not be written"
-    elif writer.write(lambda: runs().finish(lock.token, result) or runs().filter(token=lock.token).exists()):
+        writer.after_commit(partial(_end_late_for, lock, result))
+    elif not writer.write(partial(_finish_or_find, lock, result)):
+        writer.after_commit(partial(_tell_missing, lock, result))
+
+
+def _finish_or_find(lock: "JobLock", result: Mapping[str, Any]) -> bool:
+    """``False``: the run has no row."""
+    return runs().finish(lock.token, result) or runs().key_of(lock.token) is not None
+
+
+def _end_late_for(lock: "JobLock", result: Mapping[str, Any]) -> None:
+    try:
+        is_recorded = alone(partial(_finish_or_find, lock, result), lock.lease)
+    except HistoryFailed as failed:
+        _tell("The end of a run of %r is not in the history yet (%s): %s", failed, {**_facts(lock), **result})
         return
-    else:
-        sentence, problem = "A run of %r is missing from the history (%s): %s", "it has no row there"
-    facts: dict[str, Any] = {"job_name": lock.job_name, "token": lock.token, "slot": lock.slot, "attempt": lock.attempt}
-    who = {"hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at}
-    transaction.on_commit(partial(_tell, sentence, problem, {**facts, **who, **result}), using=database.alias())
+    _at_gate(lock.job_name, methodcaller("recorded", _kept(lock.token, result)))
+    if not is_recorded:
+        _tell_missing(lock, result)
+
+
+def _tell_missing(lock: "JobLock", result: Mapping[str, Any]) -> None:
+    _tell("A run of %r is missing from the history (%s): %s", "it has no row there", {**_facts(lock), **result})
+
+
+def _facts(lock: "JobLock") -> dict[str, Any]:
+    facts = {"job_name": lock.job_name, "token": lock.token, "slot": lock.slot, "attempt": lock.attempt}
+    return {**facts, "hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at}
 
 
 def _tell(sentence: str, problem: object, facts: Mapping[str, Any]) -> None:
     logger.error(sentence, facts["job_name"], problem, json.dumps(facts, cls=DjangoJSONEncoder))
 
 
-def catch_up(kept: Mapping[str, Mapping[str, Any]]) -> None:
+def catch_up(kept: Mapping[str, object]) -> None:
     """Record the ends that gates keep, by the name of the gate. Raises ``HistoryFailed``."""
     for name, end in kept.items():
         alone(partial(_record, end))
         # It is no harm if that is left to the job's next run.
-        _at_gate(name, methodcaller("recorded", end["token"]))
+        _at_gate(name, methodcaller("recorded", end))
 
 
 def _at_gate(name: str, change: "Callable[[JobStatusQuerySet], object]") -> None:
@@ -237,12 +279,13 @@ def _kept(token: object, result: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _record(kept: Mapping[str, Any]) -> None:
-    result = dict(kept)
-    token = result.pop("token")
-    for name, parse in _PARSERS.items():
-        if text := result.get(name):
-            result[name] = parse(text)
+def _record(kept: object) -> None:
+    try:
+        token, result = _read(kept)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What somebody edited must not keep the history of everything else away.
+        logger.error("A gate keeps the end of a run which cannot be read (%r): %s", error, printable(str(kept), 2000))
+        return
     by = this_process()
     remark = (
         f"The history could not be written when it ended; {by.hostname}, pid {by.pid}, "
@@ -253,8 +296,17 @@ def _record(kept: Mapping[str, Any]) -> None:
         logger.info("The end of the run with the token %s is in the history now.", token)
 
 
+def _read(kept: Any) -> tuple[UUID, dict[str, Any]]:
+    """The token and the result; only what this release of the code knows."""
+    token = UUID(kept["token"])
+    result = {name: parse(kept[name]) for name, parse in _PARSERS.items() if kept.get(name) is not None}
+    return token, {"status": runs().model.Status(kept["status"]), **result}
+
+
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "finished_at": parse_datetime,
     "duration": parse_duration,
     "acquire_duration": parse_duration,
+    "error": str,
+    "traceback": str,
 }

@@ -240,7 +240,7 @@ def keep_up() -> None:
     one_offs().abandon_orphans("Its lock was deleted by hand.")
     statuses = gates().scheduled()
     with suppress(HistoryFailed):
-        catch_up({name: status.unrecorded for name, status in statuses.items() if status.unrecorded})
+        catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
     for status in statuses.values():
         if registry.is_known(status.name) and registry.get(status.name).schedule is None:
             _despite_others(status, partial(leave, status))
@@ -270,7 +270,7 @@ def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | Non
     """The jobs, or those of ``names``, with a slot that is due, or is to be run again since its holder died; the oldest
     slot first. Not those of ``busy`` names or locks: of a job whose lock was renamed, the former one may be watched."""
     due = gates().due() if names is None else gates().due().filter(name__in=names)
-    statuses = {name: status for name, status in due.surveyed().items() if registry.is_known(name)}
+    statuses = {name: status for name, status in due.without_mean().surveyed().items() if registry.is_known(name)}
     jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
     return [job for job in jobs if busy.isdisjoint({job.name, job.lock})]
 

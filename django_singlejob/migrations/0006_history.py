@@ -7,6 +7,12 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        # First, since it takes a while where the history is long: no lease and no gate is locked meanwhile.
+        migrations.AlterField(
+            model_name="jobrun",
+            name="token",
+            field=models.UUIDField(help_text="That of its lock.", unique=True, verbose_name="token"),
+        ),
         migrations.RemoveField(
             model_name="joblock",
             name="run",
@@ -20,10 +26,5 @@ class Migration(migrations.Migration):
                 null=True,
                 verbose_name="unrecorded end",
             ),
-        ),
-        migrations.AlterField(
-            model_name="jobrun",
-            name="token",
-            field=models.UUIDField(help_text="That of its lock.", unique=True, verbose_name="token"),
         ),
     ]

@@ -1,0 +1,386 @@
+"""The history beside a second fault: a receiver, a lost answer, an edit by hand, a gate that is taken, a COMMIT."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from django.db import Error, OperationalError, connection, transaction
+from django.db.models.signals import post_save
+
+from django_singlejob import acquisition, current_run, job_lock, recording, registry, singleton_job
+from django_singlejob.acquisition import Attempt
+from django_singlejob.clearing import clear
+from django_singlejob.clock import DBNow
+from django_singlejob.endings import Ending
+from django_singlejob.lease import Lease
+from django_singlejob.models import JobRun
+from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.scheduler import keep_up
+from tests.broken_history import History, history
+from tests.contract.acts import MINUTE, SECOND, expire, gate, is_free, last_run, lock, start_run, take, ticked
+from tests.contract.test_record import LEASE, UNREADABLE, come_back, end_in, told
+from tests.databases import APPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures import Elsewhere
+
+__all__ = ["history", "told"]
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.usefixtures("fresh_process", "breakable_connection"),
+]
+
+
+# --- receivers
+
+
+@pytest.fixture
+def receive() -> Iterator[Any]:
+    receivers = []
+
+    def connect(receiver: Any) -> None:
+        receivers.append(receiver)
+        post_save.connect(receiver, sender=JobRun)
+
+    yield connect
+    for receiver in receivers:
+        post_save.disconnect(receiver, sender=JobRun)
+
+
+def swallow_orm(**_: Any) -> None:
+    with suppress(Error):
+        JobRun.objects.create()  # not even a name
+
+
+def swallow_raw(**_: Any) -> None:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT no_such_column FROM django_singlejob_jobrun")
+    except Error:
+        pass
+
+
+def raise_after_commit(**_: Any) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    transaction.on_commit(fail)
+
+
+def nest(**_: Any) -> None:
+    with transaction.atomic():
+        runs().exists()
+
+
+@pytest.mark.parametrize("receiver", [swallow_orm, swallow_raw, raise_after_commit, nest])
+def test_a_receiver_cannot_undo_or_fail_a_grant(receive: Any, receiver: Any) -> None:
+    receive(receiver)
+    held = []
+
+    @singleton_job
+    def nightly() -> str:
+        held.append(not is_free())
+        return "done"
+
+    assert nightly() == "done"
+    assert held == [True]
+    assert is_free()
+    assert last_run().status == "successful"
+
+
+# --- a lost answer
+
+
+def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
+    """The COMMIT of the grant goes on in the server after its answer was lost; the next attempt comes too early."""
+    grant_once = Attempt._grant_once
+    answers = iter(["lost", "raced"])
+
+    def flaky(self: Any, sight: Any, start: Any, writer: Any) -> Any:
+        answer = next(answers, None)
+        if answer == "lost":
+            grant_once(self, sight, start, writer)
+            monkeypatch.setattr(type(locks()), "seen", lambda rows, name: None)
+            raise OperationalError("the answer is lost")
+        if answer == "raced":
+            monkeypatch.undo()
+        return grant_once(self, sight, start, writer)
+
+    monkeypatch.setattr(Attempt, "_grant_once", flaky)
+    job = singleton_job("nightly")(lambda: "done")
+    outcome = job.run()
+    assert outcome.value == "done"
+    assert [run.status for run in runs().all()] == ["successful"]
+    assert outcome.run_id == last_run().pk
+    assert not told()
+
+
+def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
+    """The history was away, and the answer to the COMMIT of the grant was lost."""
+    grant_once = Attempt._grant_once
+    answers = iter(["lost"])
+
+    def flaky(self: Any, sight: Any, start: Any, writer: Any) -> Any:
+        if next(answers, None):
+            grant_once(self, sight, start, recording.Writer(None))
+            raise OperationalError("the answer is lost")
+        return grant_once(self, sight, start, writer)
+
+    monkeypatch.setattr(Attempt, "_grant_once", flaky)
+    inside = []
+
+    @singleton_job
+    def nightly() -> str:
+        inside.append(runs().count())
+        time.sleep(0.2)
+        return "done"
+
+    assert nightly() == "done"
+    run = last_run()
+    assert run.started_at <= run.finished_at - timedelta(seconds=0.2)  # type: ignore[operator]
+    assert inside == [1]
+    assert not told()
+
+
+# --- what somebody edited
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "a word",
+        ["a", "list"],
+        {"status": "failed"},
+        {"token": "no uuid", "status": "failed"},
+        {"token": str(UUID(int=5)), "status": "failed", "from_a_newer_release": 1},
+        {"token": str(UUID(int=5)), "status": "failed", "duration": "x", "finished_at": "2026-13-45T00:00:00"},
+        {"token": None},
+    ],
+    ids=str,
+)
+def test_a_kept_end_that_cannot_be_read_keeps_nothing_away(kept: Any) -> None:
+    gates().remember("nightly")
+    gates().filter(name="nightly").update(unrecorded=kept, schedule="0 0 1 1 *", next_slot=DBNow() + 300 * MINUTE)
+    runs().abandon_orphans("It is gone.")
+    singleton_job("nightly")(lambda: "done").run()
+    assert last_run().status == "successful"
+    assert recording._away_until == float("-inf")
+    assert gate().unrecorded is None
+
+
+def test_nor_if_somebody_tidies_up() -> None:
+    gates().remember("nightly")
+    gates().filter(name="nightly").update(
+        unrecorded={"token": "x", "status": "failed"}, schedule="0 0 1 1 *", next_slot=DBNow() + 300 * MINUTE
+    )
+    keep_up()
+    assert recording._away_until == float("-inf")
+
+
+def test_a_mean_that_cannot_be_read_stops_no_worker() -> None:
+    job = singleton_job("nightly", schedule="* * * * *")(lambda: "done")
+    job()
+    gates().update(schedule="* * * * *", time_zone="UTC", next_slot=DBNow() - MINUTE)
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE django_singlejob_jobstatus SET mean_duration = {UNREADABLE[connection.vendor]}")
+    keep_up()
+    reports = ticked()
+    assert [report.error for report in reports] == [None]
+
+
+# --- a gate that is taken
+
+
+@pytest.mark.on_database("postgresql")
+def test_a_clear_that_waits_for_the_jobs_own_gate_is_put_off(elsewhere: Elsewhere) -> None:
+    """On MySQL it waits for longer, and is put off as well."""
+    start_run("nightly", name="shared")
+    expire("shared")
+    with job_lock("nightly") as lease, lease.atomic():
+        assert elsewhere(lambda: clear(lock("shared"))).result() is False
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_many_clears_wait_for_it_once(history: History) -> None:
+    for number in range(4):
+        start_run(f"job{number}")
+        expire(f"job{number}")
+    with history.broken("locked"):
+        begun_at = time.monotonic()
+        for number in range(4):
+            assert clear(lock(f"job{number}"))
+        assert time.monotonic() - begun_at < 5
+
+
+# --- flapping
+
+
+def test_there_is_room_for_the_end_of_a_run_that_was_begun_late(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the transaction of the grant could not write; and then the job releases itself."""
+    end_in(history, "full")  # the gate keeps the first end
+    registry._jobs.clear()
+    with_history = recording.with_history
+    trap = history.broken("full")
+
+    def away_then_back(decide: Any, lease: Any = None) -> Any:
+        monkeypatch.setattr(recording, "_away_until", float("inf"))
+        try:
+            return with_history(decide, lease)
+        finally:
+            monkeypatch.setattr(recording, "_away_until", float("-inf"))
+
+    monkeypatch.setattr(acquisition, "with_history", away_then_back)
+
+    @singleton_job
+    def nightly() -> None:
+        run = current_run()
+        assert run is not None
+        assert run.lease.release()
+        trap.__enter__()
+
+    nightly()
+    trap.__exit__(None, None, None)
+    assert runs().abandon_orphans("It is gone.") == 0
+    come_back(monkeypatch)
+    gates().update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=DBNow() + 300 * MINUTE)
+    keep_up()
+    assert [run.status for run in runs().order_by("pk")] == ["failed", "successful"]
+
+
+def test_an_end_that_a_takeover_left_out_is_not_overwritten(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the takeover's transaction cannot write; its run is begun late, and its end cannot be written."""
+    start_run()
+    expire()
+    finish = recording.runs().finish.__func__  # type: ignore[attr-defined]
+    answers = iter([Error("a deadlock")])
+
+    def fails_once(rows: Any, *args: Any) -> bool:
+        for error in answers:
+            raise error
+        is_changed: bool = finish(rows, *args)
+        return is_changed
+
+    monkeypatch.setattr(type(runs()), "finish", fails_once)
+    trap = history.broken("full")
+
+    @singleton_job
+    def nightly() -> str:
+        trap.__enter__()
+        return "done"
+
+    assert nightly() == "done"
+    trap.__exit__(None, None, None)
+    come_back(monkeypatch)
+    gates().update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=DBNow() + 300 * MINUTE)
+    keep_up()
+    assert [run.status for run in runs().order_by("pk")] == ["abandoned", "successful"]
+
+
+# --- at the COMMIT
+
+
+AT_THE_COMMIT = {
+    "slow": "PERFORM pg_sleep(60);",
+    "busy": "RAISE EXCEPTION 'busy' USING ERRCODE = 'lock_not_available';",
+    "full": "RAISE EXCEPTION 'full' USING ERRCODE = 'disk_full';",
+}
+
+
+@pytest.mark.on_database("postgresql")
+@pytest.mark.parametrize("body", AT_THE_COMMIT.values(), ids=AT_THE_COMMIT)
+def test_what_is_deferred_holds_up_no_commit(history: History, body: str) -> None:
+    deferred = {"kind": "CONSTRAINT TRIGGER", "when": "AFTER", "how": "DEFERRABLE INITIALLY DEFERRED"}
+    with history._triggered(postgresql=body, **deferred):
+        begun_at = time.monotonic()
+        assert singleton_job("nightly", lease=LEASE)(lambda: "done")() == "done"
+        assert time.monotonic() - begun_at < 10
+    assert is_free()
+
+
+# --- a release in doubt: the answer to its COMMIT is lost
+
+
+@pytest.mark.parametrize("is_a_run", [True, False])
+def test_a_lock_that_was_cleared_by_force_was_not_given_back(
+    history: History, monkeypatch: pytest.MonkeyPatch, *, is_a_run: bool
+) -> None:
+    """The COMMIT was not carried out, and the history cannot tell."""
+    lease = start_run() if is_a_run else take()
+
+    def clear_it() -> None:
+        monkeypatch.setattr(recording, "_away_until", float("inf"))
+        assert clear(lock(), force=True)
+
+    lose_answer(monkeypatch, carried_out=False, then=clear_it)
+    assert not lease.finish(END if is_a_run else None)
+
+
+def test_nor_if_somebody_has_it_by_now(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = start_run()
+
+    def clear_and_begin() -> None:
+        monkeypatch.setattr(recording, "_away_until", float("inf"))
+        assert clear(lock(), force=True)
+        start_run()
+
+    lose_answer(monkeypatch, carried_out=False, then=clear_and_begin)
+    assert not lease.finish(END)
+
+
+@pytest.mark.parametrize("is_a_run", [True, False])
+def test_what_was_given_back_was_given_back_whoever_has_it_by_now(
+    monkeypatch: pytest.MonkeyPatch, *, is_a_run: bool
+) -> None:
+    lease = start_run() if is_a_run else take()
+
+    def begin_the_next() -> None:
+        monkeypatch.setattr(recording, "_away_until", float("inf"))
+        start_run()
+
+    lose_answer(monkeypatch, carried_out=True, then=begin_the_next)
+    assert lease.finish(END if is_a_run else None)
+
+
+END = Ending(status="successful", duration=SECOND)
+
+
+def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any) -> None:
+    give_back = Lease._give_back
+    first = iter([True])
+
+    def lost(lease: Any, ending: Any, writer: Any) -> bool:
+        if not next(first, False):
+            return give_back(lease, ending, writer)
+        if carried_out:
+            give_back(lease, ending, writer)
+        lease._is_in_doubt = True
+        then()
+        raise OperationalError("the answer is lost")
+
+    monkeypatch.setattr(Lease, "_give_back", lost)
+
+
+def test_an_end_is_recorded_whatever_transaction_the_job_left_open() -> None:
+    @singleton_job
+    def nightly() -> None:
+        run = current_run()
+        assert run is not None
+        assert run.lease.release()
+        transaction.set_autocommit(False)
+
+    nightly()
+    transaction.set_autocommit(True)
+    connection.close()
+    assert last_run().status == "successful"
+    assert recording._away_until == float("-inf")
