@@ -6,8 +6,10 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -88,6 +90,14 @@ class Command(BaseCommand):
             help="The exit status when it was skipped (default: 0).",
         )
 
+        parser.add_argument(
+            "-o",
+            "--close",
+            action="store_true",
+            help="For a command that starts a daemon: the lock ends with the command itself (default: with the last "
+            "process that it started).",
+        )
+
     def handle(self, **given: Any) -> None:
         # A forked child that leaves the job comes by here too; it has nothing to report.
         self._pid = os.getpid()
@@ -97,13 +107,24 @@ class Command(BaseCommand):
                 self._list()
                 return
             with deferred_signals(is_last=self._is_last) as signals:
-                child = Child(given["child"], signals) if given["child"] else None
+                child = self._child(given, signals)
                 job = _with_options(_job(given, child), given)
                 status = self._run(job, child, given, signals)
         except (SingleJobError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=EX_USAGE) from error
         if status:
             sys.exit(status)
+
+    def _child(self, given: dict[str, Any], signals: Signals) -> Child | None:
+        if not given["child"]:
+            return None
+        return Child(given["child"], signals, partial(self._tell, given), is_alone=given["close"])
+
+    def _tell(self, given: dict[str, Any], message: str) -> None:
+        # That nobody listens is no reason to end the command: standard error may be closed, or there may be none.
+        with suppress(OSError, ValueError, AttributeError):
+            if given["verbosity"] > 0:
+                self.stderr.write(f"{given['name']}: {message}")
 
     def _list(self) -> None:
         for job in registry.all_jobs():
@@ -163,6 +184,8 @@ class _ParserWithChild(CommandParser):
             self.error("Name a job, or a lock and a command: JOB, or LOCK -- COMMAND [ARG ...], or --list.")
         if child and parsed.arguments:
             self.error("--args is for jobs; a shell command has its arguments behind --.")
+        if parsed.close and not child:
+            self.error("--close is for shell commands: LOCK --close -- COMMAND [ARG ...]")
         parsed.child = child
         return parsed
 
@@ -193,7 +216,10 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
-    return registry.Job(name=given["name"], func=child) if child else registry.get(given["name"])
+    name = given["name"]
+    if child is None:
+        return registry.get(name)
+    return registry.Job(name=name, func=child)
 
 
 def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:
