@@ -81,6 +81,7 @@ def calls() -> list[object]:
         (["nightly", "--"], "There is no command behind --"),
         (["--", "true"], "Name a job, or a lock and a command"),
         (["nightly", "--args", "[1]", "--", "true"], "--args is for jobs"),
+        (["nightly", "--", "true"], "'nightly' is a registered job"),
         (["nightly", "--close"], "--close is for shell commands"),
         (["nightly", "--args", "{"], "'{' is no JSON"),
         (["nightly", "--args", "5"], "'5' is neither a JSON list nor an object"),
@@ -407,6 +408,14 @@ def test_a_command_is_run_under_the_lock() -> None:
     assert told("backup", "--", sys.executable, "-c", "pass").startswith("backup: ran in ")
     assert (last_run("backup").status, last_run("backup").trigger) == ("successful", "command")
     assert is_free("backup")
+
+
+def test_the_lock_may_be_a_jobs_but_not_its_name(calls: list[object]) -> None:
+    assert "ran in" in told("sales", "--", "true")
+    with pytest.raises(CommandError, match=r"Give the command's lock a name that no job has.*lock=") as refusal:
+        told("nightly", "--", "false")
+    assert refusal.value.returncode == 2
+    assert not gates().filter(name="nightly").exists()
 
 
 LEAVES_A_PROCESS = "(sleep 1.5; touch {}) & exit 0"

@@ -89,7 +89,6 @@ class Command(BaseCommand):
             metavar="CODE",
             help="The exit status when it was skipped (default: 0).",
         )
-
         parser.add_argument(
             "-o",
             "--close",
@@ -219,6 +218,13 @@ def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
     name = given["name"]
     if child is None:
         return registry.get(name)
+    if registry.is_known(name):
+        raise CommandError(
+            f"{name!r} is a registered job, and a shell command's success would hide the job's failures. Give the "
+            "command's lock a name that no job has. To share a lock with the job, name it there too: "
+            "@singleton_job(lock=...).",
+            returncode=EX_USAGE,
+        )
     return registry.Job(name=name, func=child)
 
 
