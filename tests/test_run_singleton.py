@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import subprocess
 import sys
+import threading
+import time
 from datetime import timedelta
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_singlejob import acquisition, current_run, registry, singleton_job
+from django_singlejob import LeaseLost, acquisition, current_run, registry, singleton_job
 from django_singlejob.clock import utc_now
+from django_singlejob.interrupt import Window
 from django_singlejob.querysets import gates
 from django_singlejob.scheduler import keep_up
 from tests.contract.acts import (
@@ -73,6 +81,8 @@ def calls() -> list[object]:
         (["nightly", "--"], "There is no command behind --"),
         (["--", "true"], "Name a job, or a lock and a command"),
         (["nightly", "--args", "[1]", "--", "true"], "--args is for jobs"),
+        (["nightly", "--", "true"], "'nightly' is a registered job"),
+        (["nightly", "--close"], "--close is for shell commands"),
         (["nightly", "--args", "{"], "'{' is no JSON"),
         (["nightly", "--args", "5"], "'5' is neither a JSON list nor an object"),
         (["nightly", "--args", "null"], "'null' is neither a JSON list nor an object"),
@@ -435,6 +445,92 @@ def test_a_command_is_run_under_the_lock() -> None:
     assert told("backup", "--", sys.executable, "-c", "pass").startswith("backup: ran in ")
     assert (last_run("backup").status, last_run("backup").trigger) == ("successful", "command")
     assert is_free("backup")
+
+
+def test_the_lock_may_be_a_jobs_but_not_its_name(calls: list[object]) -> None:
+    assert "ran in" in told("sales", "--", "true")
+    with pytest.raises(CommandError, match=r"Give the command's lock a name that no job has.*lock=") as refusal:
+        told("nightly", "--", "false")
+    assert refusal.value.returncode == 2
+    assert not gates().filter(name="nightly").exists()
+
+
+LEAVES_A_PROCESS = "(sleep 1.5; touch {}) & exit 0"
+
+
+def test_what_it_leaves_behind_is_waited_for_and_told_to_standard_error(tmp_path: Path) -> None:
+    output, errors, ended = StringIO(), StringIO(), tmp_path / "ended"
+    command = ["sh", "-c", LEAVES_A_PROCESS.format(ended)]
+    call_command("run_singleton", "backup", "--", *command, stdout=output, stderr=errors, no_color=True)
+    assert ended.exists()
+    assert errors.getvalue() == (
+        "backup: The command has ended, but processes that it started are still running: the lock is held until they "
+        "end (see --close).\n"
+    )
+    assert output.getvalue().startswith("backup: ran in ")
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("I/O operation on closed file"), None])
+def test_a_terminal_that_is_gone_ends_nothing(tmp_path: Path, error: Exception | None) -> None:
+    class Gone(StringIO):
+        def write(self, text: str) -> int:
+            assert error
+            raise error
+
+    ended = tmp_path / "ended"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stderr", Gone() if error else None)
+        call_command("run_singleton", "backup", "--", "sh", "-c", LEAVES_A_PROCESS.format(ended), stdout=StringIO())
+    assert ended.exists()
+    assert last_run("backup").status == "successful"
+
+
+def test_a_loss_that_is_noticed_while_it_is_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    class Started(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self.pid)
+            # As the keeper of the lease does, and the main thread has time to notice.
+            threading.Thread(target=windows[-1].fire, args=[LeaseLost]).start()
+            time.sleep(0.2)
+
+    windows: list[Window] = []
+    monkeypatch.setattr(Window, "open", remembering(windows, Window.open))
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    with pytest.raises(SystemExit) as ended:
+        told("backup", "--lease", "6", "--", "sleep", "60")
+    assert ended.value.code == 75
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
+
+
+def remembering(windows: list[Window], opens: Callable[[Window], None]) -> Callable[[Window], None]:
+    def opens_and_remembers(window: Window) -> None:
+        windows.append(window)
+        opens(window)
+
+    return opens_and_remembers
+
+
+def test_descriptors_that_cannot_be_had_are_told_and_none_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = descriptors()
+    monkeypatch.setattr(fcntl, "fcntl", too_many_files)
+    with pytest.raises(SystemExit) as ended:
+        told("backup", "--", "true")
+    assert ended.value.code == 126
+    monkeypatch.undo()
+    told("backup", "--min-interval", "0", "--", "true")
+    assert descriptors() == before
+
+
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/dev/fd").iterdir()}
+
+
+def too_many_files(*arguments: object) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_what_is_behind_the_dashes_is_the_commands_own() -> None:

@@ -1,20 +1,36 @@
-"""A shell command that runs under a lock: signals are forwarded to it, and it does not outlive the lease."""
+"""A shell command that runs under a lock, with all that it starts: signals are forwarded to it, and it does not outlive
+the lock."""
 
 import logging
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Sequence
 
+from django_singlejob.clock import local_now
 from django_singlejob.exceptions import JobInterrupted, SingleJobError
-from django_singlejob.interrupt import Signals
+from django_singlejob.interrupt import Signals, Window
+from django_singlejob.management.descendants import Group, Pipe
 from django_singlejob.runner import current_run
 
 logger = logging.getLogger("django_singlejob")
 
 # What a shell says of these.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
+
+# Seconds between two looks: while there is no hurry, and during the grace.
+TICK, SHORT_TICK = 1.0, 0.05
+
+LEFT_BEHIND = (
+    "The command has ended, but processes that it started are still running: the lock is held until they end (see "
+    "--close)."
+)
+OUT_OF_REACH = (
+    "Processes that the command started are still running and cannot be killed from here: the lock is held until they "
+    "end."
+)
+UNLOCKED = "Processes that the command started are still running, without the lock."
 
 
 def _grace() -> float:
@@ -33,49 +49,122 @@ class ChildFailed(SingleJobError):
 
 
 class Child:
-    """The command, to be called once under the lock. ``status``: how it ended, as a shell would say it."""
+    """The command, to be called once under the lock. ``status``: how it ended, as a shell would say it.
 
-    def __init__(self, command: Sequence[str], signals: Signals) -> None:
+    ``tell``: called with what its user should know while it runs. ``is_alone``: the lock is the command's own, and what
+    it leaves behind runs without.
+    """
+
+    def __init__(
+        self, command: Sequence[str], signals: Signals, tell: Callable[[str], None], *, is_alone: bool = False
+    ) -> None:
         self._command = list(command)
         self._signals = signals
+        self._tell = tell
+        self._is_alone = is_alone
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Pipe | None = None
+        self._group: Group | None = None
         # What came while it was being started. It must get each signal once: a second one may mean "at once" to it.
         self._unsent: int | None = None
+        self._told_at = float("-inf")
         # In a group of its own its children get the signals too; at a terminal the group must stay the terminal's.
         self._has_group = not os.isatty(0)
+        self._is_cut_short = False
         self.status = 0
 
     def __call__(self) -> None:
         self._signals.forward = self._forward
         try:
-            self._process = self._start()
-            if self._unsent:
-                self._send(self._unsent)
-            self.status = self._wait(self._process)
+            # A loss that is noticed meanwhile waits: only what is known can be ended.
+            with Window():
+                process = self._start()
+            self._wait(process)
         except BaseException:
             # Whatever ends this run, the lock is given back behind it: the command must not go on.
             self._end()
             raise
         finally:
             self._signals.forward = None
-        if self.status and self._signals.received:
+            if self._pipe:
+                self._pipe.close()
+        if self._signals.received and (self.status or self._is_cut_short):
             raise JobInterrupted(self._signals.received)
         if self.status:
             raise ChildFailed(f"The command ended with status {self.status}.", self.status)
 
     def _start(self) -> "subprocess.Popen[bytes]":
+        process = self._popen()
+        self._group = Group(process.pid) if self._has_group else None
+        self._process = process
+        if self._unsent:
+            self._send(self._unsent)
+        return process
+
+    def _popen(self) -> "subprocess.Popen[bytes]":
         try:
-            return subprocess.Popen(self._command, process_group=0 if self._has_group else None)
+            self._pipe = None if self._is_alone else Pipe()
+            return subprocess.Popen(
+                self._command,
+                process_group=0 if self._has_group else None,
+                pass_fds=[self._pipe.write] if self._pipe else [],
+            )
         except FileNotFoundError as error:
             raise ChildFailed(f"The command was not found: {error}", NOT_FOUND) from error
         except OSError as error:
             raise ChildFailed(f"The command cannot be executed: {error}", NOT_EXECUTABLE) from error
+        finally:
+            if self._pipe:
+                self._pipe.let_go()
 
-    def _wait(self, process: "subprocess.Popen[bytes]") -> int:
+    def _wait(self, process: "subprocess.Popen[bytes]") -> None:
+        """Until the command has ended, and with it all that holds the lock."""
         code = process.wait()
-        return 128 - code if code < 0 else code
+        self.status = 128 - code if code < 0 else code
+        if self._pipe:
+            self._outlast(self._pipe)
+
+    def _outlast(self, pipe: Pipe) -> None:
+        """Wait for what the command left behind: without limit, until a signal comes. Then it has the grace, and is
+        killed, unless it cannot be: it holds the lock all the same."""
+        was_told = bool(self._signals.received)
+        if not was_told:
+            self._linger(pipe, LEFT_BEHIND, until_told=True)
+        if self._signals.received:
+            is_over = self._is_over_within_grace()
+            self._is_cut_short = not (was_told and is_over)
+            self._send(signal.SIGKILL)
+            self._linger(pipe, OUT_OF_REACH)
+
+    def _linger(self, pipe: Pipe, message: str, *, until_told: bool = False) -> None:
+        is_said = False
+        while not pipe.is_at_end(TICK):
+            if until_told and self._signals.received:
+                return
+            if not is_said:
+                self._tell(message)
+                is_said = True
+            if self._group:
+                self._group.is_empty()  # from then on it gets no signals
+
+    def _is_over_within_grace(self) -> bool:
+        began_at, grace = local_now(), _grace()
+        while not self._is_over():
+            is_hurried = self._signals.is_repeated and self._told_at > began_at
+            if is_hurried or local_now() >= began_at + grace:
+                return False
+            time.sleep(SHORT_TICK)
+        return True
+
+    def _is_over(self) -> bool:
+        """Whether the command has ended, and so have all that hold its lock: also those of its group that have closed
+        the pipe."""
+        if self._process and self._process.poll() is None:
+            return False
+        return self._pipe is None or (self._pipe.is_at_end() and (self._group is None or self._group.is_empty()))
 
     def _forward(self, signum: int) -> None:
+        self._told_at = local_now()
         if self._process is None:
             self._unsent = signum
             return
@@ -87,8 +176,8 @@ class Child:
         if self._process is None:
             return
         try:
-            if self._has_group:
-                os.killpg(self._process.pid, signum)
+            if self._group:
+                self._group.send(signum)
             else:
                 self._process.send_signal(signum)
         except ProcessLookupError:
@@ -100,7 +189,8 @@ class Child:
         if self._process is None:
             return
         self._send(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_grace())
+        self._is_over_within_grace()
         self._send(signal.SIGKILL)
         self._process.wait()
+        if self._pipe and not self._pipe.is_at_end(TICK):
+            self._tell(UNLOCKED)

@@ -41,6 +41,8 @@ def shell(spawn: Spawn, script: str, *options: str) -> Child:
         (["nightly", "--", "sh", "-c", "exit 7"], 7, "status 7"),
         (["nightly", "--", "sh", "-c", "kill -9 $$"], 137, "status 137"),
         (["nightly", "--", "no-such-program"], 127, "not found"),
+        (["tick", "--", "true"], 2, "'tick' is a registered job"),
+        (["tick", "-o"], 2, "--close is for shell commands"),
         (["nightly", "--"], 2, "There is no command behind --"),
         (["tik"], 2, "Did you mean 'tick'?"),
         (["Nightly", "--", "true"], 2, "'Nightly' is no name"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from functools import partial
@@ -18,7 +19,7 @@ import pytest
 from django_singlejob.models import JobLock, OneOffJob
 from tests.app.jobs import LEASE
 from tests.databases import APPS
-from tests.processes.witness import eventually
+from tests.processes.witness import eventually, is_alive
 from tests.processes.workers import SETTINGS, one_off, worker
 
 if TYPE_CHECKING:
@@ -102,6 +103,38 @@ def test_signals_in_quick_succession_are_one(spawn: Spawn, pause: float) -> None
                 time.sleep(pause * random.random())
         assert [child.finish(PROMPTLY) for child in children] == [143] * count
         assert not JobLock.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "statuses"),
+    [("sh -c '{rest}'; exit 7", {7, 143}), ("sh -c '{rest}' & exit 7", {7, 143}), ("sh -c '{rest}' & wait", {0, 143})],
+)
+def test_a_command_that_is_told_to_end_at_any_moment_leaves_nothing_behind(
+    spawn: Spawn, script: str, statuses: set[int]
+) -> None:
+    # The command begins, or ends, while the signal is on its way.
+    script = "echo pid $$; " + script.format(rest="echo pid $$; sleep 0.$(shuf -i 0-9 -n 1)")
+    for count in batches():
+        children = [
+            spawn.command("run_singleton", f"command-{number}", "--now", "--", "sh", "-c", script)
+            for number in range(count)
+        ]
+        for child in children:
+            eventually(partial(handles_signals_or_is_over, child), PROMPTLY)
+        time.sleep(random.uniform(0, 0.5))
+        for child in children:
+            for _ in range(random.randint(1, 2)):
+                if child.poll() is None:
+                    child.terminate()
+        # When all is done the signal does what it does to any process.
+        assert {child.finish(PROMPTLY) for child in children} <= statuses | {-signal.SIGTERM}
+        assert not JobLock.objects.exists()
+        pids = [int(pid) for child in children for pid in re.findall(r"pid (\d+)", child.output)]
+        assert not any(map(is_alive, pids))
+
+
+def handles_signals_or_is_over(child: Child) -> bool:
+    return child.poll() is not None or handles_signals(child)
 
 
 ALARMS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from django_singlejob.models import JobLock, JobRun, JobStatus
@@ -32,3 +33,11 @@ def is_over(job: str, *statuses: str) -> bool:
     status = JobStatus.objects.get(name=job)
     recorded = (status.run_count, status.last_status) == (len(statuses), statuses[-1])
     return recorded and ends(job) == list(statuses) and not JobLock.objects.filter(name=job).exists()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process; one that is dead and not buried is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

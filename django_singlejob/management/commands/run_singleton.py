@@ -6,8 +6,10 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -87,12 +89,21 @@ class Command(CallableCommand):
             metavar="CODE",
             help="The exit status when it was skipped (default: 0).",
         )
+        parser.add_argument(
+            "-o",
+            "--close",
+            action="store_true",
+            help="For a command that starts a daemon: the lock ends with the command itself (default: with the last "
+            "process that it started).",
+        )
 
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
         if not given["name"] and not given["list"]:
             parser.error("Name a job, or a lock and a command: JOB, or LOCK -- COMMAND [ARG ...], or --list.")
         if given["child"] and given["arguments"] is not None:
             parser.error("--args is for jobs; a shell command has its arguments behind --.")
+        if given["close"] and not given["child"]:
+            parser.error("--close is for shell commands: LOCK --close -- COMMAND [ARG ...]")
 
     def handle(self, **given: Any) -> None:
         # A forked child that leaves the job comes by here too; it has nothing to report.
@@ -103,7 +114,7 @@ class Command(CallableCommand):
                 self._list()
                 return
             with deferred_signals(is_last=self._is_last) as signals:
-                child = Child(given["child"], signals) if given["child"] else None
+                child = self._child(given, signals)
                 job = _with_options(_job(given, child), given)
                 _check_arguments(job, given)
                 status = self._run(job, child, given, signals)
@@ -111,6 +122,17 @@ class Command(CallableCommand):
             raise CommandError(str(error), returncode=EX_USAGE) from error
         if status:
             sys.exit(status)
+
+    def _child(self, given: dict[str, Any], signals: Signals) -> Child | None:
+        if not given["child"]:
+            return None
+        return Child(given["child"], signals, partial(self._tell, given), is_alone=given["close"])
+
+    def _tell(self, given: dict[str, Any], message: str) -> None:
+        # That nobody listens is no reason to end the command: standard error may be closed, or there may be none.
+        with suppress(OSError, ValueError, AttributeError):
+            if given["verbosity"] > 0:
+                self.stderr.write(f"{given['name']}: {message}")
 
     def _list(self) -> None:
         for job in registry.all_jobs():
@@ -216,7 +238,17 @@ def _check_arguments(job: registry.Job, given: dict[str, Any]) -> None:
 
 
 def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
-    return registry.Job(name=given["name"], func=child) if child else registry.get(given["name"])
+    name = given["name"]
+    if child is None:
+        return registry.get(name)
+    if registry.is_known(name):
+        raise CommandError(
+            f"{name!r} is a registered job, and a shell command's success would hide the job's failures. Give the "
+            "command's lock a name that no job has. To share a lock with the job, name it there too: "
+            "@singleton_job(lock=...).",
+            returncode=EX_USAGE,
+        )
+    return registry.Job(name=name, func=child)
 
 
 def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:

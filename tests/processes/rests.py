@@ -1,0 +1,68 @@
+"""What a shell command leaves behind: processes that say who they are, and do not outlive their test.
+
+They are started with `sh $REST` and the like, and their output is their test's `Child`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tests.processes.witness import eventually, is_alive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.children import Child, Spawn
+
+SCRIPTS = {
+    # Goes on until `$GO` exists; SIGTERM is only said.
+    "REST": """
+        trap 'echo rest was told' TERM
+        echo rest is $$
+        touch "$GO.started"
+        until [ -e "$GO" ]; do sleep 0.05; done
+        echo rest has ended
+    """,
+    "ENDS_WHEN_TOLD": """
+        trap 'echo rest was told; exit' TERM
+        echo rest is $$
+        while :; do sleep 0.05; done
+    """,
+    "ENDS_SLOWLY": """
+        trap '' HUP
+        trap 'sleep 1; echo rest has ended; exit' TERM
+        echo rest is $$
+        while :; do sleep 0.05; done
+    """,
+}
+
+
+def write_scripts(folder: Path) -> dict[str, str]:
+    """The environment in which the scripts' names are their paths."""
+    for name, script in SCRIPTS.items():
+        (folder / name).write_text(script)
+    return {name: str(folder / name) for name in SCRIPTS}
+
+
+def pid(whose: str, child: Child) -> int:
+    """Of the "command", or of its "rest", as soon as it is said."""
+    child.wait_for(f"{whose} is ")
+    return eventually(lambda: pids(whose, child))[0]
+
+
+def pids(whose: str, child: Child) -> list[int]:
+    return [int(number) for number in re.findall(rf"{whose} is (\d+)\n", child.output)]
+
+
+def end(spawn: Spawn) -> None:
+    """Kill what its test has left: it is in groups of its own."""
+    for child in spawn.children:
+        child.kill_all()
+        for number in pids("(?:command|rest)", child):
+            if is_alive(number):
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
