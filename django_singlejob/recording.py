@@ -76,7 +76,8 @@ class Writer:
         """To be done once the transaction is committed, and over."""
         transaction.on_commit(partial(self._later.append, act), using=database.alias())
 
-    def is_committed(self) -> None:
+    def finish(self) -> None:
+        """Do what was to be done after the commit."""
         for act in self._later:
             act()
 
@@ -93,7 +94,7 @@ def with_history(decide: Callable[[Writer], T], lease: timedelta | None = None) 
         _leave_out(failed.__cause__)
         history = Writer(None)
         decided = decide(history)
-    history.is_committed()
+    history.finish()
     return decided
 
 
