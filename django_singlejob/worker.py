@@ -22,7 +22,7 @@ from django_singlejob.leftovers import release_and_exit
 from django_singlejob.parallel import Batches, Claimed, Performance
 from django_singlejob.querysets import gates, locks, runs
 from django_singlejob.queue import one_offs
-from django_singlejob.recording import catch_up
+from django_singlejob.recording import alone, catch_up
 from django_singlejob.registry import Job
 from django_singlejob.scheduler import (
     Report,
@@ -58,6 +58,7 @@ _RECALL_AFTER = 1.0
 
 def prune() -> str:
     """Delete the runs and one-offs that are older than the settings want. Whatever the gates keep is recorded first."""
+    alone(runs().exists)  # a thread that waits for a locked table runs no jobs
     catch_up(gates().keeping())
     age = timedelta(days=options().history_days)
     return f"{runs().surplus(age, options().history_keep).prune()} runs, {one_offs().surplus(age).prune()} one-offs"

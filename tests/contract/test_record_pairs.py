@@ -21,6 +21,7 @@ from django_singlejob.lease import Lease
 from django_singlejob.models import JobRun
 from django_singlejob.querysets import gates, locks, runs
 from django_singlejob.scheduler import keep_up
+from django_singlejob.worker import Plan, work
 from tests.broken_history import History, history
 from tests.contract.acts import MINUTE, SECOND, expire, gate, is_free, last_run, lock, start_run, take, ticked
 from tests.contract.test_record import LEASE, UNREADABLE, come_back, end_in, told
@@ -219,6 +220,15 @@ def test_many_clears_wait_for_it_once(history: History) -> None:
         for number in range(4):
             assert clear(lock(f"job{number}"))
         assert time.monotonic() - begun_at < 5
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_a_worker_that_prunes_waits_for_no_lock_on_it(history: History) -> None:
+    nightly = singleton_job("nightly")(lambda: "done")
+    nightly.enqueue()
+    with history.broken("locked"):
+        reports = list(work(Plan(threads=1, max_jobs=1)))
+    assert [report.error for report in reports] == [None]
 
 
 # --- flapping
