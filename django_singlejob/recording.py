@@ -21,7 +21,7 @@ from django.db import Error, transaction
 from django.utils.dateparse import parse_datetime, parse_duration
 
 from django_singlejob import database
-from django_singlejob.clock import in_words, local_now, utc_now
+from django_singlejob.clock import in_words, local_now, since, utc_now
 from django_singlejob.cutoff import limited
 from django_singlejob.holder import printable, this_process
 from django_singlejob.querysets import gates, runs
@@ -112,14 +112,16 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
     global _away_until  # noqa: PLW0603  (not every run is to wait for the same time-out)
     if _is_away():
         raise HistoryFailed("it could not be written a moment ago either")
-    patience = _patience(lease)
+    patience, begun_at = _patience(lease), local_now()
     try:
         with database.durable(database.alias(), statement_timeout=patience), limited(database.alias(), patience):
             return write()
     except Exception as error:
-        if database.is_connection_lost(error):
-            database.drop(database.alias())  # that says nothing of the history
-        else:
+        is_lost = database.is_connection_lost(error)
+        if is_lost:
+            database.drop(database.alias())
+        # A connection that was lost says nothing of the history, unless we cut it ourselves.
+        if not is_lost or since(begun_at) >= patience:
             _away_until = local_now() + AWAY_FOR
         raise HistoryFailed(printable(f"{type(error).__name__}: {error}", PROBLEM_LENGTH)) from error
 

@@ -252,6 +252,19 @@ def test_heartbeats_go_on_until_it_is_released(history: History, trouble: str, m
             assert nightly() == "done"
 
 
+@pytest.mark.on_database("mysql")
+def test_mysql_has_its_connection_cut(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no limit for a statement that writes, as MariaDB has; the server notices a little later."""
+    monkeypatch.setitem(connection.__dict__, "mysql_is_mariadb", False)
+    job = singleton_job("nightly", lease=3 * LEASE)(lambda: None)
+    with history.broken("locked"):
+        assert job.run().status == "successful"
+        begun_at = time.monotonic()
+        assert [job.run().status for _ in range(5)] == ["successful"] * 5
+        assert time.monotonic() - begun_at < 2
+    assert is_free()
+
+
 def test_a_run_that_is_begun_late_belongs_to_its_lock(
     history: History, monkeypatch: pytest.MonkeyPatch, told: Any
 ) -> None:
