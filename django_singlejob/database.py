@@ -284,6 +284,12 @@ def _is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
+def answers(alias: str) -> bool:
+    """Whether this thread's connection is of use still."""
+    connection = connections[alias]
+    return connection.connection is not None and connection.is_usable()
+
+
 def drop(alias: str) -> None:
     """Forget this thread's connection, whatever state it is in; the next statement opens a new one."""
     connection = connections[alias]

@@ -286,12 +286,17 @@ class Lease:
             database.leave_no_transaction(database.alias())
             self._record_late(ending)
             return not self._is_lost
-        is_kept = self._to_the_end(lambda: with_history(partial(self._give_back, ending), self.grant.duration))
+        is_kept = self._to_the_end(lambda: with_history(partial(self._give_back, ending), self._left()))
         self._is_lost = not is_kept
         self._is_over = True
         forget(self.token)
         self._record_late(ending)
         return is_kept
+
+    def _left(self) -> timedelta:
+        """How long the lease lasts still, without another heartbeat."""
+        seconds = self.deadline - local_now()
+        return min(self.grant.duration, timedelta(seconds=max(0.0, min(seconds, 1e9))))
 
     def _to_the_end(self, attempt: Callable[[], bool]) -> bool:
         try:

@@ -117,7 +117,7 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
         with database.durable(database.alias(), statement_timeout=patience), limited(database.alias(), patience):
             return write()
     except Exception as error:
-        is_lost = database.is_connection_lost(error)
+        is_lost = database.is_connection_lost(error) and not database.answers(database.alias())
         if is_lost:
             database.drop(database.alias())
         # A connection that was lost says nothing of the history, unless we cut it ourselves.

@@ -3,16 +3,10 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("django_singlejob", "0005_lock_sent_at"),
+        ("django_singlejob", "0006_run_token"),
     ]
 
     operations = [
-        # First, since it takes a while where the history is long: no lease and no gate is locked meanwhile.
-        migrations.AlterField(
-            model_name="jobrun",
-            name="token",
-            field=models.UUIDField(help_text="That of its lock.", unique=True, verbose_name="token"),
-        ),
         migrations.RemoveField(
             model_name="joblock",
             name="run",
