@@ -78,7 +78,8 @@ def keyword(action: Action) -> str:
     return min(action.option_strings).lstrip("-").replace("-", "_")
 
 
-FLAGS = [(command, action) for command, action in options() if action.nargs == 0]
+# --close is only for a shell command, which has no keyword.
+FLAGS = [(command, action) for command, action in options() if action.nargs == 0 and action.dest != "close"]
 OTHERS = [(command, action) for command, action in options() if action.nargs != 0]
 
 
@@ -132,6 +133,16 @@ def test_a_flag_is_up_or_down(given: list[dict[str, Any]], command: str, action:
     assert heeded(given, command, **{flag: None}) == heeded(given, command)
     with pytest.raises(CommandError, match=f"argument {'/'.join(action.option_strings)}: 'no' is not a boolean"):
         heeded(given, command, **{flag: "no"})
+
+
+@pytest.mark.parametrize("options", [{"close": True}, {"o": True}])
+def test_what_is_for_shell_commands_is_refused_without_one(
+    given: list[dict[str, Any]], options: dict[str, Any]
+) -> None:
+    with pytest.raises(CommandError, match="--close is for shell commands") as refused:
+        called("run_singleton", **options)
+    assert refused.value.returncode == 1
+    assert not given
 
 
 @pytest.mark.parametrize(
