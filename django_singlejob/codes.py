@@ -216,6 +216,9 @@ def of_sqlite(code: int) -> Meaning:
     return _SQLITE.get(code & 0xFF, Meaning.YOURS)
 
 
+# Of these, what says that a disk or a table is full: the connection may still be of use, but not for what is written.
+OUT_OF_ROOM: frozenset[str | int | None] = frozenset({"53100", 1021, 1114, 13})
+
 _POSTGRESQL = {code: meaning for meaning, names in POSTGRESQL.items() for code in names}
 _MYSQL = {code: meaning for meaning, names in MYSQL.items() for code in names}
 _SQLITE = {code: meaning for meaning, names in SQLITE.items() for code in names}

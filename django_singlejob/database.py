@@ -284,12 +284,6 @@ def _is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
-def answers(alias: str) -> bool:
-    """Whether this thread's connection is of use still."""
-    connection = connections[alias]
-    return connection.connection is not None and connection.is_usable()
-
-
 def drop(alias: str) -> None:
     """Forget this thread's connection, whatever state it is in; the next statement opens a new one."""
     connection = connections[alias]
@@ -326,6 +320,14 @@ def is_undone(error: BaseException) -> bool:
 def is_connection_lost(error: BaseException) -> bool:
     """The server went away, or is of no use for now, so it is not known whether the last statement was carried out."""
     return isinstance(error, InterfaceError) or (isinstance(error, DatabaseError) and _meaning(error) is Meaning.LOST)
+
+
+def is_out_of_room(error: BaseException) -> bool:
+    """The disk, or the table, is full."""
+    cause = error.__cause__ or error
+    said = {getattr(cause, name, None) for name in ("sqlstate", "pgcode", "sqlite_errorcode")}
+    number = cause.args[0] if isinstance(error, Error) and cause.args else None
+    return bool(codes.OUT_OF_ROOM & said) or number in codes.OUT_OF_ROOM
 
 
 def is_duplicate(error: BaseException) -> bool:

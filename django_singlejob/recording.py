@@ -117,11 +117,11 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
         with database.durable(database.alias(), statement_timeout=patience), limited(database.alias(), patience):
             return write()
     except Exception as error:
-        is_lost = database.is_connection_lost(error) and not database.answers(database.alias())
+        is_lost = database.is_connection_lost(error)
         if is_lost:
             database.drop(database.alias())
         # A connection that was lost says nothing of the history, unless we cut it ourselves.
-        if not is_lost or since(begun_at) >= patience:
+        if not is_lost or database.is_out_of_room(error) or since(begun_at) >= patience:
             _away_until = local_now() + AWAY_FOR
         raise HistoryFailed(printable(f"{type(error).__name__}: {error}", PROBLEM_LENGTH)) from error
 
