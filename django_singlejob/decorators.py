@@ -185,9 +185,12 @@ def _is_method(func: Any) -> bool:
 
 def _class_of(func: Callable[..., Any]) -> str:
     """The qualified name of the class in whose body the function is defined; empty: in none, or as a static method."""
-    if not inspect.isfunction(func):
+    if isinstance(func, staticmethod) or inspect.ismethod(func):
         return ""
-    place = func.__qualname__.rpartition(".")[0]
+    function = inspect.unwrap(func, stop=inspect.isfunction)  # functools.cache makes an object of one
+    if not inspect.isfunction(function):
+        return ""
+    place = function.__qualname__.rpartition(".")[0]
     return "" if place.endswith("<locals>") else place
 
 

@@ -206,3 +206,9 @@ def test_a_lease_of_nothing_is_refused() -> None:
     singleton_job("nightly")(len)
     with pytest.raises(CommandError, match="--lease must be longer than 0 seconds"):
         call_command("run_singleton", "nightly", lease=0)
+
+
+@pytest.mark.parametrize("value", ["loud", [1], 9])
+def test_so_it_is_with_an_option_of_all_commands(given: list[dict[str, Any]], value: object) -> None:
+    with pytest.raises(CommandError, match="argument -v/--verbosity: "):
+        heeded(given, "singleton_worker", verbosity=value)

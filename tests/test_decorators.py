@@ -218,6 +218,33 @@ def test_so_is_one_under_another_decorator() -> None:
             def work(self) -> None: ...
 
 
+def test_so_is_one_that_a_decorator_has_made_an_object() -> None:
+    with pytest.raises(SingleJobError, match=METHOD):
+
+        class Service:
+            @singleton_job
+            @functools.cache  # noqa: B019
+            def work(self, amount: int) -> None: ...
+
+
+@pytest.mark.django_db
+def test_a_method_of_an_object_and_a_cached_function_are_functions() -> None:
+    class Service:
+        def work(self, amount: int) -> int:
+            return amount
+
+    @singleton_job("cached")
+    @functools.cache
+    def cached(amount: int) -> int:
+        return amount
+
+    class Other:
+        bound = singleton_job("bound")(Service().work)
+        job = cached
+
+    assert (Other().bound(1), Other.bound(2), Other().job(3)) == (1, 2, 3)
+
+
 def test_a_class_method_is_refused_in_either_order() -> None:
     with pytest.raises(SingleJobError, match=METHOD):
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,15 @@ def test_what_is_written_into_it_is_no_end_and_blocks_nobody(pipe: Pipe) -> None
             chunks += 1
         assert chunks > 1
         assert process.wait() == 0
+
+
+def test_nor_does_it_block_a_command_that_nobody_looks_after_yet(pipe: Pipe) -> None:
+    script = f'exec "{sys.executable}" -c "import os; os.write({pipe.write}, bytes(1000000))"'
+    with start(pipe, script) as process:
+        try:
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
 
 
 def test_nothing_else_that_we_start_inherits_it(pipe: Pipe) -> None:

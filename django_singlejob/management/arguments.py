@@ -43,7 +43,10 @@ def _items(value: object) -> Iterable[object]:
 
 def _parsed(action: argparse.Action, value: object) -> Any:
     kind: Any = flag if action.nargs == 0 else action.type or text
-    parsed = kind(value)
+    try:
+        parsed = kind(value)
+    except (TypeError, ValueError) as error:  # of a type of Django's, as int
+        raise argparse.ArgumentTypeError(f"{value!r} cannot be understood: {error}.") from None
     if action.choices is not None and parsed not in action.choices:
         raise argparse.ArgumentTypeError(f"{value!r} is not one of {', '.join(map(repr, action.choices))}.")
     return parsed

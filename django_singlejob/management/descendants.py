@@ -27,6 +27,8 @@ class Pipe:
             raise
         finally:
             os.close(write)
+        # Whoever writes into it by mistake must not wait for a reader: nobody reads before the command has ended.
+        os.set_blocking(self.write, False)
 
     def let_go(self) -> None:
         """To be called once the command was started: from now on only its descendants hold the write end."""
@@ -36,7 +38,7 @@ class Pipe:
         """Whether all are gone. Returns as soon as they are, and after ``timeout`` seconds if they are not."""
         with selectors.PollSelector() as selector:
             selector.register(self._read, selectors.EVENT_READ)
-            # One that writes into it by mistake must not block.
+            # What was written into it by mistake is no end.
             return bool(selector.select(timeout)) and not os.read(self._read, CHUNK)
 
     def close(self) -> None:

@@ -112,6 +112,14 @@ def test_with_verbosity_0_nothing_is_said(spawn: Spawn, go: Path) -> None:
     assert "nightly:" not in child.output
 
 
+@pytest.mark.parametrize(("stream", "status"), [(1, 0), (2, 3)])
+def test_that_nobody_can_be_told_is_not_how_a_command_ended(spawn: Spawn, stream: int, status: int) -> None:
+    code = f"import os, sys; os.close({stream}); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    script = f"sh -c 'sleep 2' & exit {status}"
+    child = spawn("-c", code, "-m", "django", "run_singleton", "nightly", "--", "sh", "-c", script)
+    assert child.finish() == status
+
+
 @pytest.mark.parametrize(("options", "is_more"), [([], True), (["-o"], False)])
 def test_a_command_has_our_input_and_output_and_one_descriptor_more(
     spawn: Spawn, options: list[str], is_more: bool

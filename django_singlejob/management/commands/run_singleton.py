@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -126,13 +125,17 @@ class Command(CallableCommand):
     def _child(self, given: dict[str, Any], signals: Signals) -> Child | None:
         if not given["child"]:
             return None
-        return Child(given["child"], signals, partial(self._tell, given), is_alone=given["close"])
 
-    def _tell(self, given: dict[str, Any], message: str) -> None:
-        # That nobody listens is no reason to end the command: standard error may be closed, or there may be none.
+        def tell(message: str) -> None:
+            self._tell(given, f"{given['name']}: {message}")
+
+        return Child(given["child"], signals, tell, is_alone=given["close"])
+
+    def _tell(self, given: dict[str, Any], message: str, *, is_error: bool = True) -> None:
+        # That nobody listens ends no command, and is not how it ended: a stream may be closed, or there may be none.
         with suppress(OSError, ValueError, AttributeError):
             if given["verbosity"] > 0:
-                self.stderr.write(f"{given['name']}: {message}")
+                (self.stderr if is_error else self.stdout).write(message)
 
     def _list(self) -> None:
         for job in registry.all_jobs():
@@ -149,8 +152,7 @@ class Command(CallableCommand):
         status = 0
         for report in self._reports(job, given):
             result = self._result(report, child, given, signals)
-            if given["verbosity"] > 0:
-                (self.stderr if result.is_error else self.stdout).write(result.message)
+            self._tell(given, result.message, is_error=result.is_error)
             status = status or result.status
         return status
 
