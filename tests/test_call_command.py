@@ -95,6 +95,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def called(command: str, *words: str, **values: Any) -> None:
     words = ("nightly", *words) if command == "run_singleton" else words
+    if "-o" in words or values.get("close"):
+        words += ("--", "true")
     call_command(command, *words, stdout=StringIO(), stderr=StringIO(), no_color=True, **values)
 
 
