@@ -39,6 +39,8 @@ AWAY_FOR = 30.0
 # How long a statement of the history may take: so much, and no more than this part of the lease.
 PATIENCE = timedelta(seconds=2)
 PATIENT_PART = 3
+# If that is less than so much it is not tried with the rest: what decides has to get through in any case.
+LEAST_PATIENCE = timedelta(milliseconds=100)
 PROBLEM_LENGTH = 500
 
 _away_until = float("-inf")
@@ -85,9 +87,10 @@ class Writer:
 def with_history(decide: Callable[[Writer], T], lease: timedelta | None = None) -> T:
     """Carry out a transaction that writes to the history as well; without the history if that fails.
 
-    ``lease``: that of the holder who waits for it.
+    ``lease``: what is left of it to the holder who waits for this.
     """
-    history = Writer(None if _is_away() else _patience(lease))
+    patience = _patience(lease)
+    history = Writer(None if _is_away() or patience < LEAST_PATIENCE else patience)
     try:
         decided = decide(history)
     except HistoryFailed as failed:

@@ -381,6 +381,25 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any
     monkeypatch.setattr(Lease, "_give_back", lost)
 
 
+@pytest.mark.on_database("postgresql")
+def test_a_release_has_its_time_however_little_of_the_lease_is_left() -> None:
+    """Its holder was stopped, and nobody has taken the lock over yet. What limits the history limits nothing else."""
+    lease = start_run()
+    lease._proven_at -= 60 * MINUTE.total_seconds()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END $$; "
+            "CREATE TRIGGER dawdle BEFORE UPDATE ON django_singlejob_jobstatus "
+            "FOR EACH ROW EXECUTE FUNCTION dawdle()"
+        )
+        try:
+            assert lease.finish(Ending(status="successful", duration=MINUTE))
+        finally:
+            cursor.execute("DROP TRIGGER dawdle ON django_singlejob_jobstatus; DROP FUNCTION dawdle")
+    assert last_run().status == "successful"
+
+
 def test_an_end_is_recorded_whatever_transaction_the_job_left_open() -> None:
     @singleton_job
     def nightly() -> None:
