@@ -78,8 +78,7 @@ def keyword(action: Action) -> str:
     return min(action.option_strings).lstrip("-").replace("-", "_")
 
 
-# --close is only for a shell command, which has no keyword.
-FLAGS = [(command, action) for command, action in options() if action.nargs == 0 and action.dest != "close"]
+FLAGS = [(command, action) for command, action in options() if action.nargs == 0]
 OTHERS = [(command, action) for command, action in options() if action.nargs != 0]
 
 
@@ -139,7 +138,7 @@ def test_a_flag_is_up_or_down(given: list[dict[str, Any]], command: str, action:
 
 def test_what_is_for_shell_commands_is_refused_without_one(given: list[dict[str, Any]]) -> None:
     with pytest.raises(CommandError, match="--close is for shell commands"):
-        called("run_singleton", close=True)
+        call_command("run_singleton", "nightly", close=True)
     assert not given
 
 
