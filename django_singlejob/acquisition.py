@@ -175,7 +175,7 @@ class Attempt:
         self._is_warned = False
         # A COMMIT was sent whose answer never came.
         self._is_in_doubt = False
-        #: The row in the history of the run that was asked for last; ``None``: it is no run.
+        #: The history row of the last attempt; ``None``: the caller asks for a lock without a job.
         self._entry: Entry | None = None
 
     def ask(self) -> Lease | Refusal | float:

@@ -43,7 +43,7 @@ POSTGRESQL: dict[Meaning, dict[str, str]] = {
         "25P03": "idle_in_transaction_session_timeout",
         "25P04": "transaction_timeout",
         "40003": "statement_completion_unknown",
-        # There is no room, for now.
+        # The server is out of space or connections for now.
         "53000": "insufficient_resources",
         "53100": "disk_full",
         "53200": "out_of_memory",
@@ -89,7 +89,7 @@ MYSQL: Codes = {
         3024: "ER_QUERY_TIMEOUT",
     },
     Meaning.LOST: {
-        # There is no room, for now.
+        # The server is out of space or connections for now.
         1021: "ER_DISK_FULL",
         1037: "ER_OUTOFMEMORY",
         1038: "ER_OUT_OF_SORTMEMORY",

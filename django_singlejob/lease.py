@@ -41,7 +41,7 @@ FENCE_LEASES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What the database granted, and the rows as they were seen. ``entry``: in the history; ``None``: it is no run."""
+    """What the database granted, and the rows as they were seen. ``entry``: the run's history row; ``None``: no job."""
 
     name: str
     own_name: str

@@ -343,7 +343,7 @@ MEAN_RUNS = 20
 
 def mean_with(duration: timedelta) -> Case:
     """The mean duration once a successful run took so long: that of about the last ``MEAN_RUNS`` (an exponential
-    moving average). One that is no sensible duration begins anew."""
+    moving average). A value that makes no sense is replaced."""
     sensible = Q(mean_duration__gte=ZERO, mean_duration__lt=timedelta(days=36_525))
     value = Value(duration, output_field=DurationField())
     count = Least(F("run_count"), Value(MEAN_RUNS - 1)) + 1

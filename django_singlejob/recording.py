@@ -261,7 +261,7 @@ def catch_up(kept: Mapping[str, object]) -> None:
     """Record the ends that gates keep, by the name of the gate. Raises ``HistoryFailed``."""
     for name, end in kept.items():
         alone(partial(_record, end))
-        # It is no harm if that is left to the job's next run.
+        # If the gate is busy, the job's next run clears it.
         _at_gate(name, methodcaller("recorded", end))
 
 

@@ -3,7 +3,7 @@
 The sender is a class, as everywhere in Django: of what the signal is about. For ``job_...`` and ``slot_misfired`` that
 is ``Job``, whatever the job's own class; for ``lease_lost`` ``Lease``; for ``lock_taken_over`` the model ``JobLock``.
 The name is an argument of each signal, ``name``: that of the job, or, where a lease or a lock is meant, of the lock. It
-is no sender, for Django compares senders by identity, and two strings that are equal may be two objects.
+cannot be the sender, because Django compares senders by identity, and two strings that are equal may be two objects.
 """
 
 from django.dispatch import Signal

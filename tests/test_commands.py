@@ -309,7 +309,7 @@ def test_how_much_history_there_is_is_a_setting(settings: Settings) -> None:
 
 @pytest.mark.parametrize("number", ["-1", "1.5", "many", ""])
 def test_what_is_no_number_is_refused(number: str) -> None:
-    with pytest.raises(CommandError, match=f"'{number}' is no whole number, 0 or more"):
+    with pytest.raises(CommandError, match=f"'{number}' is not a whole number of 0 or more"):
         told("prune_singletons", f"--days={number}")
 
 

@@ -70,12 +70,12 @@ def seconds(value: object) -> timedelta:
     """A duration, zero or longer: a number of seconds, as text too, or a ``timedelta``."""
     duration = value if isinstance(value, timedelta) else _duration(value)
     if duration is None or duration < ZERO:
-        raise argparse.ArgumentTypeError(f"{value!r} is no number of seconds.")
+        raise argparse.ArgumentTypeError(f"{value!r} is not a number of seconds.")
     return duration
 
 
 def _duration(value: object) -> timedelta | None:
-    """``None``: it is no number."""
+    """``None``: the value is not a number."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -88,5 +88,5 @@ def whole_number(value: object) -> int:
     """A count, 0 or more, as text too."""
     is_number = isinstance(value, str | int) and not isinstance(value, bool) and str(value).isdecimal()
     if not is_number:
-        raise argparse.ArgumentTypeError(f"{value!r} is no whole number, 0 or more.")
+        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of 0 or more.")
     return int(str(value))

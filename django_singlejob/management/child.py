@@ -19,7 +19,7 @@ logger = logging.getLogger("django_singlejob")
 # What a shell says of these.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
-# Seconds between two looks: while there is no hurry, and during the grace.
+# Seconds between two checks: normally, and during the grace.
 TICK, SHORT_TICK = 1.0, 0.05
 
 LEFT_BEHIND = (

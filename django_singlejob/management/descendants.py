@@ -27,7 +27,7 @@ class Pipe:
             raise
         finally:
             os.close(write)
-        # Whoever writes into it by mistake must not wait for a reader: nobody reads before the command has ended.
+        # A process that writes to it by mistake must not block: nobody reads until the command has ended.
         os.set_blocking(self.write, False)
 
     def let_go(self) -> None:
@@ -38,7 +38,7 @@ class Pipe:
         """Whether all are gone. Returns as soon as they are, and after ``timeout`` seconds if they are not."""
         with selectors.PollSelector() as selector:
             selector.register(self._read, selectors.EVENT_READ)
-            # What was written into it by mistake is no end.
+            # Bytes written by mistake do not mean the end.
             return bool(selector.select(timeout)) and not os.read(self._read, CHUNK)
 
     def close(self) -> None:

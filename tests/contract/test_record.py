@@ -37,6 +37,8 @@ from tests.contract.acts import (
 from tests.databases import APPS
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from tests.fixtures import Elsewhere
 
 __all__ = ["history"]
@@ -317,8 +319,8 @@ def test_no_row_no_run_id(history: History) -> None:
     assert inside == [None]
 
 
-def test_the_end_of_a_run_that_released_itself_is_kept(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    trap = history.broken("renamed")
+def release_and_break(trap: AbstractContextManager[None]) -> None:
+    """Run a job that gives its lock back itself; the history is in trouble from then on until it ends."""
 
     @singleton_job
     def nightly() -> None:
@@ -329,6 +331,10 @@ def test_the_end_of_a_run_that_released_itself_is_kept(history: History, monkeyp
 
     nightly()
     trap.__exit__(None, None, None)
+
+
+def test_the_end_of_a_run_that_released_itself_is_kept(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    release_and_break(history.broken("renamed"))
     assert runs().abandon_orphans("It is gone.") == 0
     come_back(monkeypatch)
     keep_up()

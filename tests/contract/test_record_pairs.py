@@ -24,7 +24,7 @@ from django_singlejob.scheduler import keep_up
 from django_singlejob.worker import Plan, work
 from tests.broken_history import History, history
 from tests.contract.acts import MINUTE, SECOND, expire, gate, is_free, last_run, lock, start_run, take, ticked
-from tests.contract.test_record import LEASE, UNREADABLE, come_back, end_in, told
+from tests.contract.test_record import LEASE, UNREADABLE, come_back, end_in, release_and_break, told
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -241,7 +241,6 @@ def test_there_is_room_for_the_end_of_a_run_that_was_begun_late(
     end_in(history, "full")  # the gate keeps the first end
     registry._jobs.clear()
     with_history = recording.with_history
-    trap = history.broken("full")
 
     def away_then_back(decide: Any, lease: Any = None) -> Any:
         monkeypatch.setattr(recording, "_away_until", float("inf"))
@@ -252,15 +251,7 @@ def test_there_is_room_for_the_end_of_a_run_that_was_begun_late(
 
     monkeypatch.setattr(acquisition, "with_history", away_then_back)
 
-    @singleton_job
-    def nightly() -> None:
-        run = current_run()
-        assert run is not None
-        assert run.lease.release()
-        trap.__enter__()
-
-    nightly()
-    trap.__exit__(None, None, None)
+    release_and_break(history.broken("full"))
     assert runs().abandon_orphans("It is gone.") == 0
     come_back(monkeypatch)
     gates().update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=DBNow() + 300 * MINUTE)

@@ -207,7 +207,7 @@ def _status(value: object) -> int:
     except argparse.ArgumentTypeError:
         status = 256
     if status > 255:
-        raise argparse.ArgumentTypeError(f"{value!r} is no exit status: 0 to 255.")
+        raise argparse.ArgumentTypeError(f"{value!r} is not an exit status. Use 0 to 255.")
     return status
 
 
