@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_singlejob.acquisition import Reason
     from django_singlejob.decorators import job_lock, singleton_job
     from django_singlejob.exceptions import (
         DatabaseUnreachable,
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
         UnknownJob,
         UnsafeTransaction,
     )
-    from django_singlejob.lease import Lease
+    from django_singlejob.locking.acquire import Reason
+    from django_singlejob.locking.lease import Lease
     from django_singlejob.registry import Job
     from django_singlejob.runner import SKIPPED, CurrentRun, Outcome, current_run
 
@@ -58,9 +58,9 @@ _HOMES = {
     "SKIPPED": "runner",
     "CurrentRun": "runner",
     "Outcome": "runner",
-    "Reason": "acquisition",
+    "Reason": "locking.acquire",
     "current_run": "runner",
-    "Lease": "lease",
+    "Lease": "locking.lease",
     "Job": "registry",
 }
 

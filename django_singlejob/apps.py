@@ -1,8 +1,9 @@
 from django.apps import AppConfig
-from django.core.checks import register
+from django.core.checks import Tags, register
+from django.db.backends.signals import connection_created
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob import checks
+from django_singlejob import checks, cutoff
 
 
 class SingleJobConfig(AppConfig):
@@ -15,3 +16,5 @@ class SingleJobConfig(AppConfig):
         register(checks.check_time)
         register(checks.check_jobs)
         register(checks.check_database)
+        register(checks.check_server, Tags.database)
+        connection_created.connect(cutoff.remember)

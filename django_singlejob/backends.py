@@ -18,10 +18,10 @@ from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 
-from django_singlejob import tasks
-from django_singlejob.orders import Order
-from django_singlejob.queue import one_offs
-from django_singlejob.registry import NAME_LENGTH
+from django_singlejob.names import NAME_LENGTH
+from django_singlejob.one_offs import django_tasks
+from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.querysets.one_offs import one_offs
 
 MAX_ATTEMPTS = 3
 _KEY = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
@@ -51,7 +51,7 @@ class SingleJobBackend(BaseTaskBackend):
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise ``InvalidTask`` for what can never be run."""
-        if job := tasks.job_of(task):
+        if job := django_tasks.job_of(task):
             # What is to be looked at is the function, and a copy of the task would be validated once more.
             plain = {name: getattr(task, name) for name in ("priority", "queue_name", "run_after", "takes_context")}
             super().validate_task(cast("Task[..., Any]", SimpleNamespace(func=job.func, **plain)))
@@ -66,18 +66,18 @@ class SingleJobBackend(BaseTaskBackend):
         Raises ``InvalidOrder`` for arguments that cannot be kept, naming the one, and ``InvalidTask``.
         """
         self.validate_task(task)
-        if not tasks.is_found(task):
+        if not django_tasks.is_found(task):
             raise InvalidTask(
                 f"No worker would find the task under {task.module_path!r}: give the variable in its module the "
                 "function's name, as @task does."
             )
         row = self._order(task).enqueue(*args, **kwargs)
-        result = tasks.result_of(row, task)
+        result = django_tasks.result_of(row, task)
         task_enqueued.send_robust(type(self), task_result=result)
         return result
 
     def _order(self, task: Task[..., Any]) -> Order:
-        job = tasks.job_of(task)
+        job = django_tasks.job_of(task)
         return Order(
             job_name=job.name if job else task.module_path,
             max_attempts=job.most_attempts if job else self._max_attempts,
@@ -92,10 +92,10 @@ class SingleJobBackend(BaseTaskBackend):
         """What has become of a task. Raises ``TaskResultDoesNotExist``: it was never enqueued here, or was pruned, or
         this release of the code does not know it, or the id is not text."""
         row = one_offs().exclude(backend="").filter(pk=result_id).first() if _is_key(result_id) else None
-        task = tasks.find(row) if row else None
+        task = django_tasks.find(row) if row else None
         if row is None or task is None:
             raise TaskResultDoesNotExist(result_id)
-        return tasks.result_of(row, task)
+        return django_tasks.result_of(row, task)
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:  # type: ignore[override]
         """E009, E010: the options."""

@@ -8,12 +8,12 @@ from typing import Any
 import django
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning as CheckWarning
+from django.core.checks import CheckMessage, Error as CheckError, Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_singlejob import conf, database, registry
+from django_singlejob import conf, database, registry, timeline
 from django_singlejob.exceptions import InvalidSchedule
 
 if django.VERSION >= (6, 0):
@@ -35,7 +35,7 @@ ELSEWHERE = {"service", "read_default_file", "unix_socket"}
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """E001 unknown keys, E002 impossible values."""
     return [
-        Error(
+        CheckError(
             problem,
             hint="Correct settings.SINGLEJOB.",
             id="singlejob.E002" if key is None or key in conf.KEYS else "singlejob.E001",
@@ -49,7 +49,7 @@ def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
     if settings.USE_TZ:
         return []
     return [
-        Error(
+        CheckError(
             "USE_TZ is False, but leases are judged in UTC, by the database's clock.",
             hint="Set USE_TZ = True.",
             id="singlejob.E003",
@@ -63,7 +63,7 @@ def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
         registry.autodiscover()
     except Exception as error:
         return [
-            Error(
+            CheckError(
                 f"The jobs cannot be registered: {type(error).__name__}: {error}",
                 hint="Mend the jobs.py that this comes from; until then no command finds its jobs.",
                 id="singlejob.E004",
@@ -85,7 +85,7 @@ def _problems(job: registry.Job) -> Iterator[CheckMessage]:
 def _lease_problems(job: registry.Job) -> Iterator[CheckMessage]:
     lease = job.lease or conf.options().lease
     if not job.heartbeat and job.max_runtime and job.max_runtime > lease:
-        yield Error(
+        yield CheckError(
             f"The job {job.name!r} sends no heartbeats and may run for {job.max_runtime}, but its lease ends after "
             f"{lease}: another server would run it beside this one.",
             hint="Make its lease longer than its max_runtime.",
@@ -127,7 +127,7 @@ def _schedule_problems(job: registry.Job) -> Iterator[CheckMessage]:
     try:
         _ = job.policy
     except InvalidSchedule as error:
-        yield Error(
+        yield CheckError(
             f"The schedule of the job {job.name!r} cannot work in the project's time zone: {error}",
             hint="Change the schedule, give the job a time_zone, or correct settings.TIME_ZONE.",
             obj=job.path,
@@ -162,7 +162,7 @@ def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
         return []  # check_settings says so
     if alias not in connections:
         return [
-            Error(
+            CheckError(
                 f"SINGLEJOB['DATABASE'] is {alias!r}, but DATABASES has no such alias.",
                 hint=f"Name one of: {', '.join(connections)}.",
                 id="singlejob.E006",
@@ -175,7 +175,7 @@ def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[
     given = connection.settings_dict
     options = given.get("OPTIONS", {})
     if connection.vendor != "postgresql" and given.get("TIME_ZONE") not in (None, "UTC"):
-        yield Error(
+        yield CheckError(
             f"DATABASES[{alias!r}]['TIME_ZONE'] is {given['TIME_ZONE']!r}, but leases are judged in UTC.",
             hint="Remove TIME_ZONE, or name a database without it in SINGLEJOB['DATABASE'].",
             id="singlejob.E007",
@@ -201,6 +201,39 @@ def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[
             "silent, whatever waits for an answer hangs for many minutes.",
             hint=f"DATABASES[{alias!r}].setdefault('OPTIONS', {{}}).update({settings})",
             id="singlejob.W007",
+        )
+
+
+def check_server(
+    app_configs: Sequence[AppConfig] | None, *, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """W008, W009: what only the server itself knows. It is asked by ``check --database`` and ``migrate``."""
+    try:
+        alias = database.alias()
+    except ImproperlyConfigured:
+        return []  # check_settings says so
+    if alias not in (databases or ()):
+        return []
+    try:
+        return list(_server_problems(alias))
+    except Error:  # The server does not answer. The command that needs it reports that.
+        return []
+
+
+def _server_problems(alias: str) -> Iterator[CheckMessage]:
+    if not timeline.is_told(alias):
+        yield CheckWarning(
+            f"The database {alias!r} does not tell its timeline, so an asynchronous fail-over may repeat fences.",
+            hint="Let the role execute pg_current_wal_lsn() and pg_walfile_name(), or replicate synchronously.",
+            id="singlejob.W008",
+        )
+    if database.may_read_the_past(alias):
+        yield CheckWarning(
+            f"The database {alias!r} is a node of a Galera cluster. It may not know yet what another node has just "
+            "committed, such as a one-off that was enqueued there.",
+            hint=f"DATABASES[{alias!r}].setdefault('OPTIONS', {{}})['init_command'] = "
+            "'SET SESSION wsrep_sync_wait = 1'; see the page 'Run on a cluster' of the documentation.",
+            id="singlejob.W009",
         )
 
 

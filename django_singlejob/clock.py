@@ -1,16 +1,24 @@
 """The clocks: the database's, which judges every deadline, and this machine's two. One measures spans; the other tells
-the time of day, and is never believed alone."""
+the time of day, and is never believed alone.
 
+No other module reads a clock, sleeps, or waits for a limited time. So if you replace ``time`` in here, as a simulation
+does, time is another one everywhere.
+"""
+
+import asyncio
 import random
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField
 from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
+
+T = TypeVar("T")
 
 
 class DBNow(Now):
@@ -47,6 +55,35 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def cpu_time(thread: int) -> float | None:
+    """The seconds for which a thread of this process has had a processor; ``None``: the system does not tell."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
+def sleep(seconds: float) -> None:
+    """Do nothing for so long."""
+    time.sleep(seconds)
+
+
+async def sleep_in_loop(seconds: float) -> None:
+    """The same for a coroutine: its loop goes on."""
+    await asyncio.sleep(seconds)
+
+
+def wait(call: Callable[[float], T], seconds: float) -> T:
+    """Return what ``call`` returns. It gets ``seconds``, the longest that it may wait."""
+    return call(seconds)
+
+
+def later(seconds: float, act: Callable[[], object]) -> threading.Timer:
+    """A timer, to be started, that calls ``act`` after so long."""
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    return timer
+
+
 def backoff(first: float = 0.05, most: float = 1.0) -> Iterator[float]:
     """Pauses in seconds without end: none first, then growing, with jitter so that a crowd spreads out."""
     yield 0.0
@@ -56,6 +93,6 @@ def backoff(first: float = 0.05, most: float = 1.0) -> Iterator[float]:
         pause = min(pause * 1.6, most)
 
 
-def in_words(instant: datetime) -> str:
+def instant_in_words(instant: datetime) -> str:
     """For people: ``2026-11-21 10:00:00 UTC``, whatever the connection's time zone is."""
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -219,6 +219,9 @@ def of_sqlite(code: int) -> Meaning:
 # Of these, what says that a disk or a table is full: the connection may still be of use, but not for what is written.
 OUT_OF_ROOM: frozenset[str | int | None] = frozenset({"53100", 1021, 1114, 13})
 
+# What PostgreSQL, or a service that resembles it, says of a function that it lacks or does not let us call.
+REFUSED: frozenset[str | int | None] = frozenset({"0A000", "42501", "42883", "55000"})
+
 _POSTGRESQL = {code: meaning for meaning, names in POSTGRESQL.items() for code in names}
 _MYSQL = {code: meaning for meaning, names in MYSQL.items() for code in names}
 _SQLITE = {code: meaning for meaning, names in SQLITE.items() for code in names}

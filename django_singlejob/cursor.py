@@ -1,6 +1,6 @@
 """How far a job's schedule has got: what ``JobStatus`` remembers of it, and how that moves on without a run.
 
-A claim, which moves it past a slot that is run, is part of the grant: see ``acquisition``.
+A claim, which moves it past a slot that is run, is part of the grant: see ``locking.acquire``.
 """
 
 import logging
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import F
 
 from django_singlejob import database
-from django_singlejob.clock import in_words
+from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
-from django_singlejob.querysets import gates
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.registry import Job
+from django_singlejob.scheduling.schedule import Schedule, next_slot
+from django_singlejob.scheduling.slots import Claim, MisfireOutcome, Misfires, first_slot
 from django_singlejob.signals import slot_misfired
-from django_singlejob.slots import Claim, Fate, Misfires, first_slot
-from django_singlejob.timetable import Schedule, next_slot
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
@@ -54,13 +54,13 @@ def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timede
     changes = {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": slot}
     if _move_on(status, changes | _count(_overtaken(status, now))):
         level = logging.WARNING if status.schedule else logging.INFO
-        logger.log(level, "The job %r has a new schedule; it is due next at %s.", status.name, in_words(slot))
+        logger.log(level, "The job %r has a new schedule; it is due next at %s.", status.name, instant_in_words(slot))
         tell(status.name, _overtaken(status, now))
 
 
 def _overtaken(status: "JobStatus", now: datetime) -> list[Misfires]:
     slot = status.next_slot
-    return [Misfires(slot, slot, 1, Fate.DROPPED)] if slot and slot <= now else []
+    return [Misfires(slot, slot, 1, MisfireOutcome.DROPPED)] if slot and slot <= now else []
 
 
 def leave(status: "JobStatus") -> None:
@@ -99,8 +99,10 @@ def _count(misfires: Sequence[Misfires]) -> dict[str, Any]:
 def tell(name: str, misfires: Sequence[Misfires]) -> None:
     """Tell the log and whoever listens of slots that nobody ran in time, once for all of them."""
     for missed in misfires:
-        slots = f"{missed.count} slots from {in_words(missed.first)} to" if missed.count > 1 else "the slot"
-        logger.warning("The job %r misfired: %s %s, %s.", name, slots, in_words(missed.last), missed.fate.label)
+        slots = f"{missed.count} slots from {instant_in_words(missed.first)} to" if missed.count > 1 else "the slot"
+        logger.warning(
+            "The job %r misfired: %s %s, %s.", name, slots, instant_in_words(missed.last), missed.outcome.label
+        )
         slot_misfired.send_robust(
-            sender=Job, name=name, slot=missed.last, reason=missed.fate, first=missed.first, count=missed.count
+            sender=Job, name=name, slot=missed.last, reason=missed.outcome, first=missed.first, count=missed.count
         )

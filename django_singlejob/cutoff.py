@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_singlejob.clock import local_now
+from django_singlejob.clock import later, local_now
 from django_singlejob.interrupt import blocked_signals
 
 
@@ -27,8 +28,7 @@ def cut_off_at(alias: str, instant: float) -> Iterator[None]:
         yield
         return
     with closing(line):
-        timer = threading.Timer(max(0.0, instant - local_now()), _cut, [line])
-        timer.daemon = True
+        timer = later(max(0.0, instant - local_now()), partial(_cut, line))
         with blocked_signals():
             timer.start()
         try:
@@ -54,6 +54,45 @@ def _cut(line: socket.socket) -> None:
     with suppress(OSError):  # it is over
         line.shutdown(socket.SHUT_RDWR)
 
+
+class _Made(NamedTuple):
+    """A connection to a server, by whom it was made, and what tells its socket from all others.
+
+    MySQL's driver says nothing of a connection to others than the thread that it is busy for.
+    """
+
+    thread: int
+    fileno: int
+    inode: int
+
+
+def remember(*, connection: BaseDatabaseWrapper, **others: Any) -> None:
+    """A receiver of Django's ``connection_created``, for ``cut_off``."""
+    fileno = getattr(connection.connection, "fileno", None)
+    if fileno is None:
+        return
+    with suppress(Exception):  # what cannot be cut off is a connection all the same
+        number = fileno()
+        _made[ref(connection, _forget)] = _Made(threading.get_ident(), number, os.fstat(number).st_ino)
+
+
+def cut_off(thread: int) -> None:
+    """Have the call to a database that this thread is in fail, as on any connection that is lost. Nothing can be done
+    about one that is just connecting."""
+    for made in list(_made.values()):
+        with suppress(OSError):
+            # It may be closed, and its number be given to something else.
+            if made.thread == thread and os.fstat(made.fileno).st_ino == made.inode:
+                with socket.socket(fileno=os.dup(made.fileno)) as line:
+                    _cut(line)
+
+
+def _forget(connection: "ref[BaseDatabaseWrapper]") -> None:
+    _made.pop(connection, None)
+
+
+# The last one of each wrapper.
+_made: "dict[ref[BaseDatabaseWrapper], _Made]" = {}
 
 # How many steps SQLite takes between two looks at the clock: about a millisecond's worth.
 _STEPS = 100_000

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.apps import apps
@@ -21,7 +22,7 @@ from django.db import (
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_singlejob import codes
-from django_singlejob.clock import local_now, utc_now
+from django_singlejob.clock import local_now, utc_now, wait
 from django_singlejob.codes import Meaning
 from django_singlejob.conf import options
 from django_singlejob.exceptions import UnsafeTransaction
@@ -63,6 +64,18 @@ def is_private(alias: str) -> bool:
 def has_one_writer(alias: str) -> bool:
     """Whether an open transaction that has written keeps everybody else from writing, in any table."""
     return connections[alias].vendor == "sqlite"
+
+
+def may_read_the_past(alias: str) -> bool:
+    """Whether it is a node of a Galera cluster, and its reads do not wait for what the other nodes have committed."""
+    connection = connections[alias]
+    if connection.vendor != "mysql":
+        return False
+    with connection.cursor() as cursor:
+        # Not @@wsrep_on, which MySQL does not know.
+        cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_sync_wait')")
+        settings = dict(cursor.fetchall())
+    return settings.get("wsrep_on") == "ON" and not int(settings["wsrep_sync_wait"]) & 1
 
 
 def keeps_long_integers(alias: str) -> bool:
@@ -140,6 +153,19 @@ def durable(
 
 
 @contextmanager
+def synchronous(alias: str) -> Iterator[None]:
+    """What is written inside is on the disk once it is done, whatever the role's settings; inside the caller's own
+    transaction that is the caller's affair."""
+    connection = connections[alias]
+    if connection.vendor != "postgresql" or connection.in_atomic_block or not _autocommits(connection):
+        yield
+        return
+    with transaction.atomic(using=alias):
+        _limit(connection)
+        yield
+
+
+@contextmanager
 def _closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Otherwise Django would connect anew at the end of the transaction, and wait for that, to turn autocommit on."""
     try:
@@ -179,7 +205,7 @@ class _Turnstile:
     def passed(self, patience: timedelta) -> Iterator[None]:
         """Wait for one's turn, but no longer than that."""
         lock = self._lock
-        is_ours = lock.acquire(timeout=patience.total_seconds())
+        is_ours = wait(partial(lock.acquire, True), patience.total_seconds())
         if not is_ours:
             # Who is inside may never leave: interrupted in between, or a thread of the process we were forked from.
             self._lock = threading.Lock()
@@ -324,15 +350,24 @@ def is_connection_lost(error: BaseException) -> bool:
 
 def is_out_of_room(error: BaseException) -> bool:
     """The disk, or the table, is full."""
-    cause = error.__cause__ or error
-    said = {getattr(cause, name, None) for name in ("sqlstate", "pgcode", "sqlite_errorcode")}
-    number = cause.args[0] if isinstance(error, Error) and cause.args else None
-    return bool(codes.OUT_OF_ROOM & said) or number in codes.OUT_OF_ROOM
+    return bool(codes.OUT_OF_ROOM & _codes(error))
+
+
+def is_refused(error: BaseException) -> bool:
+    """PostgreSQL does not have this function, or does not allow us to call it."""
+    return bool(codes.REFUSED & _codes(error))
 
 
 def is_duplicate(error: BaseException) -> bool:
     """Somebody else inserted the row first."""
     return isinstance(error, IntegrityError)
+
+
+def _codes(error: BaseException) -> set[Any]:
+    cause = error.__cause__ or error
+    number = cause.args[0] if isinstance(error, Error) and cause.args else None
+    said = [getattr(cause, name, None) for name in ("sqlstate", "pgcode", "sqlite_errorcode")]
+    return {code for code in (*said, number) if isinstance(code, str | int)}
 
 
 def _meaning(error: DatabaseError) -> Meaning:

@@ -9,15 +9,16 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from django_singlejob import runner
-from django_singlejob.acquisition import Refusal, Terms, acquire
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
-from django_singlejob.heartbeat import kept_alive
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
-from django_singlejob.lease import Lease
-from django_singlejob.orders import Order
-from django_singlejob.registry import Job, OnHeld, function_of, register, validate_durations, validate_name
-from django_singlejob.slots import CatchUp
+from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
+from django_singlejob.locking.heartbeat import kept_alive
+from django_singlejob.locking.lease import Lease
+from django_singlejob.names import validate_name
+from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.registry import Job, OnHeld, function_of, register, validate_durations
+from django_singlejob.scheduling.slots import CatchUp
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
@@ -225,7 +226,7 @@ def job_lock(
     """
     validate_durations(f"Lock {validate_name(name)!r}", lease=lease, wait=wait)
     with Window() as window:
-        asked = Terms.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
+        asked = LockRequest.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
         answer = acquire(asked)
         if isinstance(answer, Refusal):
             raise LockHeld(runner.held_message(name, answer))
@@ -234,7 +235,7 @@ def job_lock(
                 try:
                     try:
                         window.open()
-                        answer.check()  # this process may have been stopped since the grant
+                        answer.prove()
                         yield answer
                     finally:
                         window.close()

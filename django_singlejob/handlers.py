@@ -1,4 +1,4 @@
-"""The program's own signal handlers, whose exceptions would cut off what takes a lock or gives it back.
+"""The program's own signal handlers, whose exceptions would cut off what takes a lock or releases it.
 
 Such an exception comes between any two steps, in the middle of a statement or behind a COMMIT, and nothing that cleans
 up after it is safe from the next one. So these signals wait for the few statements that matter, as SIGTERM does in a
@@ -9,13 +9,12 @@ import _thread
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from importlib import import_module
 from types import FrameType
 from typing import Any
 
-from django_singlejob.clock import local_now
+from django_singlejob.clock import local_now, sleep
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -49,6 +48,10 @@ class HeldSignals:
             self._replace(harmless)
         # If this is interrupted earlier, the new handlers still do what the ones that they replaced did.
         self.are_held = True
+
+    def original(self, signum: int) -> Handler | None:
+        """The program's own handler of a signal that is held back; ``None``: it is not held back."""
+        return self._handlers.get(signum)
 
     def let_in(self, throw: Callable[[BaseException], object] | None = None) -> None:
         """Let them in, and first those that have come. Another thread may do so as well, on behalf of the main one:
@@ -96,7 +99,7 @@ class HeldSignals:
             _thread.start_new_thread(self._insist, ())
 
     def _insist(self) -> None:
-        time.sleep(PATIENCE)
+        sleep(PATIENCE)
         self._is_insisted = False
         for signum in self._came[:1]:
             signal.pthread_kill(_main(), signum)

@@ -12,9 +12,7 @@ from typing import cast
 from django.utils.module_loading import import_string
 
 from django_singlejob.conf import options
-
-HOSTNAME_LENGTH = 255
-COMMAND_LENGTH = 255
+from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH
 
 _SECRETIVE = r"[\w.-]*(?:pass|pwd|secret|token|key|credential|auth)[\w.-]*"
 _SECRET_OPTION = re.compile(rf"(?i)-{{1,2}}{_SECRETIVE}|-p")

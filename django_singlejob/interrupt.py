@@ -11,7 +11,7 @@ import atexit
 import ctypes
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self, TypeVar
@@ -85,7 +85,7 @@ class Window:
                 self.open()
                 return body()
             except Exception as error:
-                if interrupt := self._interrupt_behind(error):
+                if interrupt := self.interrupt_behind(error):
                     raise interrupt from None
                 raise
             finally:
@@ -94,7 +94,7 @@ class Window:
             # An interrupt may have come just before the window was closed above.
             self.close()
 
-    def _interrupt_behind(self, error: Exception) -> BaseException | None:
+    def interrupt_behind(self, error: Exception) -> BaseException | None:
         """The interrupt that cut a statement off, where the driver then complains of its connection's state."""
         cause = error.__context__
         while cause and not isinstance(cause, (JobInterrupted, *self._fired)):
@@ -143,9 +143,9 @@ class Window:
             held.hold(harmless=_signals)
         with self._mutex:
             self.is_open = False
-            if _signals and self._is_mains and _signals.errand:
+            if _signals and self._is_mains and _signals.pending_interrupt:
                 # For the case that this window is opened again, after one inside it.
-                self._waiting, _signals.errand = _signals.errand, None
+                self._waiting, _signals.pending_interrupt = _signals.pending_interrupt, None
             if self._may_be_coming:
                 self._may_be_coming = False
                 self._let_it_come()
@@ -214,6 +214,11 @@ class Window:
         return self._is_mains and (_here.innermost is self if _here.is_main else self._cancel is not None)
 
 
+def interrupt_behind(error: Exception) -> BaseException | None:
+    """What interrupted this thread's job, if that made the driver complain; ``None``: it is an error of its own."""
+    return _here.innermost.interrupt_behind(error) if _here.innermost else None
+
+
 def is_ctrl_c(error: BaseException) -> bool:
     """Whether what this thread's job raised may be a Ctrl-C, and not its own doing."""
     return _here.is_main and _is_unhandled_interrupt(error)
@@ -243,7 +248,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class Signals:
+class ReceivedSignals:
     """What came from outside while a command was running."""
 
     def __init__(self) -> None:
@@ -254,7 +259,13 @@ class Signals:
         #: Called with each signal's number instead of raising: for a command that runs a child.
         self.forward: Callable[[int], None] | None = None
         #: An exception that another thread wants raised in the main thread.
-        self.errand: type[BaseException] | None = None
+        self.pending_interrupt: type[BaseException] | None = None
+        #: When a call to a database was last given up, since it went on after a second signal.
+        self.gave_up_at = float("-inf")
+        #: Whether that was one that began after the second signal: nothing more is asked.
+        self.is_database_given_up = False
+        #: The threads that a call which was given up does not return to.
+        self.stuck: frozenset[int] = frozenset()
         self._is_remembered = False
         self._raised_at = -SECOND_SIGNAL
         self._received_at = float("inf")
@@ -271,8 +282,14 @@ class Signals:
         else:
             self._is_remembered = True
 
+    def repeat(self, first: int, first_at: float) -> None:
+        """A second signal has come. ``first``: the first one; its handler may not have been called yet."""
+        if self.received is None:
+            self.received, self._received_at = first, first_at
+        self.is_repeated = True
+
     def raise_remembered(self) -> None:
-        """Raise what came while the window was shut."""
+        """Raise what came while the window was closed."""
         if self._is_remembered and self.received:
             self._is_remembered = False
             self._raised_at = local_now()
@@ -286,14 +303,14 @@ class Signals:
     def send_to_main_thread(self, exception: type[BaseException]) -> None:
         """Have the main thread raise ``exception``, even out of a blocking call: only a signal ends one."""
         assert _FETCH is not None  # noqa: S101  (see can_fetch)
-        self.errand = exception
+        self.pending_interrupt = exception
         signal.pthread_kill(threading.main_thread().ident or 0, _FETCH)
 
     def fetch(self, signum: int, frame: FrameType | None) -> None:
         """The handler of the signal that fetches the main thread."""
-        errand, self.errand = self.errand, None
-        if errand and _here.innermost and _here.innermost.is_open:
-            raise errand
+        pending_interrupt, self.pending_interrupt = self.pending_interrupt, None
+        if pending_interrupt and _here.innermost and _here.innermost.is_open:
+            raise pending_interrupt
 
     def outlive(self, signum: int, frame: FrameType | None) -> None:
         """The handler once the command is done: another signal of the same burst does not change how it ended."""
@@ -308,23 +325,27 @@ class Signals:
 
 
 # The one that is in force in this process; None: signals do what they did before.
-_signals: Signals | None = None
+_signals: ReceivedSignals | None = None
+# That of the command behind which the process ends, once a signal came.
+_last: ReceivedSignals | None = None
 
 
 @contextmanager
-def deferred_signals(*, is_last: bool = False) -> Iterator[Signals]:
+def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
     """For a command in the main thread: SIGTERM, SIGINT and SIGHUP end a job's body, and nothing but that.
 
     ``is_last``: the process ends behind it. In another thread signals do what they did before, for no handler can be
     set there.
     """
     if not _here.is_main:
-        yield Signals()
+        yield ReceivedSignals()
         return
-    global _signals  # noqa: PLW0603  (signal handlers are the process's, too)
-    before, deferred = _signals, Signals()
+    global _signals, _last  # noqa: PLW0603  (signal handlers are the process's, too)
+    before, deferred = _signals, ReceivedSignals()
     # What is ignored stays ignored: nohup, a shell's background job.
-    handlers = {signum: signal.getsignal(signum) for signum in _ENDING if signal.getsignal(signum) != signal.SIG_IGN}
+    handlers = {
+        signum: signal.getsignal(signum) for signum in ENDING_SIGNALS if signal.getsignal(signum) != signal.SIG_IGN
+    }
     if _FETCH is not None:
         handlers[_FETCH] = signal.getsignal(_FETCH)
     try:
@@ -338,25 +359,28 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[Signals]:
             # None: it was not set from Python
             signal.signal(signum, deferred.outlive if is_ending else handler or signal.SIG_DFL)
         if is_ending:
-            # Python takes its own handlers away before the process is gone.
-            atexit.register(_ignore, handlers)
+            _last = deferred
         _signals = before
 
 
-_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
 # It fetches the main thread out of a call. Signals of one number merge, and so one that somebody else sends would be
 # lost: this one nobody sends, and where it is not handled it does nothing.
 _FETCH: int | None = getattr(signal, "SIGURG", None)
 
 
-def _ignore(signums: Iterable[int]) -> None:
-    for signum in signums:
-        signal.signal(signum, signal.SIG_IGN)
+@atexit.register
+def _ignore() -> None:
+    """Python takes its own handlers away before the process is gone. Behind whatever is done at exit: this was
+    registered first."""
+    if _last:
+        for signum in ENDING_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
 
 
 @contextmanager
 def signals_let_in() -> Iterator[None]:
-    """Inside a window that is shut, for as long as an exception would leave nothing behind."""
+    """Inside a window that is closed, for as long as an exception would leave nothing behind."""
     if not (_here.is_main and held.are_held):
         yield
         return
@@ -370,6 +394,16 @@ def signals_let_in() -> Iterator[None]:
 def heed_signals() -> None:
     """This thread works for the main thread's command: who tells that to end, tells this thread."""
     _here.is_hand = True
+    _hands.add(threading.get_ident())
+
+
+# They last as long as the process.
+_hands: set[int] = set()
+
+
+def threads_of_command() -> frozenset[int]:
+    """The main thread, and those that work for it."""
+    return frozenset(_hands | {threading.main_thread().ident or 0})
 
 
 def is_told_to_end() -> bool:
@@ -383,6 +417,28 @@ def is_told_to_end() -> bool:
 def is_told_again() -> bool:
     """Whether another signal came since, and not in the same burst."""
     return _signals is not None and _signals.is_repeated
+
+
+def gave_up_since(instant: float) -> bool:
+    """Whether a second signal has ended a call to a database since that instant, a value of ``local_now()``."""
+    signals = _signals or _last
+    return signals is not None and signals.gave_up_at >= instant
+
+
+def is_database_given_up() -> bool:
+    """Whether this process is to end, by a second signal, without asking a database for anything more."""
+    signals = _signals or _last
+    return signals is not None and signals.is_database_given_up
+
+
+def stuck_threads() -> frozenset[int]:
+    """Those that are in a call to a database which was given up, and goes on all the same."""
+    return _signals.stuck if _signals else frozenset()
+
+
+def status_if_given_up() -> int:
+    """The exit status of a process that gave up a call to a database at a second signal; 0: it did not."""
+    return 128 + (_signals.received or 0) if _signals and gave_up_since(0) else 0
 
 
 @contextmanager

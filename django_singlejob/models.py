@@ -1,19 +1,40 @@
 """The rows: the lease (``JobLock``), the gate (``JobStatus``), the history (``JobRun``)."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.endings import PATH_LENGTH
-from django_singlejob.holder import COMMAND_LENGTH, HOSTNAME_LENGTH
-from django_singlejob.querysets import JobLockQuerySet, JobRunQuerySet, JobStatusQuerySet
-from django_singlejob.queue import OneOffJobQuerySet
-from django_singlejob.registry import NAME_LENGTH
+from django_singlejob.database import alias
+from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH, PATH_LENGTH
+from django_singlejob.querysets.jobs import JobStatusQuerySet
+from django_singlejob.querysets.locks import JobLockQuerySet
+from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+from django_singlejob.querysets.runs import JobRunQuerySet
 
 
-class JobRun(models.Model):
+class Row(models.Model):
+    """A row that is read again where it was read, whatever a router says about reads."""
+
+    class Meta:
+        abstract = True
+
+    def refresh_from_db(
+        self,
+        using: str | None = None,
+        fields: Iterable[str] | None = None,
+        from_queryset: models.QuerySet[Any] | None = None,
+    ) -> None:
+        """Read the row again, or a deferred field of it, in the database that it comes from, or else in the one that
+        decides. A router might send the read to a replica, which shows the past."""
+        if using is None and from_queryset is None:
+            using = self._state.db or alias()
+        super().refresh_from_db(using, fields, from_queryset)
+
+
+class JobRun(Row):
     """One attempt to run a job."""
 
     class Status(models.TextChoices):
@@ -66,15 +87,18 @@ class JobRun(models.Model):
         return f"{self.job_name} #{self.pk} ({self.get_status_display()})"
 
 
-class JobStatus(models.Model):
+class JobStatus(Row):
     """The gate: one row for each name of a job and of a lock, which is never pruned.
 
     Whoever wants the lock must first change this row. It remembers the fence, and how the job has been doing.
     """
 
     name = models.CharField(_("name"), max_length=NAME_LENGTH, primary_key=True)
-    fence = models.BigIntegerField(_("fence"), default=0, help_text=_("Grows by at least one with each grant."))
+    fence = models.BigIntegerField(_("fence"), default=0, help_text=_("Grows with each grant."))
     token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("The token of the last grant."))
+    hold_count = models.PositiveBigIntegerField(
+        _("holds"), default=0, help_text=_("How often a holder has kept everybody else from passing.")
+    )
     schedule = models.CharField(_("schedule"), max_length=200, blank=True, default="")
     time_zone = models.CharField(_("time zone"), max_length=64, blank=True, default="")
     next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
@@ -114,6 +138,7 @@ class JobStatus(models.Model):
     if TYPE_CHECKING:  # annotated by JobStatusQuerySet.seen
         now: datetime
         started_recently: bool | None
+        timeline: int
 
     class Meta:
         verbose_name = _("job")
@@ -126,7 +151,7 @@ class JobStatus(models.Model):
         return self.name
 
 
-class JobLock(models.Model):
+class JobLock(Row):
     """The lease: the row exists exactly while somebody holds the lock of its name."""
 
     name = models.CharField(_("name"), max_length=NAME_LENGTH, primary_key=True)
@@ -182,7 +207,7 @@ class JobLock(models.Model):
         return self.is_stale or self.is_impossible
 
 
-class OneOffJob(models.Model):
+class OneOffJob(Row):
     """A job to be run once, at or after an instant."""
 
     class Status(models.TextChoices):

@@ -21,14 +21,15 @@ from django.db import Error, transaction
 from django.utils.dateparse import parse_datetime, parse_duration
 
 from django_singlejob import database
-from django_singlejob.clock import in_words, local_now, since, utc_now
+from django_singlejob.clock import instant_in_words, local_now, since, utc_now
 from django_singlejob.cutoff import limited
 from django_singlejob.holder import printable, this_process
-from django_singlejob.querysets import gates, runs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.runs import runs
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
-    from django_singlejob.querysets import JobStatusQuerySet
+    from django_singlejob.querysets.jobs import JobStatusQuerySet
 
 logger = logging.getLogger("django_singlejob")
 
@@ -166,7 +167,7 @@ class Entry:
     def adopt(self, started_at: datetime) -> None:
         """The grant was carried out though its answer was lost: find its row, or insert it, if that left it out."""
         self.facts["started_at"] = started_at
-        # It may be that of another attempt than the last.
+        # It may be that of an earlier try than the last.
         self._begin_late()
 
     def _begin_late(self) -> None:
@@ -200,7 +201,7 @@ class Entry:
             if self.pk is None:
                 _tell("A run of %r is missing from the history (%s): %s", failed, {**self.facts, **result})
             else:
-                # Unless the release has seen to it: the job may have given its lock back itself.
+                # Unless the release has seen to it: the job may have released its lock itself.
                 _at_gate(self.facts["job_name"], methodcaller("keep", _kept(self._token, result)))
                 _tell("The end of a run of %r is not in the history yet (%s): %s", failed, {**self.facts, **result})
 
@@ -295,7 +296,7 @@ def _record(kept: object) -> None:
     by = this_process()
     remark = (
         f"The history could not be written when it ended; {by.hostname}, pid {by.pid}, "
-        f"recorded this at {in_words(utc_now())}."
+        f"recorded this at {instant_in_words(utc_now())}."
     )
     result["error"] = "\n".join(filter(None, [result.get("error"), remark]))
     if runs().finish(token, result):

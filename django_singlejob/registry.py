@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,13 +11,10 @@ from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
 from django_singlejob.conf import ZERO, options
-from django_singlejob.exceptions import DuplicateJob, InvalidName, InvalidSchedule, SingleJobError, UnknownJob
-from django_singlejob.slots import MISFIRE_GRACE, CatchUp, Policy
-from django_singlejob.timetable import LONGEST, Every, parse
-
-NAME_LENGTH = 200
-# MySQL compares without case and trailing spaces, SQLite with both: only these names are the same everywhere.
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.:-]*", re.ASCII)
+from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
+from django_singlejob.names import validate_name
+from django_singlejob.scheduling.schedule import LONGEST, Every, parse
+from django_singlejob.scheduling.slots import MISFIRE_GRACE, CatchUp, Policy
 
 LONGEST_RETRY_DELAY = timedelta(days=1)
 
@@ -142,16 +138,6 @@ class Job:
     def path(self) -> str:
         """The function's dotted path."""
         return f"{self.func.__module__}.{getattr(self.func, '__qualname__', repr(self.func))}"
-
-
-def validate_name(name: object) -> str:
-    """The name itself. Raises ``InvalidName`` for one that some database would refuse, cut or confuse."""
-    if isinstance(name, str) and len(name) <= NAME_LENGTH and _NAME.fullmatch(name):
-        return name
-    raise InvalidName(
-        f"{name!r:.250} is no name for a job or a lock: use 1 to {NAME_LENGTH} of the characters a-z 0-9 _ . : - "
-        "and begin with a letter or a digit."
-    )
 
 
 def function_of(func: Callable[..., Any]) -> Callable[..., Any]:

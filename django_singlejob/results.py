@@ -8,17 +8,17 @@ from datetime import timedelta
 
 from django_singlejob.exceptions import JobInterrupted, JobTimeout
 from django_singlejob.holder import printable
+from django_singlejob.names import PATH_LENGTH
 
 ERROR_LENGTH = 1000
 TRACEBACK_LENGTH = 10_000
-PATH_LENGTH = 255
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
     """What the gate and the history are told.
 
-    ``is_failure``: it counts as one of consecutive failures. ``aftermath``: what else is written in the transaction
+    ``is_failure``: it counts as one of consecutive failures. ``also_write``: what else is written in the transaction
     that tells them.
     """
 
@@ -29,7 +29,7 @@ class Ending:
     error: str = ""
     error_class: str = ""
     traceback: str = ""
-    aftermath: Callable[[], object] | None = None
+    also_write: Callable[[], object] | None = None
 
 
 def ending(

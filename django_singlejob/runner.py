@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from asgiref.sync import async_to_sync, sync_to_async
 
-from django_singlejob.acquisition import Attempt, Reason, Refusal, Terms, acquire
-from django_singlejob.clock import DBNow, in_words, local_now, since
+from django_singlejob.clock import DBNow, instant_in_words, local_now, since, sleep_in_loop
 from django_singlejob.conf import ZERO
-from django_singlejob.endings import Ending, ending
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
-from django_singlejob.heartbeat import kept_alive
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
-from django_singlejob.lease import Lease
-from django_singlejob.orders import Order, place, result_of_job
-from django_singlejob.querysets import runs
-from django_singlejob.queue import one_offs
+from django_singlejob.locking.acquire import Acquisition, LockRequest, Reason, Refusal, acquire
+from django_singlejob.locking.heartbeat import kept_alive
+from django_singlejob.locking.lease import Lease
+from django_singlejob.one_offs.enqueue import Order, place, result_of_job
+from django_singlejob.one_offs.values import comes_back
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 from django_singlejob.registry import Job
+from django_singlejob.results import Ending, ending
 from django_singlejob.signals import job_finished, job_skipped, job_started
-from django_singlejob.values import comes_back
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun, OneOffJob
@@ -148,7 +148,7 @@ def run(
                 job, args, kwargs, trigger=trigger, command=command, early=early, one_off=one_off, window=window
             )
         asked_at = local_now()
-        answer = acquire(_terms(job, trigger, command, early, one_off))
+        answer = acquire(_lock_request(job, trigger, command, early, one_off))
         if isinstance(answer, Refusal):
             return _skip(job, answer)
         call = _Call(args, kwargs or {}, one_off)
@@ -162,7 +162,7 @@ def run(
 
 
 def _call(job: Job, lease: Lease, call: "_Call") -> Any:
-    lease.check()  # this process may have been stopped since the grant
+    lease.prove()
     value = job.func(*call.args, **call.kwargs)
     if inspect.iscoroutine(value) or inspect.isgenerator(value):
         value.close()
@@ -186,7 +186,7 @@ async def run_async(
 ) -> Outcome:
     """The same for an ``async def``. The job runs in the caller's event loop; a thread only asks the database."""
     asked_at = local_now()
-    answer = await _acquire(_terms(job, trigger, command, early, one_off))
+    answer = await _acquire(_lock_request(job, trigger, command, early, one_off))
     if isinstance(answer, Refusal):
         return _skip(job, answer)
     call = _Call(args, kwargs or {}, one_off)
@@ -203,23 +203,35 @@ async def run_async(
 
 
 async def _call_async(job: Job, lease: Lease, call: "_Call") -> Any:
-    lease.check()  # this process may have been stopped since the grant
+    if lease.lost:
+        await _to_the_end(lease.prove)
+    lease.check()
     return await job.func(*call.args, **call.kwargs)
 
 
-async def _acquire(terms: Terms) -> Lease | Refusal:
+async def _acquire(request: LockRequest) -> Lease | Refusal:
     """``acquire`` for an event loop: it waits in the loop, so that Django's one thread is free meanwhile."""
-    attempt = Attempt(terms)
+    acquisition = Acquisition(request)
     while True:
-        answer, cancelled = await _to_the_end(attempt.ask)
+        answer, cancelled = await _to_the_end(acquisition.ask)
         if cancelled and isinstance(answer, Lease):
             end = ending(cancelled, duration=ZERO, acquire_duration=ZERO)
             await _to_the_end(partial(answer.finish, end))
+        if isinstance(answer, float) and not cancelled:
+            cancelled = await _cancelled_in_sleep(answer)
         if cancelled:
+            await _to_the_end(acquisition.leave_nothing)
             raise cancelled
         if not isinstance(answer, float):
             return answer
-        await asyncio.sleep(answer)
+
+
+async def _cancelled_in_sleep(seconds: float) -> asyncio.CancelledError | None:
+    try:
+        await sleep_in_loop(seconds)
+    except asyncio.CancelledError as cancelled:
+        return cancelled
+    return None
 
 
 async def _to_the_end(function: Callable[[], T]) -> tuple[T, asyncio.CancelledError | None]:
@@ -236,10 +248,10 @@ async def _to_the_end(function: Callable[[], T]) -> tuple[T, asyncio.CancelledEr
     return call.result(), cancelled
 
 
-def _terms(
+def _lock_request(
     job: Job, trigger: str, command: Sequence[str] | None, early: timedelta, one_off: "OneOffJob | None" = None
-) -> Terms:
-    return Terms.of(
+) -> LockRequest:
+    return LockRequest.of(
         job.lock,
         lease=job.lease,
         heartbeat=job.heartbeat,
@@ -280,7 +292,7 @@ def held_message(name: str, refusal: Refusal) -> str:
     if refusal.reason == Reason.UNDECIDED:
         return f"It could not be decided whether the lock {name!r} is free: {refusal.detail}"
     if refusal.reason == Reason.HELD and refusal.lock:
-        return f"The lock {name!r} is held by {refusal.lock.holder} since {in_words(refusal.lock.acquired_at)}."
+        return f"The lock {name!r} is held by {refusal.lock.holder} since {instant_in_words(refusal.lock.acquired_at)}."
     return f"The lock {name!r} was not granted: {refusal.reason.label}."
 
 
@@ -304,7 +316,7 @@ class _Execution:
         self._run = CurrentRun(job=job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
         self._acquire_duration = acquire_duration
         self._started_at = local_now()
-        #: What the body raised; it waits until the lock is given back.
+        #: What the body raised; it waits until the lock is released.
         self.failure: BaseException | None = None
 
     @contextmanager
@@ -315,12 +327,12 @@ class _Execution:
             yield
 
     def finish(self) -> Outcome:
-        """Give the lock back, tell everybody, and raise what there is to raise: the job's own exception first."""
+        """Release the lock, tell everybody, and raise what there is to raise: the job's own exception first."""
         self.window.close()
         is_ctrl_c = self.failure is not None and self.window.is_ctrl_c(self.failure)
         times = {"duration": since(self._started_at), "acquire_duration": self._acquire_duration}
         end = ending(self.failure, is_ctrl_c=is_ctrl_c, **times)
-        loss = self._give_back(replace(end, aftermath=self._aftermath(end)))
+        loss = self._release(replace(end, also_write=self._also_write(end)))
         error = self.failure or loss
         if not self._lease.is_inherited:
             status = "failed" if loss and not self.failure else end.status
@@ -343,7 +355,7 @@ class _Execution:
         run_id = grant.entry.pk if grant.entry else None
         return Outcome(status="successful", value=self.value, run_id=run_id, duration=end.duration, slot=grant.slot)
 
-    def _aftermath(self, end: Ending) -> Callable[[], object] | None:
+    def _also_write(self, end: Ending) -> Callable[[], object] | None:
         """What becomes of the one-off that asked for this run; or the one that shall run it again after a failure."""
         call, job = self._call, self._job
         if call.one_off:
@@ -362,7 +374,7 @@ class _Execution:
         if not one_offs().finish(self._lease.token, result):
             logger.warning("A one-off of %r was changed by hand while it ran: only the history knows.", self._job.name)
 
-    def _give_back(self, end: Ending) -> LeaseLost | None:
+    def _release(self, end: Ending) -> LeaseLost | None:
         """``None``: it was ours to the end."""
         try:
             return None if self._lease.finish(end) else LeaseLost(self._lease.why_lost())

@@ -24,7 +24,7 @@ lease_lost = Signal()
 #: ``lease`` (the new one; ``None``: it was cleared), ``lock`` (the ``JobLock`` row as its former holder left it).
 lock_taken_over = Signal()
 
-#: ``slot``, ``reason`` (a ``Fate``), ``first`` and ``count``: a slot that nobody ran within its grace. Of slots that
-#: share their fate it is sent once, with the last one's ``slot``, the ``first`` and how many they are (of a cron
-#: expression 10,000 are counted at most).
+#: ``slot``, ``reason`` (a ``MisfireOutcome``), ``first`` and ``count``: a slot that nobody ran within its grace. Of
+#: slots that share their outcome it is sent once, with the last one's ``slot``, the ``first`` and how many they are
+#: (of a cron expression 10,000 are counted at most).
 slot_misfired = Signal()

@@ -13,7 +13,7 @@ from django.utils.translation import gettext, ngettext
 
 from django_singlejob.admin.cells import duration, tone
 from django_singlejob.conf import ZERO
-from django_singlejob.history import PastRun
+from django_singlejob.monitoring.history import PastRun
 
 SPARKLINE_HEIGHT = 24
 SPARKLINE_STEP = 4

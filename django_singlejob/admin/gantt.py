@@ -12,14 +12,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext
 
 from django_singlejob.admin.cells import duration, tone
-from django_singlejob.history import Run, Window
+from django_singlejob.monitoring.history import Period, Run
 
 # In percent of the width. What is shorter is drawn as a mark, one for all that begin within one of the cells, so that
 # a page with thousands of runs is neither a heap of bars upon bars nor megabytes long.
 CELL, MARK = 0.4, 0.3
 MOST_SERVERS = 20
 MOST_LANES = 8
-#: How far apart the ticks are, by the length of the window in hours; in minutes, of which a day has a multiple.
+#: How far apart the ticks are, by the length of the period in hours; in minutes, of which a day has a multiple.
 STEPS = {1: 10, 6: 60, 24: 240, 72: 720}
 # All offsets of time zones that are in use are multiples of it.
 FINEST = timedelta(minutes=5)
@@ -67,24 +67,24 @@ class Tick:
     label: str
 
 
-def rows(window: Window) -> list[Row]:
+def rows(period: Period) -> list[Row]:
     """A row a server, by name: those ``MOST_SERVERS`` with the most runs."""
     of_server: dict[str, list[Run]] = defaultdict(list)
-    for run in [*window.earlier[::-1], *window.runs[::-1]]:
+    for run in [*period.earlier[::-1], *period.runs[::-1]]:
         of_server[run.hostname].append(run)
     shown = sorted(of_server, key=lambda hostname: (-len(of_server[hostname]), hostname))[:MOST_SERVERS]
     return [
-        Row(hostname=hostname, runs=of_server[hostname], lanes=lanes(bars(of_server[hostname], window)))
+        Row(hostname=hostname, runs=of_server[hostname], lanes=lanes(bars(of_server[hostname], period)))
         for hostname in sorted(shown)
     ]
 
 
-def bars(runs: Iterable[Run], window: Window) -> list[Bar]:
+def bars(runs: Iterable[Run], period: Period) -> list[Bar]:
     """What is drawn of these runs, from left to right."""
     long, cells = [], defaultdict(list)
     for run in runs:
-        x = place(max(run.started_at, window.begin), window)
-        width = place(run.finished_at or window.now, window) - x
+        x = place(max(run.started_at, period.begin), period)
+        width = place(run.finished_at or period.now, period) - x
         if width >= CELL:
             long.append(Bar(x=x, width=width, runs=[run]))
         else:
@@ -93,9 +93,9 @@ def bars(runs: Iterable[Run], window: Window) -> list[Bar]:
     return sorted([*long, *marks], key=lambda bar: bar.x)
 
 
-def place(instant: datetime, window: Window) -> float:
-    """Where an instant lies between the window's ends, in percent."""
-    return min(max(100 * ((instant - window.begin) / (window.now - window.begin)), 0.0), 100.0)
+def place(instant: datetime, period: Period) -> float:
+    """Where an instant lies between the period's ends, in percent."""
+    return min(max(100 * ((instant - period.begin) / (period.now - period.begin)), 0.0), 100.0)
 
 
 def lanes(found: Iterable[Bar]) -> list[list[Bar]]:
@@ -109,15 +109,15 @@ def lanes(found: Iterable[Bar]) -> list[list[Bar]]:
     return laid
 
 
-def ticks(window: Window, zone: tzinfo) -> list[Tick]:
+def ticks(period: Period, zone: tzinfo) -> list[Tick]:
     """Full hours, or the like, of the time zone, also where its clocks are changed in between."""
-    step = STEPS[round((window.now - window.begin) / timedelta(hours=1))]
+    step = STEPS[round((period.now - period.begin) / timedelta(hours=1))]
     found = []
-    instant = datetime.fromtimestamp(window.begin.timestamp() // FINEST.total_seconds() * FINEST.total_seconds(), UTC)
-    while (instant := instant + FINEST) <= window.now:
+    instant = datetime.fromtimestamp(period.begin.timestamp() // FINEST.total_seconds() * FINEST.total_seconds(), UTC)
+    while (instant := instant + FINEST) <= period.now:
         local = instant.astimezone(zone)
         if (60 * local.hour + local.minute) % step == 0:
-            found.append(Tick(x=place(instant, window), label=_label(local)))
+            found.append(Tick(x=place(instant, period), label=_label(local)))
     return found
 
 

@@ -27,13 +27,13 @@ from django_singlejob.admin.states import state
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import options
 from django_singlejob.database import is_undone
-from django_singlejob.health import Health, State, schedule_of, survey
-from django_singlejob.history import PastRun, recent_runs
 from django_singlejob.models import JobStatus, OneOffJob, Overview
-from django_singlejob.orders import PRIORITIES, Order
-from django_singlejob.querysets import JobStatusQuerySet, gates
-from django_singlejob.queue import one_offs
-from django_singlejob.timetable import PATIENCE, slots_between
+from django_singlejob.monitoring.health import Health, State, schedule_of, survey
+from django_singlejob.monitoring.history import PastRun, recent_runs
+from django_singlejob.one_offs.enqueue import PRIORITIES, Order
+from django_singlejob.querysets.jobs import JobStatusQuerySet, gates
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.scheduling.schedule import PATIENCE, slots_between
 
 NEXT_SLOTS = 5
 # Whoever wrote a later one by hand is not shown what would follow.
@@ -247,7 +247,7 @@ def at_the_gate(name: str, act: Callable[[], T]) -> T | None:
         with transaction.atomic(using=gates().db):
             if not gates().is_at_hand(name):
                 return None
-            gates().knock(name)
+            gates().touch(name)
             return act()
     except Error as error:
         if not is_undone(error):

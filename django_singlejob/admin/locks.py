@@ -1,7 +1,6 @@
 """The locks: who holds what. A stale one can be cleared, and by force one whose holder may be alive."""
 
 import logging
-import time
 import uuid
 from collections.abc import Container, Sequence
 from datetime import timedelta
@@ -24,12 +23,13 @@ from django.utils.translation import gettext, gettext_lazy as _
 from django_singlejob.admin.cells import NOTHING, badge, distance, duration, link, list_of, moment, noted
 from django_singlejob.admin.charts import share
 from django_singlejob.admin.reading import ReadOnlyAdmin
-from django_singlejob.clearing import clear
-from django_singlejob.clock import local_now
+from django_singlejob.clock import local_now, sleep, utc_now
 from django_singlejob.conf import ZERO, options
+from django_singlejob.locking.clear import clear
+from django_singlejob.locking.liveness import WATCHED_INTERVALS, Watch
 from django_singlejob.models import JobLock, JobStatus
-from django_singlejob.querysets import JobLockQuerySet, gates, locks
-from django_singlejob.watch import WATCHED_INTERVALS, Watch
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import JobLockQuerySet, locks
 
 logger = logging.getLogger("django_singlejob")
 
@@ -92,7 +92,7 @@ class Shown(NamedTuple):
     @property
     def age(self) -> timedelta:
         """How long ago that was."""
-        return timedelta(seconds=time.time() - self.at)
+        return timedelta(seconds=utc_now().timestamp() - self.at)
 
 
 _SIGNER = Signer(salt="django_singlejob.shown")
@@ -256,7 +256,7 @@ class JobLockAdmin(ReadOnlyAdmin):
             "locks": [
                 {
                     "row": lock,
-                    "shown": Shown(lock.name, lock.token, lock.heartbeats, time.time()).signed(),
+                    "shown": Shown(lock.name, lock.token, lock.heartbeats, utc_now().timestamp()).signed(),
                     "state": self.state(lock),
                     "held_for": self.held_for(lock),
                     "heartbeat": self.heartbeat(lock),
@@ -326,7 +326,7 @@ def _watched(chosen: Sequence[Shown]) -> dict[str, timedelta]:
         pauses = [min(watches[name].pause(rows[name]), rest) for name, rest in soon.items()]
         if not pauses:
             return left
-        time.sleep(min(pauses))
+        sleep(min(pauses))
 
 
 def _by(request: HttpRequest, *, force: bool) -> str:

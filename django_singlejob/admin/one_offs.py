@@ -29,11 +29,11 @@ from django_singlejob.admin.cells import (
 from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, back, register_jobs
 from django_singlejob.admin.runs import BRIEFLY
 from django_singlejob.exceptions import InvalidOrder
-from django_singlejob.health import OVERDUE
 from django_singlejob.models import OneOffJob
-from django_singlejob.orders import Order
-from django_singlejob.querysets import runs
-from django_singlejob.queue import OneOffJobQuerySet, one_offs
+from django_singlejob.monitoring.health import OVERDUE
+from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
+from django_singlejob.querysets.runs import runs
 
 if TYPE_CHECKING:
     OneOffModelForm = forms.ModelForm[OneOffJob]

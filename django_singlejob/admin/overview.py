@@ -21,15 +21,15 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 from django.views.decorators.http import require_safe
 
-from django_singlejob import history
 from django_singlejob.admin import recent
 from django_singlejob.admin.cells import badge, clock_time, first_line, link, list_of
 from django_singlejob.admin.reading import ReadOnlyAdmin, register_jobs
 from django_singlejob.admin.states import state, story
-from django_singlejob.health import Health, Level, State, survey, worst
-from django_singlejob.history import Window
 from django_singlejob.models import Overview
-from django_singlejob.timetable import MINUTE
+from django_singlejob.monitoring import history
+from django_singlejob.monitoring.health import Health, Level, State, survey, worst
+from django_singlejob.monitoring.history import Period
+from django_singlejob.scheduling.schedule import MINUTE
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6
@@ -81,32 +81,32 @@ def _hours(request: HttpRequest) -> int:
 def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
     """All that the page says."""
     healths = survey()
-    window = history.window(timedelta(hours=hours))
-    late = history.late_one_offs(window.now) if with_one_offs else 0
-    failed = history.failed_one_offs(window.begin) if with_one_offs else 0
+    period = history.period(timedelta(hours=hours))
+    late = history.late_one_offs(period.now) if with_one_offs else 0
+    failed = history.failed_one_offs(period.begin) if with_one_offs else 0
     return {
-        "at": date_format(timezone.localtime(window.now), "H:i:s"),
+        "at": date_format(timezone.localtime(period.now), "H:i:s"),
         "hours": hours,
         "choices": [(choice, choice == hours) for choice in HOURS],
-        "cut": _cut(window),
+        "cut": _cut(period),
         "headline": headline(healths, late),
         "states": states(healths),
         "one_offs": _one_offs(late, failed, hours),
         **_table_of_troubles(healths),
         **_table_of_holders(healths),
-        **recent.lanes(window),
-        "winners": recent.winners(window, healths),
-        "costs": recent.costs(window),
-        **recent.results(window),
+        **recent.lanes(period),
+        "winners": recent.winners(period, healths),
+        "costs": recent.costs(period),
+        **recent.results(period),
         "lists": {model: list_of(model) for model in ("joblock", "jobstatus")},
     }
 
 
-def _cut(window: Window) -> str:
-    """What is to be known of a window with more runs than are looked at. Empty: it has no more."""
-    if not window.is_cut:
+def _cut(period: Period) -> str:
+    """What is to be known of a period with more runs than are looked at. Empty: it has no more."""
+    if not period.is_cut:
         return ""
-    facts = {"most": f"{history.MOST:,}", "time": clock_time(window.runs[-1].started_at)}
+    facts = {"most": f"{history.MOST:,}", "time": clock_time(period.runs[-1].started_at)}
     return format_html(_("Only the newest {most} runs are counted and shown: those since {time}."), **facts)
 
 

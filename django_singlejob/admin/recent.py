@@ -8,31 +8,31 @@ from typing import Any
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from django_singlejob import history
-from django_singlejob.admin import timeline
+from django_singlejob.admin import gantt
 from django_singlejob.admin.cells import badge, clock_time, distance, duration, first_line, link, list_of
 from django_singlejob.admin.charts import share
-from django_singlejob.health import Health
-from django_singlejob.history import Run, Window
 from django_singlejob.models import JobRun
+from django_singlejob.monitoring import history
+from django_singlejob.monitoring.health import Health
+from django_singlejob.monitoring.history import Period, Run
 
 MOST_SERVERS = 30
 FAILURES = 10
 LEGEND = (JobRun.Status.SUCCESSFUL, JobRun.Status.RUNNING, JobRun.Status.INTERRUPTED, JobRun.Status.FAILED)
 
 
-def lanes(window: Window) -> dict[str, Any]:
+def lanes(period: Period) -> dict[str, Any]:
     """A row of the timeline for each server."""
     zone = timezone.get_current_timezone()
-    ticks = timeline.ticks(window, zone)
-    rows = timeline.rows(window)
+    ticks = gantt.ticks(period, zone)
+    rows = gantt.rows(period)
     return {
-        "axis": timeline.axis(ticks),
+        "axis": gantt.axis(ticks),
         "rows": [
-            (row.hostname, _runs_of(row.hostname), timeline.counted(row.runs), timeline.drawn(row, ticks, window.now))
+            (row.hostname, _runs_of(row.hostname), gantt.counted(row.runs), gantt.drawn(row, ticks, period.now))
             for row in rows
         ],
-        "most_servers": len(rows) if len({run.hostname for run in [*window.runs, *window.earlier]}) > len(rows) else 0,
+        "most_servers": len(rows) if len({run.hostname for run in [*period.runs, *period.earlier]}) > len(rows) else 0,
         "zone": timezone.get_current_timezone_name(),
         "legend": [badge(status, status.label) for status in LEGEND],
     }
@@ -42,26 +42,26 @@ def _runs_of(hostname: str) -> str:
     return list_of("jobrun", server=hostname)
 
 
-def winners(window: Window, healths: Sequence[Health]) -> list[tuple[Any, ...]]:
+def winners(period: Period, healths: Sequence[Health]) -> list[tuple[Any, ...]]:
     """The servers that won the runs (Table 2 of Lu 2025)."""
     heartbeats = [(health.lock.hostname, health.lock.heartbeat_at) for health in healths if health.lock]
-    found = history.winners(window.runs, heartbeats)
+    found = history.winners(period.runs, heartbeats)
     return [
         (
             winner.hostname,
             _runs_of(winner.hostname),
-            _part(winner.won, len(window.runs)),
+            _part(winner.won, len(period.runs)),
             share(winner.share, "", "busy"),
             winner.bad,
-            distance(winner.last_seen, window.now),
+            distance(winner.last_seen, period.now),
         )
         for winner in found[:MOST_SERVERS]
     ]
 
 
-def costs(window: Window) -> dict[str, Any] | None:
+def costs(period: Period) -> dict[str, Any] | None:
     """What it cost to acquire the locks (Table 1 of Lu 2025); ``None``: nobody has measured."""
-    costs = history.costs(window.runs)
+    costs = history.costs(period.runs)
     if costs is None:
         return None
     total = sum(count for _bound, count in costs.counts)
@@ -88,38 +88,38 @@ def _up_to(bound: timedelta | None) -> str:
     return _("more") if bound is None else _("up to %s") % duration(bound)
 
 
-def results(window: Window) -> dict[str, Any]:
+def results(period: Period) -> dict[str, Any]:
     """How the runs ended, and which of them badly."""
-    counts = _counts(window)
+    counts = _counts(period)
     return {
-        "rate": rate(window),
+        "rate": rate(period),
         "results": [
             (badge(status, status.label), counts[status], list_of("jobrun", status__exact=status.value))
             for status in JobRun.Status
             if counts[status]
         ],
-        "failures": _failures([run for run in window.runs if run.is_bad][:FAILURES], window),
+        "failures": _failures([run for run in period.runs if run.is_bad][:FAILURES], period),
     }
 
 
-def rate(window: Window) -> str:
+def rate(period: Period) -> str:
     """How many of the runs that ended were successful. Empty: none has ended."""
-    part = history.success_rate(_counts(window))
+    part = history.success_rate(_counts(period))
     # Rounded down: 100% is when none failed.
     return "" if part is None else _("%s%%") % f"{int(part * 1000) / 10:g}"
 
 
-def _counts(window: Window) -> Counter[str]:
-    return Counter(run.status for run in [*window.runs, *window.earlier])
+def _counts(period: Period) -> Counter[str]:
+    return Counter(run.status for run in [*period.runs, *period.earlier])
 
 
-def _failures(found: Sequence[Run], window: Window) -> list[tuple[Any, ...]]:
+def _failures(found: Sequence[Run], period: Period) -> list[tuple[Any, ...]]:
     errors = history.errors_of(found) if found else {}
     return [
         (
             link("jobrun", run.pk, run.job_name),
             badge(run.status, run.label),
-            distance(run.started_at, window.now),
+            distance(run.started_at, period.now),
             clock_time(run.started_at),
             run.hostname,
             first_line(errors.get(run.pk, "")),

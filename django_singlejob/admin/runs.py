@@ -13,8 +13,10 @@ from django.utils.translation import gettext_lazy as _
 from django_singlejob.admin.cells import NOTHING, badge, duration, first_line, link, moment, preformatted
 from django_singlejob.admin.reading import NOW, ReadOnlyAdmin
 from django_singlejob.models import JobRun
-from django_singlejob.querysets import JobRunQuerySet, gates, locks, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import JobRunQuerySet, runs
 
 # Of so many jobs the filter has links; the others are searched for.
 MOST_JOBS = 20

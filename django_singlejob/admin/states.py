@@ -4,7 +4,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_singlejob.admin.cells import badge, duration, noted
-from django_singlejob.health import Health, State
+from django_singlejob.monitoring.health import Health, State
 
 
 def state(health: Health) -> SafeString:

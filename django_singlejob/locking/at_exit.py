@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
 from django_singlejob import database
-from django_singlejob.querysets import gates, locks
-from django_singlejob.queue import one_offs
+from django_singlejob.interrupt import gave_up_since, status_if_given_up
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.recording import Writer, end_for, with_history
 
 if TYPE_CHECKING:
@@ -29,54 +31,61 @@ def announce(token: UUID, name: str) -> None:
 
 
 def forget(token: UUID) -> None:
-    """Nothing was granted, or it was given back, or it is left to expire."""
+    """Nothing was granted, or it was released, or it is left to expire."""
     _granted.pop(token, None)
 
 
-def give_back(token: UUID) -> None:
-    """Release the lock if it was granted under this token; best effort."""
+def release_granted(token: UUID) -> bool:
+    """Release the lock if it was granted under this token; best effort. ``False``: its row was not seen. It may still
+    come, while a COMMIT is under way, and then it is left to expire."""
     granted = _granted.pop(token, None)
     if granted is None:
-        return
+        return True
     name, _ = granted
+    if gave_up_since(0):
+        logger.warning("The lock %r is left to expire: the database did not answer.", name)
+        return False
     try:
-        _release_row(name, token)
+        return _release_row(name, token)
     except Exception as error:
         logger.warning("The lock %r could not be released, and is left to expire: %s", name, error)
+        return False
 
 
 @atexit.register
 def release_at_exit() -> None:
-    """Give back what is still held, as after a KeyboardInterrupt at a bad moment."""
+    """Release what is still held, as after a KeyboardInterrupt at a bad moment."""
     for token, (_, thread) in list(_granted.items()):
         # Another thread that goes on may be in the middle of a job, until the process is gone: that is left to expire.
         if thread is threading.current_thread() or not thread.is_alive():
-            give_back(token)
+            release_granted(token)
 
 
 def release_and_exit() -> NoReturn:
-    """End this process at once, and give back what it holds before. Only where no job can do anything any more: none of
+    """End this process at once, and release what it holds before. Only where no job can do anything any more: none of
     its own code, and no statement that a server would carry out without it."""
     sys.stdout.flush()
     sys.stderr.flush()
     for token in list(_granted):
-        give_back(token)
-    os._exit(0)
+        release_granted(token)
+    os._exit(status_if_given_up())
 
 
-def _release_row(name: str, token: UUID) -> None:
+def _release_row(name: str, token: UUID) -> bool:
     alias = database.alias()
     # An interrupt may have left the connection in the middle of a statement.
     database.drop(alias)
     lock = locks().seen(name)
-    if lock and lock.token == token:
-        with_history(partial(_release_once, alias, lock), lock.lease)
+    if lock is None or lock.token != token:
+        return False
+    with_history(partial(_release_once, alias, lock), lock.lease)
+    return True
 
 
 def _release_once(alias: str, lock: "JobLock", history: Writer) -> None:
     with database.durable(alias, statement_timeout=history.patience):
         if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):
-            one_offs().give_back(lock.token)
+            one_offs().release(lock.token)
             end_for(lock, {"status": "interrupted", "error": "The process ended.", "finished_at": lock.now}, history)
 
 

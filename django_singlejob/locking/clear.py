@@ -1,6 +1,5 @@
 """How a dead holder's lock is cleared, without a successor."""
 
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
@@ -9,12 +8,13 @@ from typing import TYPE_CHECKING
 from django.db import Error
 
 from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, since
+from django_singlejob.clock import backoff, local_now, since, sleep
 from django_singlejob.conf import ZERO
-from django_singlejob.querysets import gates, locks
+from django_singlejob.locking.liveness import LONGEST_STAY, LONGEST_WATCH, Watch, abandon
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
 from django_singlejob.recording import Writer, with_history
 from django_singlejob.signals import lock_taken_over
-from django_singlejob.watch import LONGEST_STAY, LONGEST_WATCH, Watch, bury
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -24,7 +24,7 @@ PERSEVERANCE = 5.0
 
 
 class Watchman:
-    """Tells which holders are dead, after watching all the locks at once. See ``watch`` for what it takes."""
+    """Tells which holders are dead, after watching all the locks at once. See ``liveness`` for what it takes."""
 
     def __init__(self) -> None:
         self._watches: dict[str, Watch] = {}
@@ -60,7 +60,7 @@ def dead_locks(watchman: Watchman | None = None) -> Iterator["JobLock"]:
     """The locks whose holders are dead, each as soon as that is known; until no more can be told soon."""
     watchman, told, begun_at = watchman or Watchman(), set(), local_now()
     for pause in backoff():
-        time.sleep(pause if watchman.pause is None else min(pause, watchman.pause))
+        sleep(pause if watchman.pause is None else min(pause, watchman.pause))
         for lock in watchman.dead():
             if lock.token not in told:
                 told.add(lock.token)
@@ -81,7 +81,7 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
     # Others need not be waited for: what is left alone now is looked at again.
     give_up_at = local_now() + (PERSEVERANCE if force else 0)
     for pause in backoff():
-        time.sleep(pause)
+        sleep(pause)
         try:
             gates().remember(lock.name)
             is_cleared = with_history(partial(_clear_once, alias, lock, force, error))
@@ -103,10 +103,10 @@ def _clear_once(alias: str, lock: "JobLock", force: bool, error: str, history: W
     with database.durable(alias, statement_timeout=history.patience):
         if not gates().is_at_hand(lock.name):
             return None  # MySQL would wait for it for almost a minute
-        gates().shut(lock.name)
+        gates().revoke(lock.name)
         is_cleared = locks().clear(lock, force=force)
         if is_cleared:
-            bury(lock, error, history)
+            abandon(lock, error, history)
         else:
             database.roll_back(alias)
         return is_cleared

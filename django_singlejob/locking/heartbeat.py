@@ -13,11 +13,11 @@ from typing import Protocol
 
 from django.db import connections
 
-from django_singlejob.clock import local_now
+from django_singlejob.clock import local_now, wait
 from django_singlejob.database import alias
 from django_singlejob.exceptions import JobTimeout, LeaseLost
 from django_singlejob.interrupt import blocked_signals
-from django_singlejob.lease import Lease
+from django_singlejob.locking.lease import Lease
 from django_singlejob.signals import lease_lost
 
 logger = logging.getLogger("django_singlejob")
@@ -73,7 +73,7 @@ class _Keeper:
 
     def _watch(self) -> None:
         while not self._is_done:
-            self._wake.wait(self._seconds_to_wait())
+            wait(self._wake.wait, self._seconds_to_wait())
             self._wake.clear()
             if not self._is_done:
                 self._look_at_the_clock()

@@ -1,8 +1,8 @@
-"""What a holder has in hand: the right to run, for a time. Renewing it, distrusting it, giving it back.
+"""What a holder has in hand: the right to run, for a time. Renewing it, distrusting it, releasing it.
 
 The protocol is two rows a name. The gate (``JobStatus``) lasts for ever, and carries the token of the last grant; the
 lease (``JobLock``) exists while somebody holds the lock. Everything changes them in one order, gate, lease, run, so
-nothing deadlocks. How a lease is granted stands in ``acquisition``.
+nothing deadlocks. How a lease is granted stands in ``locking.acquire``.
 
 A lease expires by the database's clock; its holder counts by its own, from before it asked, so it distrusts itself
 first (Gray and Cheriton 1989, "Leases"). The fence is the fencing token of Kleppmann 2016.
@@ -10,12 +10,12 @@ first (Gray and Cheriton 1989, "Leases"). The fence is the fencing token of Klep
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from threading import Event
 from typing import Any
 from uuid import UUID
@@ -24,19 +24,23 @@ from django.db import Error, connections, transaction
 from django.db.models import F
 
 from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, since
+from django_singlejob.clock import backoff, local_now, since, sleep
 from django_singlejob.cutoff import cut_off_at
-from django_singlejob.endings import Ending
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.interrupt import Window
-from django_singlejob.leftovers import forget, give_back
-from django_singlejob.querysets import gates, locks, mean_with, runs
+from django_singlejob.interrupt import Window, gave_up_since, interrupt_behind, is_database_given_up, is_told_again
+from django_singlejob.locking.at_exit import forget, release_granted
+from django_singlejob.querysets.jobs import gates, mean_with
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.runs import runs
 from django_singlejob.recording import Entry, HistoryFailed, Writer, alone, with_history
+from django_singlejob.results import Ending
 
 logger = logging.getLogger("django_singlejob")
 
 # A fenced transaction that is silent for so many leases is ended by the server: its holder is presumed stopped.
 FENCE_LEASES = 10
+# How often a failed fenced transaction looks whether somebody took the lock over, while others are in the way.
+LOOKS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ class Lease:
         self._proven_at = grant.asked_at
         self._is_lost = False
         self._is_over = False
-        # Whether a COMMIT was sent that gives the lock back, and its answer never came.
+        # Whether a COMMIT was sent that releases the lock, and its answer never came.
         self._is_in_doubt = False
         self._is_recorded = False
         self._own_transaction: Callable[[], bool] | None = None
@@ -126,6 +130,14 @@ class Lease:
         if self.lost:
             raise LeaseLost(self.why_lost())
 
+    def prove(self) -> None:
+        """``check``, before the job begins. A lease that is over, as in a process that was stopped since the grant, is
+        renewed if the lock is still ours."""
+        if self.lost and not (self._is_lost or self._is_over or self.is_inherited):
+            with suppress(Error):
+                self._beat()
+        self.check()
+
     def why_lost(self) -> str:
         if self.is_inherited:
             return (
@@ -151,7 +163,7 @@ class Lease:
 
     def _beat(self) -> bool:
         sent_at = local_now()
-        with database.in_turn(database.alias()):
+        with database.durable(database.alias()):
             is_kept = self._renew_row()
         if is_kept:
             self._prove(sent_at)
@@ -166,7 +178,7 @@ class Lease:
         self._proven_at = max(self._proven_at, sent_at)
 
     def release(self) -> bool:
-        """Give the lock back; not inside a transaction. ``False``: it was no longer ours, and nothing was changed."""
+        """Release the lock; not inside a transaction. ``False``: it was no longer ours, and nothing was changed."""
         database.refuse_open_transaction(database.alias())
         with Window():
             return not self._is_over and self.finish()
@@ -184,8 +196,34 @@ class Lease:
         alias = database.alias()
         database.refuse_open_transaction(alias)
         fenced = self._fenced_as_only_writer if database.has_one_writer(alias) else self._fenced
-        with fenced(alias):
+        with self._explained(alias), fenced(alias):
             yield
+
+    @contextmanager
+    def _explained(self, alias: str) -> Iterator[None]:
+        """Raise what is behind an error of the database: an interrupt that cut a statement off, or a successor that
+        was in the way."""
+        try:
+            yield
+        except Error as error:
+            if interrupt := interrupt_behind(error):
+                raise interrupt from None
+            if not database.is_undone(error) or self._has_the_gate(alias):
+                raise
+            self._is_lost = True
+            raise LeaseLost(self.why_lost()) from error
+
+    def _has_the_gate(self, alias: str) -> bool:
+        """``True`` as well if that cannot be told."""
+        if self.is_private or database.has_one_writer(alias):
+            return True
+        for pause in islice(backoff(), LOOKS):
+            sleep(pause)
+            # Not by a mere look: a node of a Galera cluster may still be applying what was in the way.
+            with suppress(Error), database.durable(alias):
+                if gates().is_at_hand(self.name):
+                    return gates().hold(self.name, self.token)
+        return True
 
     @contextmanager
     def _fenced(self, alias: str) -> Iterator[None]:
@@ -246,7 +284,7 @@ class Lease:
         written, so another one begins."""
         idle_timeout = self.grant.duration * FENCE_LEASES
         for pause in backoff():
-            time.sleep(pause)
+            sleep(pause)
             try:
                 with ExitStack() as block:
                     block.enter_context(database.durable(alias, lock_timeout=None, idle_timeout=idle_timeout))
@@ -275,7 +313,7 @@ class Lease:
             self._own_transaction = None
 
     def finish(self, ending: Ending | None = None) -> bool:
-        """Give the lock back and record how the run ended (``None``: there was no run).
+        """Release the lock and record how the run ended (``None``: there was no run).
 
         ``False``: the lock was not ours any more; then only our own run is still closed. Raises ``LeaseLost`` if the
         database could not be asked while the lease lasted.
@@ -286,7 +324,7 @@ class Lease:
             database.leave_no_transaction(database.alias())
             self._record_late(ending)
             return not self._is_lost
-        is_kept = self._to_the_end(lambda: with_history(partial(self._give_back, ending), self._left()))
+        is_kept = self._to_the_end(lambda: with_history(partial(self._release, ending), self._left()))
         self._is_lost = not is_kept
         self._is_over = True
         forget(self.token)
@@ -298,30 +336,30 @@ class Lease:
         seconds = self.deadline - local_now()
         return min(self.grant.duration, timedelta(seconds=max(0.0, min(seconds, 1e9))))
 
-    def _to_the_end(self, attempt: Callable[[], bool]) -> bool:
+    def _to_the_end(self, release: Callable[[], bool]) -> bool:
         try:
-            return self._while_the_lease_lasts(attempt)
+            return self._while_the_lease_lasts(release)
         except LeaseLost:
             raise
         except BaseException:
-            # Signals wait for this, but for one that comes again and again. What it cuts off is given back anew.
-            give_back(self.token)
+            # Signals wait for this, but for one that comes again and again. What it cuts off is released anew.
+            release_granted(self.token)
             raise
 
-    def _while_the_lease_lasts(self, attempt: Callable[[], bool]) -> bool:
+    def _while_the_lease_lasts(self, release: Callable[[], bool]) -> bool:
         """Try until the database answers."""
         alias = database.alias()
         give_up_at = max(min(self.deadline, local_now() + self.grant.duration.total_seconds()), local_now() + 2)
         for pause in backoff():
-            was_in_doubt = self._is_in_doubt
+            was_in_doubt, began_at = self._is_in_doubt, local_now()
             try:
                 with cut_off_at(alias, give_up_at):
                     database.leave_no_transaction(alias)
-                    return attempt()
+                    return release()
             except Error as error:
                 is_transient = database.is_transient(error)
                 is_hopeless = pause > 0 and not (is_transient or database.is_connection_lost(error))
-                is_too_late = local_now() + pause > give_up_at
+                is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
                 if is_hopeless or self.is_private or is_too_late:
                     self._is_lost = True
                     if is_too_late:
@@ -332,32 +370,32 @@ class Lease:
                 logger.info("Releasing the lock %r failed and is tried again: %s", self.name, error)
                 self._is_in_doubt = was_in_doubt or (self._is_in_doubt and not database.is_undone(error))
                 database.drop(alias)
-                time.sleep(pause)
+                sleep(pause)
         raise AssertionError("backoff() never ends")
 
-    def _give_back(self, ending: Ending | None, history: Writer) -> bool:
+    def _release(self, ending: Ending | None, history: Writer) -> bool:
         alias = database.alias()
         with database.durable(alias, statement_timeout=history.patience):
-            is_given_back = self._tell_gates(ending, history) and locks().release(self.name, self.token)
-            if not is_given_back:
+            is_released = self._tell_gates(ending, history) and locks().release(self.name, self.token)
+            if not is_released:
                 database.roll_back(alias)
-            is_recorded = is_given_back and self._record(ending, history)
-            self._is_in_doubt = self._is_in_doubt or is_given_back
+            is_recorded = is_released and self._record(ending, history)
+            self._is_in_doubt = self._is_in_doubt or is_released
         self._is_recorded = is_recorded
-        return is_given_back or (self._is_in_doubt and self._was_given_back(ending))
+        return is_released or (self._is_in_doubt and self._was_released(ending))
 
     def _record(self, ending: Ending | None, history: Writer) -> bool:
         """Whether the history knows the end now."""
         entry = self.grant.entry
         is_recorded = bool(ending and entry and entry.end(history, _run_result(ending)))
-        if ending and ending.aftermath:
-            ending.aftermath()
+        if ending and ending.also_write:
+            ending.also_write()
         return is_recorded
 
-    def _was_given_back(self, ending: Ending | None) -> bool:
+    def _was_released(self, ending: Ending | None) -> bool:
         """Whether a COMMIT was carried out whose answer was lost.
 
-        While the lease lasts nobody else takes the lock: if it is gone, we gave it back, unless somebody cleared it by
+        While the lease lasts nobody else takes the lock: if it is gone, we released it, unless somebody cleared it by
         force. Then the gate has no token until somebody else passes; after that the job's gate or the history knows.
         """
         token = gates().filter(name=self.name).values_list("token", flat=True).first()
@@ -403,6 +441,13 @@ class Lease:
     def _late_result(self, ending: Ending) -> dict[str, Any]:
         """What the history is told if it is told later."""
         return {**_run_result(ending), "finished_at": self.acquired_at + since(self.grant.asked_at)}
+
+
+def _is_pointless(began_at: float, pause: float, error: Error) -> bool:
+    """Whether a second signal wants no other try, after this pause, of what began then. One on a new connection it
+    does want, unless this was given up while it hung."""
+    is_still_away = pause > 0 and not database.is_transient(error)
+    return gave_up_since(began_at) or is_database_given_up() or (is_told_again() and is_still_away)
 
 
 def _status_result(ending: Ending) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from django_singlejob import recording
 from django_singlejob.clock import local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.database import alias, is_on_one_host, sent_now
-from django_singlejob.querysets import gates
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.recording import Writer
-from django_singlejob.timetable import duration_in_words
+from django_singlejob.scheduling.schedule import duration_in_words
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -48,7 +48,7 @@ class Watch:
     """What one observer has seen of one lock, row by row."""
 
     def __init__(self) -> None:
-        self._sight: object = None
+        self._last_seen: object = None
         #: When this row was first seen, and last seen, as ``local_now()``.
         self._seen_at = self._looked_at = local_now()
         #: Since when it is watched without a gap; ``None``: it is not suspected.
@@ -78,10 +78,10 @@ class Watch:
         return max(to_watch, to_pass, ZERO)
 
     def _take_note(self, lock: "JobLock") -> float:
-        sight = (lock.token, lock.heartbeats)
+        seen = (lock.token, lock.heartbeats)
         looked_at, self._looked_at = self._looked_at, local_now()
-        if sight != self._sight:
-            self._sight, self._seen_at, self._is_told = sight, self._looked_at, False
+        if seen != self._last_seen:
+            self._last_seen, self._seen_at, self._is_told = seen, self._looked_at, False
             self._watched_at = None
         elif timedelta(seconds=self._looked_at - looked_at) > (lock.heartbeat_interval or timedelta.max):
             self._watched_at = None
@@ -145,7 +145,7 @@ def silence(lock: "JobLock") -> str:
     return f"Its lease expired, and no heartbeat was seen for {_roughly(lock.now - lock.heartbeat_at)}"
 
 
-def bury(dead: "JobLock", error: str, history: Writer) -> None:
+def abandon(dead: "JobLock", error: str, history: Writer) -> None:
     """Record that a lock was taken from its holder, in the same transaction."""
     recording.abandon(dead, error, history)
     one_offs().abandon(dead, error)

@@ -5,12 +5,11 @@ import logging
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 
-from django_singlejob.clock import local_now
+from django_singlejob.clock import local_now, sleep
 from django_singlejob.exceptions import JobInterrupted, SingleJobError
-from django_singlejob.interrupt import Signals, Window
+from django_singlejob.interrupt import ReceivedSignals, Window
 from django_singlejob.management.descendants import Group, Pipe
 from django_singlejob.runner import current_run
 
@@ -56,7 +55,7 @@ class Child:
     """
 
     def __init__(
-        self, command: Sequence[str], signals: Signals, tell: Callable[[str], None], *, is_alone: bool = False
+        self, command: Sequence[str], signals: ReceivedSignals, tell: Callable[[str], None], *, is_alone: bool = False
     ) -> None:
         self._command = list(command)
         self._signals = signals
@@ -81,7 +80,7 @@ class Child:
                 process = self._start()
             self._wait(process)
         except BaseException:
-            # Whatever ends this run, the lock is given back behind it: the command must not go on.
+            # Whatever ends this run, the lock is released behind it: the command must not go on.
             self._end()
             raise
         finally:
@@ -153,7 +152,7 @@ class Child:
             is_hurried = self._signals.is_repeated and self._told_at > began_at
             if is_hurried or local_now() >= began_at + grace:
                 return False
-            time.sleep(SHORT_TICK)
+            sleep(SHORT_TICK)
         return True
 
     def _is_over(self) -> bool:

@@ -5,6 +5,8 @@ import os
 import selectors
 from contextlib import suppress
 
+from django_singlejob.clock import wait
+
 # Shell scripts choose descriptors of one digit themselves.
 FIRST_DESCRIPTOR = 10
 CHUNK = 65536
@@ -39,7 +41,7 @@ class Pipe:
         with selectors.PollSelector() as selector:
             selector.register(self._read, selectors.EVENT_READ)
             # Bytes written by mistake do not mean the end.
-            return bool(selector.select(timeout)) and not os.read(self._read, CHUNK)
+            return bool(wait(selector.select, timeout)) and not os.read(self._read, CHUNK)
 
     def close(self) -> None:
         os.close(self._read)

@@ -11,11 +11,12 @@ from django.utils.translation import gettext_lazy as _
 
 from django_singlejob import registry
 from django_singlejob.conf import options
+from django_singlejob.cursor import is_ahead
 from django_singlejob.exceptions import InvalidSchedule
-from django_singlejob.memory import is_ahead
-from django_singlejob.querysets import gates, locks
-from django_singlejob.slots import MISFIRE_GRACE
-from django_singlejob.timetable import Schedule, in_words, parse
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.scheduling.schedule import Schedule, parse, schedule_in_words
+from django_singlejob.scheduling.slots import MISFIRE_GRACE
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -75,9 +76,9 @@ class Health:
         """In words, as the database has it: that is what is run by. Empty: it has none."""
         if self.status and self.status.schedule:
             schedule = schedule_of(self.status)
-            return in_words(schedule) if schedule else self.status.schedule
+            return schedule_in_words(schedule) if schedule else self.status.schedule
         policy = registry.get(self.name).policy if registry.is_known(self.name) else None
-        return in_words(policy.schedule) if policy else ""
+        return schedule_in_words(policy.schedule) if policy else ""
 
     @property
     def is_job(self) -> bool:

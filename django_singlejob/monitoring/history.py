@@ -14,8 +14,9 @@ from django.db.models.functions import Coalesce
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
 from django_singlejob.models import JobRun
-from django_singlejob.querysets import gates, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
@@ -74,7 +75,7 @@ def recent_runs(names: Collection[str]) -> dict[str, list[PastRun]]:
 
 
 class Run(NamedTuple):
-    """What is known of each run in a window: few columns, since they are many rows. The instants are in UTC."""
+    """What is known of each run in a period: few columns, since they are many rows. The instants are in UTC."""
 
     pk: int
     job_name: str
@@ -95,11 +96,11 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class Period:
     """The runs of the last hours.
 
     Attributes:
-        now: the database's; the window ends with it.
+        now: the database's; the period ends with it.
         begin: where it begins.
         runs: those that began in it, the newest first, ``MOST`` at most.
         earlier: those that began before it, and are still running.
@@ -113,13 +114,13 @@ class Window:
     is_cut: bool
 
 
-def window(length: timedelta) -> Window:
+def period(length: timedelta) -> Period:
     """The runs of the time until now. Takes three queries, which read no more than they return."""
     now = _now()
     begin = now - length
     found = _read(runs().filter(started_at__gte=begin), MOST + 1)
     earlier = _read(runs().running().filter(started_at__lt=begin), MOST)
-    return Window(now=now, begin=begin, runs=found[:MOST], earlier=earlier, is_cut=len(found) > MOST)
+    return Period(now=now, begin=begin, runs=found[:MOST], earlier=earlier, is_cut=len(found) > MOST)
 
 
 def _now() -> datetime:
@@ -129,10 +130,10 @@ def _now() -> datetime:
 
 
 def _read(rows: QuerySet[Any], most: int) -> list[Run]:
-    return [_in_utc(Run(*row)) for row in rows.order_by("-started_at").values_list(*Run._fields)[:most]]
+    return [_run_in_utc(Run(*row)) for row in rows.order_by("-started_at").values_list(*Run._fields)[:most]]
 
 
-def _in_utc(run: Run) -> Run:
+def _run_in_utc(run: Run) -> Run:
     # A connection's own time zone comes back with every instant, and two of one zone are compared by their wall clocks.
     if run.started_at.tzinfo is UTC:
         return run

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
+from django_singlejob import database
 from django_singlejob.clock import DBNow
-from django_singlejob.endings import Ending
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost
-from django_singlejob.queue import GIVEN_BACK, one_offs
-from django_singlejob.registry import NAME_LENGTH, Job
-from django_singlejob.values import Unstorable, as_stored, stored_result
+from django_singlejob.names import NAME_LENGTH
+from django_singlejob.one_offs.values import Unstorable, as_stored, stored_result
+from django_singlejob.querysets.one_offs import RELEASED, one_offs
+from django_singlejob.registry import Job
+from django_singlejob.results import Ending
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
@@ -81,19 +83,20 @@ class Order:
 
 
 def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
-    """Insert the row; the arguments are JSON."""
-    return one_offs().create(
-        job_name=order.job_name,
-        args=list(args),
-        kwargs=dict(kwargs),
-        queue_name=order.queue_name,
-        priority=order.priority,
-        max_attempts=order.max_attempts,
-        exclusive=order.exclusive,
-        backend=order.backend,
-        created_at=DBNow(),
-        **{"run_after": order.run_after or DBNow(), **others},
-    )
+    """Insert the row; the arguments are JSON. No crash loses it then, unless it is part of the caller's transaction."""
+    with database.synchronous(database.alias()):
+        return one_offs().create(
+            job_name=order.job_name,
+            args=list(args),
+            kwargs=dict(kwargs),
+            queue_name=order.queue_name,
+            priority=order.priority,
+            max_attempts=order.max_attempts,
+            exclusive=order.exclusive,
+            backend=order.backend,
+            created_at=DBNow(),
+            **{"run_after": order.run_after or DBNow(), **others},
+        )
 
 
 def result_of_job(
@@ -111,7 +114,7 @@ def result_of_job(
 def one_off_result(end: Ending, failure: BaseException | None, value: object, *, is_last: bool) -> dict[str, Any]:
     """The same for one that is not tried again when it fails. ``is_last``: nor when the lease was lost."""
     if isinstance(failure, JobInterrupted):
-        return dict(GIVEN_BACK)
+        return dict(RELEASED)
     told = {"error": end.error, "error_class": end.error_class, "traceback": end.traceback}
     is_ctrl_c = isinstance(failure, KeyboardInterrupt) and end.status == "interrupted"
     if (is_ctrl_c or isinstance(failure, LeaseLost)) and not is_last:

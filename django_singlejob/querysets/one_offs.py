@@ -1,7 +1,7 @@
 """One-off jobs: every write that decides about one, and every adjective.
 
 The row of an exclusive one is claimed by its status and version, in the transaction that grants the job's lock, and
-ended in the one that gives the lock back. So who holds the lock under the row's token is who runs it, and when the lock
+ended in the one that releases the lock. So who holds the lock under the row's token is who runs it, and when the lock
 is taken from a dead holder, the row is put back with it. Those that run in parallel are claimed under the token of
 their worker's own lock, and put back with that.
 """
@@ -16,7 +16,8 @@ from django.db.models.functions import Concat, Greatest
 
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.querysets import delete_rows, locks, rows
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.rows import delete_rows, rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock, OneOffJob
     from django_singlejob.registry import Job
 
-GIVEN_BACK: Mapping[str, Any] = {"status": "waiting", "attempt": F("attempt") - 1}
+RELEASED: Mapping[str, Any] = {"status": "waiting", "attempt": F("attempt") - 1}
 
 _FACTS = {"now": DBNow()}
 
@@ -126,9 +127,9 @@ class OneOffJobQuerySet(QuerySet["OneOffJob"]):
         rows = self.in_progress().filter(pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)
         return rows.update(version=F("version") + 1, **result)
 
-    def give_back(self, token: UUID) -> int:
+    def release(self, token: UUID) -> int:
         """Put back what was interrupted under that token, as if nobody had begun it. Returns how many it were."""
-        return self.in_progress().filter(token=token).update(version=F("version") + 1, **GIVEN_BACK)
+        return self.in_progress().filter(token=token).update(version=F("version") + 1, **RELEASED)
 
     def abandon(self, dead: JobLock, error: str) -> None:
         """Put back what a dead holder ran; it has failed if that was its last attempt."""

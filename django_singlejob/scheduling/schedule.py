@@ -255,7 +255,7 @@ def slots_between(schedule: Schedule, after: datetime, until: datetime) -> Itera
 
 
 @functools.lru_cache(maxsize=4096)
-def in_words(schedule: Schedule) -> str:
+def schedule_in_words(schedule: Schedule) -> str:
     """For people: ``At 08:00 on Monday through Friday (Europe/Rome)``, ``Every 1 hour 30 minutes``."""
     if isinstance(schedule, Every):
         return f"Every {duration_in_words(schedule.interval)}"

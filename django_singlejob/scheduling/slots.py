@@ -10,7 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO
-from django_singlejob.timetable import EPOCH, MINUTE, Every, Schedule, latest_slot, next_slot, slots_between
+from django_singlejob.scheduling.schedule import EPOCH, MINUTE, Every, Schedule, latest_slot, next_slot, slots_between
 
 CatchUp = Literal["none", "latest", "all"]
 
@@ -20,7 +20,7 @@ COUNTED = 10_000
 _RESOLUTION = timedelta(microseconds=1)
 
 
-class Fate(models.TextChoices):
+class MisfireOutcome(models.TextChoices):
     """What became of a slot that nobody ran within its grace."""
 
     COALESCED = "coalesced", _("a later slot was run in its place")
@@ -45,7 +45,7 @@ class Misfires:
     first: datetime
     last: datetime
     count: int
-    fate: Fate
+    outcome: MisfireOutcome
 
 
 class Claim(NamedTuple):
@@ -98,7 +98,9 @@ def claim(
     newest = max(latest_slot(policy.schedule, at), due)
     slot = _chosen(policy, due, newest, now)
     if slot is None:
-        return Claim(again, next_slot(policy.schedule, newest), _misfires(policy.schedule, due, newest, Fate.DROPPED))
+        return Claim(
+            again, next_slot(policy.schedule, newest), _misfires(policy.schedule, due, newest, MisfireOutcome.DROPPED)
+        )
     return Claim(slot, next_slot(policy.schedule, slot), _missed(policy, due, slot, now))
 
 
@@ -127,10 +129,10 @@ def _missed(policy: Policy, due: datetime, slot: datetime, now: datetime) -> lis
     """The misfires if this is the slot to be run. In whose place a later one is run within their grace are none."""
     before, too_late = slot - _RESOLUTION, _in_time_from(policy, now) - _RESOLUTION
     if policy.catch_up == "all":
-        misfires = _misfires(policy.schedule, due, before, Fate.DROPPED)
+        misfires = _misfires(policy.schedule, due, before, MisfireOutcome.DROPPED)
     else:
-        misfires = _misfires(policy.schedule, due, min(before, too_late), Fate.COALESCED)
-    return [*misfires, Misfires(slot, slot, 1, Fate.LATE)] if slot <= too_late else misfires
+        misfires = _misfires(policy.schedule, due, min(before, too_late), MisfireOutcome.COALESCED)
+    return [*misfires, Misfires(slot, slot, 1, MisfireOutcome.LATE)] if slot <= too_late else misfires
 
 
 def _in_time_from(policy: Policy, now: datetime) -> datetime:
@@ -138,9 +140,9 @@ def _in_time_from(policy: Policy, now: datetime) -> datetime:
     return now - min(policy.misfire_grace, now - EPOCH)
 
 
-def _misfires(schedule: Schedule, first: datetime, last: datetime, fate: Fate) -> list[Misfires]:
+def _misfires(schedule: Schedule, first: datetime, last: datetime, outcome: MisfireOutcome) -> list[Misfires]:
     count = _count(schedule, first, last)
-    return [Misfires(first, latest_slot(schedule, last), count, fate)] if count else []
+    return [Misfires(first, latest_slot(schedule, last), count, outcome)] if count else []
 
 
 def _count(schedule: Schedule, first: datetime, last: datetime) -> int:

@@ -6,7 +6,6 @@ rows; when it has died, whoever takes or clears its lock puts them back, as with
 
 import inspect
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
@@ -16,36 +15,37 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import async_to_sync
 from django.db import Error
-from django.utils import timezone
 
-from django_singlejob import database, tasks
-from django_singlejob.acquisition import Refusal, Terms, acquire
-from django_singlejob.clock import backoff, local_now, since
+from django_singlejob import database
+from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO
-from django_singlejob.endings import ending
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.heartbeat import kept_alive
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window
-from django_singlejob.lease import Lease
-from django_singlejob.leftovers import forget
-from django_singlejob.orders import one_off_result
-from django_singlejob.querysets import gates, locks
-from django_singlejob.queue import GIVEN_BACK, one_offs
-from django_singlejob.values import Unstorable, stored_result
+from django_singlejob.interrupt import Window, is_told_again
+from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
+from django_singlejob.locking.at_exit import forget
+from django_singlejob.locking.heartbeat import kept_alive
+from django_singlejob.locking.lease import Lease
+from django_singlejob.one_offs import django_tasks
+from django_singlejob.one_offs.enqueue import one_off_result
+from django_singlejob.one_offs.values import Unstorable, stored_result
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import RELEASED, one_offs
+from django_singlejob.results import ending
 
 if TYPE_CHECKING:
     from django.tasks import Task
 
     from django_singlejob.models import OneOffJob
-    from django_singlejob.queue import OneOffJobQuerySet
+    from django_singlejob.querysets.one_offs import OneOffJobQuerySet
 
 logger = logging.getLogger("django_singlejob")
 
 # The first worker's lock is django_singlejob.worker.1, and so on: a lock's gate is there for ever, so the names are
 # used again.
 LOCK = "django_singlejob.worker"
-# How often an exchange is tried while others are in the way.
+# How often to record and claim is tried while others are in the way.
 TRIES = 10
 # Seconds.
 _SOON = 0.5
@@ -98,7 +98,7 @@ class Batches:
         """Those that this release of the code can run."""
         return one_offs().parallel().in_queues(self._queues).exclude(job_name__in=self._unknown)
 
-    def exchange(self, most: int, until: datetime | None = None) -> list[Claimed]:
+    def record_and_claim(self, most: int, until: datetime | None = None) -> list[Claimed]:
         """Record what was handed in, and claim so many others at most, due now or at that instant. They are to be
         called, and what they return is to be handed in."""
         if self._lease is None and most and self.waiting().due(until).exists():
@@ -107,33 +107,33 @@ class Batches:
         if lease is None or not self._is_ours(lease):
             return []
         for pause in islice(backoff(), TRIES):
-            time.sleep(pause)
+            sleep(pause)
             was_uncertain = self._is_uncertain
             try:
-                claimed = self._exchange(lease, most, until)
+                claimed = self._record_and_claim(lease, most, until)
             except LeaseLost as loss:
                 self._let_go(loss)
                 return []
             except Error as error:
-                self._excuse(error, lease, was_uncertain=was_uncertain)
+                self._raise_unless_retryable(error, lease, was_uncertain=was_uncertain)
                 continue
             if claimed is not None:
                 return [Claimed(row, lease, self._perform) for row in claimed]
         return []
 
     def hand_in(self, performance: Performance) -> bool:
-        """Have it recorded by the next exchange. ``False``: it is not ours any more."""
+        """Have it recorded by the next ``record_and_claim``. ``False``: it is not ours any more."""
         is_ours = self._lease is not None and performance.row.token == self._lease.token
         if is_ours:
             self._performed.append(performance)
         else:
-            _mourn(performance)
+            _log_loss(performance)
         return is_ours
 
-    def give_back(self, claimed: Sequence[Claimed]) -> None:
-        """Have the next exchange put back what was not begun."""
-        given_back = [Performance(row, dict(GIVEN_BACK), ZERO) for row, lease, _ in claimed if lease is self._lease]
-        self._performed += given_back
+    def release(self, claimed: Sequence[Claimed]) -> None:
+        """Have the next ``record_and_claim`` put back what was not begun."""
+        released = [Performance(row, dict(RELEASED), ZERO) for row, lease, _ in claimed if lease is self._lease]
+        self._performed += released
 
     def leave_to_expire(self) -> None:
         """The process ends. Around what is still performed, if it is: nobody begins that again before the lease is
@@ -142,21 +142,23 @@ class Batches:
             forget(self._lease.token)
 
     def close(self) -> None:
-        """Record what was handed in, trying again while the lease lasts, and give the lock back; not while something is
-        still being performed, or could not be recorded."""
+        """Record what was handed in, trying again while the lease lasts, or once after a second signal, and give the
+        lock back; not while something is still being performed, or could not be recorded."""
         while self._lease and not self._lease.lost and (self._performed or self._is_uncertain):
             try:
-                self.exchange(0)
+                self.record_and_claim(0)
             except Error as error:
                 if not (database.is_connection_lost(error) or database.is_transient(error)):
                     raise
                 logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
                 database.drop(database.alias())
-                time.sleep(_SOON)
+                if is_told_again():
+                    return
+                sleep(_SOON)
         if not self._claimed:
-            self._release()
+            self._release_lock()
 
-    def _release(self) -> None:
+    def _release_lock(self) -> None:
         self._life.close()
         if self._lease:
             with suppress(LeaseLost):  # it is left to expire
@@ -174,7 +176,7 @@ class Batches:
         held = set(locks().filter(name__startswith=f"{LOCK}.").values_list("name", flat=True))
         # One whose holder died is left to those who watch it, which takes a while.
         name = next(name for number in count(1) if (name := f"{LOCK}.{number}") not in held)
-        answer = acquire(Terms.of(name, lease=None, heartbeat=True, wait=ZERO, holder=this_process()))
+        answer = acquire(LockRequest.of(name, lease=None, heartbeat=True, wait=ZERO, holder=this_process()))
         if isinstance(answer, Refusal):
             return  # another worker was faster, or this one is told to end
         self._lease = answer
@@ -193,15 +195,15 @@ class Batches:
     def _let_go(self, loss: LeaseLost) -> None:
         logger.error("%s Its one-offs are begun again by others.", loss)
         self.fire(LeaseLost)
-        self._release()
+        self._release_lock()
         for performance in self._performed:
-            _mourn(performance)
+            _log_loss(performance)
         self._performed.clear()
         self._claimed.clear()
 
-    # --- the exchange
+    # --- record and claim
 
-    def _exchange(self, lease: Lease, most: int, until: datetime | None) -> "list[OneOffJob] | None":
+    def _record_and_claim(self, lease: Lease, most: int, until: datetime | None) -> "list[OneOffJob] | None":
         """``None``: somebody else has claimed one of them, look again; nothing was written."""
         performed, is_uncertain = list(self._performed), self._is_uncertain
         self._is_uncertain = True
@@ -210,7 +212,7 @@ class Batches:
             if not gates().hold(lease.name, lease.token):
                 raise LeaseLost(f"The lock {lease.name!r} was taken over or cleared.")
             if is_uncertain:
-                one_offs().exclude(pk__in=self._claimed).give_back(lease.token)
+                one_offs().exclude(pk__in=self._claimed).release(lease.token)
             _record(performed, lease, is_uncertain=is_uncertain)
             locked = self._lock_due(most, until)
             is_claimed = not locked or one_offs().claim_locked(locked, lease.token, this_process())
@@ -224,7 +226,7 @@ class Batches:
         self._claimed |= {row.pk for row in locked}
         return locked
 
-    def _excuse(self, error: Error, lease: Lease, *, was_uncertain: bool) -> None:
+    def _raise_unless_retryable(self, error: Error, lease: Lease, *, was_uncertain: bool) -> None:
         """Return if the same again may work; raise otherwise."""
         is_transient = database.is_transient(error)
         if database.is_connection_lost(error) or not (is_transient or self._performed):
@@ -250,7 +252,7 @@ class Batches:
     def _record_alone(self, performance: Performance, lease: Lease) -> None:
         with database.durable(database.alias()):
             if not gates().hold(lease.name, lease.token):
-                return  # the next exchange will tell
+                return  # the next `record_and_claim` will tell
             _record([performance], lease, is_uncertain=self._is_uncertain)
         self._performed = [other for other in self._performed if other.row is not performance.row]
         self._claimed.discard(performance.row.pk)
@@ -258,7 +260,7 @@ class Batches:
     def _lock_due(self, most: int, until: datetime | None) -> "list[OneOffJob]":
         while most:
             locked = self.waiting().lock_due(most, until)
-            found = {row.job_name: tasks.find(row) for row in locked}
+            found = {row.job_name: django_tasks.find(row) for row in locked}
             if not self._leaves(found):
                 return locked
         return []
@@ -270,7 +272,7 @@ class Batches:
         if unknown:
             self._unknown |= unknown
             logger.warning("There is no task %s here: its one-offs wait.", ", ".join(sorted(unknown)))
-        jobs = {name: job for name, task in found.items() if task and (job := tasks.job_of(task))}
+        jobs = {name: job for name, task in found.items() if task and (job := django_tasks.job_of(task))}
         for name, job in jobs.items():
             one_offs().parallel().filter(job_name=name).make_exclusive(job)
         return bool(unknown or jobs)
@@ -281,7 +283,7 @@ class Batches:
         self._windows[row.pk] = window
         if lease.lost:  # perhaps before the window was there
             del self._windows[row.pk]
-            return Performance(row, dict(GIVEN_BACK), ZERO, failure=LeaseLost(lease.why_lost()))
+            return Performance(row, dict(RELEASED), ZERO, failure=LeaseLost(lease.why_lost()))
         started_at = local_now()
         try:
             value = self._call(row, window)
@@ -293,9 +295,9 @@ class Batches:
         return _ended(row, lease, since(started_at), value=value)
 
     def _call(self, row: "OneOffJob", window: Window) -> object:
-        task = tasks.find(row)
+        task = django_tasks.find(row)
         assert task is not None  # noqa: S101  (what is not known is not claimed)
-        args = [*tasks.begin(row, task), *row.args]
+        args = [*django_tasks.begin(row, task), *row.args]
         if inspect.iscoroutinefunction(task.func):
             value = async_to_sync(window.run_async)(partial(task.func, *args, **row.kwargs))
         else:
@@ -320,18 +322,18 @@ def _ended(
     end = ending(failure, duration=duration, acquire_duration=ZERO, is_ctrl_c=is_ctrl_c)
     result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
     if "finished_at" in result:
-        _tell_of_end(row, result)
+        _send_finished_before_recording(row, result)
     return Performance(row, result, duration, value, failure)
 
 
-def _tell_of_end(row: "OneOffJob", result: Mapping[str, Any]) -> None:
+def _send_finished_before_recording(row: "OneOffJob", result: Mapping[str, Any]) -> None:
     # What it is told by is the row as it will be; by the database's clock it has not ended yet.
     for name in ("status", "result", "error", "error_class", "traceback"):
         setattr(row, name, result[name])
-    row.finished_at = timezone.now()
+    row.finished_at = utc_now()
     try:
-        if task := tasks.find(row):
-            tasks.end(row, task)
+        if task := django_tasks.find(row):
+            django_tasks.end(row, task)
     except BaseException as error:  # whatever a receiver does, the task has ended
         logger.error("Nobody is told that %s has ended.", row, exc_info=error)
 
@@ -357,5 +359,5 @@ def _alike(performed: Sequence[Performance]) -> "list[tuple[dict[str, Any], list
     return groups
 
 
-def _mourn(performance: Performance) -> None:
+def _log_loss(performance: Performance) -> None:
     logger.error("%s has ended, but not under its lease: somebody else runs it again.", performance.row)

@@ -12,21 +12,22 @@ from functools import partial
 from django.db import Error
 
 from django_singlejob import database, registry, runner
-from django_singlejob.clearing import Watchman
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO, options
-from django_singlejob.crew import Crew
 from django_singlejob.exceptions import JobInterrupted
-from django_singlejob.interrupt import Window, is_told_again, is_told_to_end
-from django_singlejob.leftovers import release_and_exit
-from django_singlejob.parallel import Batches, Claimed, Performance
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.interrupt import Window, gave_up_since, is_database_given_up, is_told_again, is_told_to_end
+from django_singlejob.locking.at_exit import release_and_exit
+from django_singlejob.locking.clear import Watchman
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 from django_singlejob.recording import alone, catch_up
 from django_singlejob.registry import Job
-from django_singlejob.scheduler import (
+from django_singlejob.worker.batches import Batches, Claimed, Performance
+from django_singlejob.worker.pool import Pool
+from django_singlejob.worker.tick import (
     Report,
-    attempt,
     clear_dead,
     due_jobs,
     exclusive,
@@ -35,6 +36,7 @@ from django_singlejob.scheduler import (
     keep_up,
     logged,
     of_performance,
+    report_of,
     run_one_off,
     waitless,
 )
@@ -49,8 +51,8 @@ WATCH_EVERY = timedelta(seconds=1)
 CLEAN_UP = timedelta(seconds=5)
 # How often one that waits looks whether it is told to end. Seconds.
 _NAP = 0.1
-# Tasks are claimed ahead of the threads that will be free so soon, up to so many for each: then one exchange with the
-# database is for many of them. If it comes otherwise, others get them. Seconds.
+# Tasks are claimed ahead of the threads that will be free so soon, up to so many for each: then one transaction
+# is for many of them. If it comes otherwise, others get them. Seconds.
 _AHEAD = 0.02
 _MOST_AHEAD = 4
 _RECALL_AFTER = 1.0
@@ -105,7 +107,7 @@ class _Return:
 
 @dataclass(frozen=True)
 class _Performing:
-    """The errand of whoever performs a task."""
+    """The task of a thread that performs one of Django's."""
 
     task: Claimed
 
@@ -118,7 +120,7 @@ class _Worker:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._crew: Crew[_Return] = Crew(plan.threads)
+        self._pool: Pool[_Return] = Pool(plan.threads)
         self._batches = Batches(plan.queues)
         self._watchman = Watchman()
         self._started = 0
@@ -151,7 +153,7 @@ class _Worker:
             self._batches.leave_to_expire()
             raise
         yield from self._wind_up(self._plan.grace)
-        if not self._crew.is_idle:
+        if not self._pool.is_idle:
             self._end_around()
         self._batches.leave_to_expire()
 
@@ -160,7 +162,7 @@ class _Worker:
         while not self._is_to_end:
             try:
                 yield from self._settle(self._patience)
-                if self._crew.free < 0 and local_now() >= self._settled_at + _RECALL_AFTER:
+                if self._pool.free < 0 and local_now() >= self._settled_at + _RECALL_AFTER:
                     self._recall()
                 if local_now() >= self._look_at:
                     self._look()
@@ -180,7 +182,7 @@ class _Worker:
     @property
     def _is_to_end(self) -> bool:
         # One that turns out to be skipped does not count.
-        is_enough = self._left == 0 and self._crew.is_idle
+        is_enough = self._left == 0 and self._pool.is_idle
         return is_told_to_end() or is_enough or self._plan.is_outdated()
 
     @property
@@ -190,12 +192,12 @@ class _Worker:
 
     @property
     def _free(self) -> int:
-        return max(0, self._crew.free if self._left is None else min(self._crew.free, self._left))
+        return max(0, self._pool.free if self._left is None else min(self._pool.free, self._left))
 
     @property
     def _room(self) -> int:
         """For how many tasks there is, or soon will be, a thread."""
-        room = self._crew.free + self._ahead
+        room = self._pool.free + self._ahead
         return max(0, room if self._left is None else min(room, self._left))
 
     @property
@@ -203,12 +205,12 @@ class _Worker:
         """How many tasks may be claimed though no thread is free: none while others wait for one."""
         if self._due or self._ended or self._may_be_one_offs or local_now() >= self._prune_at:
             return 0
-        return self._crew.size * min(_MOST_AHEAD, int(_AHEAD / self._mean_duration))
+        return self._pool.size * min(_MOST_AHEAD, int(_AHEAD / self._mean_duration))
 
     @property
     def _are_enough_ahead(self) -> bool:
-        """Whether the threads have enough for the next moment: an exchange for a few of them is not worth it."""
-        return self._crew.free < 0 and self._room < self._ahead / 2
+        """Whether the threads have enough for the next moment: a transaction for a few of them is not worth it."""
+        return self._pool.free < 0 and self._room < self._ahead / 2
 
     @property
     def _patience(self) -> float:
@@ -227,7 +229,7 @@ class _Worker:
         end = local_now() + seconds
         while True:
             # A signal is remembered, and ends no waiting.
-            returns = self._crew.come_back(min(end - local_now(), _NAP))
+            returns = self._pool.come_back(min(end - local_now(), _NAP))
             for back in returns:
                 yield from self._told(back)
             if returns or local_now() >= end or is_told_to_end():
@@ -295,7 +297,7 @@ class _Worker:
     def _hand_out(self) -> None:
         if self._free and local_now() >= self._prune_at:
             self._prune_at = local_now() + PRUNE_EVERY.total_seconds()
-            self._run(PRUNING, lambda: logged(attempt(PRUNING, lambda: runner.run(PRUNING))))
+            self._run(PRUNING, lambda: logged(report_of(PRUNING, lambda: runner.run(PRUNING))))
         for hand_out in self._turns:
             hand_out()
         self._turns.rotate()
@@ -311,7 +313,7 @@ class _Worker:
     def _run_slot(self, job: Job) -> None:
         if self._busy.isdisjoint({job.name, job.lock}):
             asked = waitless(job)
-            self._run(job, lambda: logged(attempt(asked, partial(runner.run, asked, trigger="schedule"))))
+            self._run(job, lambda: logged(report_of(asked, partial(runner.run, asked, trigger="schedule"))))
 
     def _hand_out_one_offs(self) -> None:
         while self._free and (self._may_be_one_offs or self._ended):
@@ -333,28 +335,28 @@ class _Worker:
     def _run(self, job: Job, run: Callable[[], Report]) -> None:
         self._started += 1
         self._ours |= {job.name, job.lock}
-        self._crew.send(lambda window: _Return(job, _reported(job, run)))
+        self._pool.send(lambda window: _Return(job, _reported(job, run)))
 
     def _hand_out_tasks(self) -> None:
         most = self._room if self._may_be_tasks else 0
         if self._are_enough_ahead or not (most or self._batches.has_news):
             return
-        claimed = self._batches.exchange(most)
+        claimed = self._batches.record_and_claim(most)
         self._may_be_tasks = self._may_be_tasks and len(claimed) == most
         self._started += len(claimed)
         for task in claimed:
-            self._crew.send(_Performing(task))
+            self._pool.send(_Performing(task))
 
     def _recall(self) -> None:
         """Leave to others what no thread has begun."""
-        errands = self._crew.recall()
-        tasks = [errand.task for errand in errands if isinstance(errand, _Performing)]
-        self._batches.give_back(tasks)
+        recalled = self._pool.recall()
+        tasks = [call.task for call in recalled if isinstance(call, _Performing)]
+        self._batches.release(tasks)
         self._mean_duration = 2 * _AHEAD
         self._started -= len(tasks)
-        for errand in errands:
-            if not isinstance(errand, _Performing):
-                self._crew.send(errand)  # a thread was about to begin it
+        for call in recalled:
+            if not isinstance(call, _Performing):
+                self._pool.send(call)  # a thread was about to begin it
 
     # --- the end
 
@@ -363,35 +365,38 @@ class _Worker:
         self._recall()
         yield from self._settle_all(grace, lambda: not is_told_again())
         yield from self._settle_all(CLEAN_UP, self._interrupt)
-        if self._crew.is_idle:
+        if self._pool.is_idle and not is_database_given_up():
             self._batches.close()
 
     def _end_around(self) -> None:
         """Nobody can end a thread, but for the process."""
         logger.error("The worker ends around %s, which took no notice.", ", ".join(sorted(self._ours)) or "a task")
-        if self._crew.is_blocked():
+        if self._pool.is_blocked():
             release_and_exit()
         # Who may go on for a moment keeps his locks, until they expire.
 
     def _settle_all(self, patience: timedelta, goes_on: Callable[[], bool]) -> Iterator[Report]:
         end = local_now() + patience.total_seconds()
-        while not self._crew.is_idle and local_now() < end and goes_on():
-            for back in self._crew.come_back(_NAP):
+        while not self._pool.is_idle and local_now() < end and goes_on():
+            for back in self._pool.come_back(_NAP):
                 yield from self._told(back)
             self._record()
 
     def _record(self) -> None:
+        if gave_up_since(0):
+            return  # the process may end while we ask again, and what cleans up would with it
         try:
             if self._batches.has_news:
-                self._batches.exchange(0)
+                self._batches.record_and_claim(0)
         except Error as error:
             logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
             database.drop(database.alias())
 
     def _interrupt(self) -> bool:
+        """``False``: there is nobody whom it could still reach."""
         # Again and again: what was about to begin may only now have begun.
-        self._crew.fire(JobInterrupted)
-        return True
+        self._pool.fire(JobInterrupted)
+        return not self._pool.is_stuck
 
 
 def _reported(job: Job, run: Callable[[], Report]) -> Report:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -15,26 +14,28 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error
 from django.db.models import IntegerField, Value
 
-from django_singlejob import database, registry, runner, tasks
-from django_singlejob.clearing import Watchman, clear
-from django_singlejob.clock import backoff, in_words, local_now, since
+from django_singlejob import database, registry, runner
+from django_singlejob.clock import backoff, instant_in_words, local_now, since, sleep
 from django_singlejob.conf import ZERO, options
-from django_singlejob.endings import status_of, summary
+from django_singlejob.cursor import follow, is_ahead, is_followed, leave
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, LeaseLost, UnsafeTransaction
 from django_singlejob.interrupt import Window, is_ctrl_c, is_told_to_end
-from django_singlejob.memory import follow, is_ahead, is_followed, leave
-from django_singlejob.parallel import Batches, Performance
-from django_singlejob.querysets import gates, locks
-from django_singlejob.queue import one_offs
+from django_singlejob.locking.clear import Watchman, clear
+from django_singlejob.locking.liveness import silence
+from django_singlejob.one_offs import django_tasks
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.recording import HistoryFailed, catch_up
 from django_singlejob.registry import Job
-from django_singlejob.watch import silence
+from django_singlejob.results import status_of, summary
+from django_singlejob.worker.batches import Batches, Performance
 
 if TYPE_CHECKING:
     from django.tasks import Task
 
     from django_singlejob.models import JobStatus, OneOffJob
-    from django_singlejob.queue import OneOffJobQuerySet
+    from django_singlejob.querysets.one_offs import OneOffJobQuerySet
 
 logger = logging.getLogger("django_singlejob")
 
@@ -60,7 +61,7 @@ def tick(queues: Sequence[str] = ()) -> Generator[Report]:
     keep_up()
     watchman, give_up_at = Watchman(), local_now() + LONGEST_TICK
     for pause in backoff():
-        time.sleep(pause if watchman.pause is None else min(pause, watchman.pause))
+        sleep(pause if watchman.pause is None else min(pause, watchman.pause))
         if clear_dead(watchman) or not pause:
             yield from run_what_is_due(watchman.watched, queues)
         if watchman.pause is None or is_told_to_end() or local_now() >= give_up_at:
@@ -145,17 +146,17 @@ def job_of(row: "OneOffJob") -> Job | None:
 def run_one_off(job: Job, row: "OneOffJob") -> Report:
     """Run the one-off of the job, if its lock can be had."""
     asked = waitless(job)
-    if task := tasks.find(row):
+    if task := django_tasks.find(row):
         asked = replace(asked, func=_of_task(job, row, task))
-    report = logged(attempt(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row)))
+    report = logged(report_of(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row)))
     if task and not (report.outcome and report.outcome.reason):
-        _tell_of_end(row, task)
+        _send_finished(row, task)
     return report
 
 
-def _tell_of_end(row: "OneOffJob", task: "Task[..., Any]") -> None:
+def _send_finished(row: "OneOffJob", task: "Task[..., Any]") -> None:
     try:
-        tasks.end(one_offs().get(pk=row.pk), task)
+        django_tasks.end(one_offs().get(pk=row.pk), task)
     except (Error, ObjectDoesNotExist) as error:
         logger.warning("Nobody is told that the task of %s has finished: %s", row, error)
 
@@ -164,7 +165,7 @@ def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[...
     """The job's function for a task of Django's: it tells that it has begun, and takes a context."""
 
     def begin() -> list[Any]:
-        return tasks.begin(one_offs().get(pk=row.pk), task)
+        return django_tasks.begin(one_offs().get(pk=row.pk), task)
 
     async def function_async(*args: Any, **kwargs: Any) -> Any:
         return await job.func(*await sync_to_async(begin)(), *args, **kwargs)
@@ -180,7 +181,7 @@ def _run_tasks(queues: Sequence[str]) -> Iterator[Report]:
     first = batches.waiting().next_due()
     try:
         while first and not is_told_to_end():
-            claimed = batches.exchange(1, first.now)
+            claimed = batches.record_and_claim(1, first.now)
             if not claimed:
                 return
             for perform in claimed:
@@ -253,7 +254,7 @@ def keep_up() -> None:
         if not is_followed(status, schedule):
             _despite_others(status, partial(follow, status, schedule, status.now))
         elif is_ahead(status, schedule):
-            slot = in_words(status.next_slot or status.now)
+            slot = instant_in_words(status.next_slot or status.now)
             logger.warning("The job %r waits for %s: the database's clock was set back since it ran last.", name, slot)
 
 
@@ -291,7 +292,7 @@ def run_due(
     """
     most = options().max_catch_up if job.catch_up == "all" else 1
     for count in range(most):
-        report = attempt(job, partial(runner.run, job, args, kwargs, trigger="schedule", early=early))
+        report = report_of(job, partial(runner.run, job, args, kwargs, trigger="schedule", early=early))
         is_over = report.error is None and report.outcome is not None and report.outcome.reason is not None
         if not (is_over and count):
             yield report
@@ -299,7 +300,7 @@ def run_due(
             return
 
 
-def attempt(job: Job, run: Callable[[], runner.Outcome]) -> Report:
+def report_of(job: Job, run: Callable[[], runner.Outcome]) -> Report:
     """What becomes of it, also if it is an exception."""
     pid = os.getpid()
     try:

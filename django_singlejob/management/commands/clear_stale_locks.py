@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_singlejob.clearing import Watchman, clear, dead_locks
-from django_singlejob.clock import in_words
+from django_singlejob.clock import instant_in_words
+from django_singlejob.locking.clear import Watchman, clear, dead_locks
+from django_singlejob.locking.liveness import SECOND, disagreement
 from django_singlejob.management.arguments import CallableCommand
-from django_singlejob.management.results import asking_the_database
-from django_singlejob.querysets import gates, locks
+from django_singlejob.management.exit_status import asking_the_database
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
 from django_singlejob.recording import HistoryFailed, abandon_orphans, catch_up
-from django_singlejob.timetable import duration_in_words
-from django_singlejob.watch import SECOND, disagreement
+from django_singlejob.scheduling.schedule import duration_in_words
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -104,5 +105,5 @@ def _names() -> str:
 
 
 def _described(lock: "JobLock") -> str:
-    times = f"since {in_words(lock.acquired_at)}, last heartbeat {in_words(lock.heartbeat_at)}"
+    times = f"since {instant_in_words(lock.acquired_at)}, last heartbeat {instant_in_words(lock.heartbeat_at)}"
     return f"{lock.name} (held by {lock.holder} {times})"

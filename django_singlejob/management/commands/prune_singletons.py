@@ -7,9 +7,9 @@ from django.core.management.base import CommandParser
 
 from django_singlejob.conf import options
 from django_singlejob.management.arguments import CallableCommand, whole_number
-from django_singlejob.management.results import asking_the_database
-from django_singlejob.querysets import runs
-from django_singlejob.queue import one_offs
+from django_singlejob.management.exit_status import asking_the_database
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 
 # No run is older, and the databases count no further.
 CENTURY = 36_525

@@ -8,22 +8,22 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
-from django_singlejob import registry, runner, timetable
-from django_singlejob.clock import in_words
+from django_singlejob import registry, runner
+from django_singlejob.clock import instant_in_words, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import SingleJobError
-from django_singlejob.interrupt import Signals, deferred_signals
+from django_singlejob.interrupt import ReceivedSignals, deferred_signals
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.child import Child
-from django_singlejob.management.results import EX_USAGE, Result, of_error, of_outcome
-from django_singlejob.scheduler import Report, run_due
-from django_singlejob.timetable import next_slot
+from django_singlejob.management.exit_status import EX_USAGE, Result, of_error, of_outcome
+from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
+from django_singlejob.second_signal import second_signal_heeded
+from django_singlejob.worker.tick import Report, run_due
 
 
 class Command(CallableCommand):
@@ -112,7 +112,10 @@ class Command(CallableCommand):
             if given["list"]:
                 self._list()
                 return
-            with deferred_signals(is_last=self._is_last) as signals:
+            with (
+                deferred_signals(is_last=self._is_last) as signals,
+                second_signal_heeded(signals, is_last=self._is_last),
+            ):
                 child = self._child(given, signals)
                 job = _with_options(_job(given, child), given)
                 _check_arguments(job, given)
@@ -122,7 +125,7 @@ class Command(CallableCommand):
         if status:
             sys.exit(status)
 
-    def _child(self, given: dict[str, Any], signals: Signals) -> Child | None:
+    def _child(self, given: dict[str, Any], signals: ReceivedSignals) -> Child | None:
         if not given["child"]:
             return None
 
@@ -143,10 +146,10 @@ class Command(CallableCommand):
             self.stdout.write(f"{job.name}{lock}: {job.description or job.path}")
             if job.policy:
                 schedule = job.policy.schedule
-                due = next_slot(schedule, datetime.now(UTC))
-                self.stdout.write(f"    {timetable.in_words(schedule)}; next: {in_words(due)}")
+                due = next_slot(schedule, utc_now())
+                self.stdout.write(f"    {schedule_in_words(schedule)}; next: {instant_in_words(due)}")
 
-    def _run(self, job: registry.Job, child: Child | None, given: dict[str, Any], signals: Signals) -> int:
+    def _run(self, job: registry.Job, child: Child | None, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Run it, and say what became of it, of each slot in a line; returns the exit status, the first that is
         none."""
         status = 0
@@ -169,7 +172,7 @@ class Command(CallableCommand):
                 raise
             yield Report(job.name, error=error)
 
-    def _result(self, report: Report, child: Child | None, given: dict[str, Any], signals: Signals) -> Result:
+    def _result(self, report: Report, child: Child | None, given: dict[str, Any], signals: ReceivedSignals) -> Result:
         if report.outcome:
             skipped_status = given["skipped_status"]
             return of_outcome(report.name, report.outcome, skipped_status=skipped_status, signum=signals.received)

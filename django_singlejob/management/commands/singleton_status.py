@@ -10,13 +10,13 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import Error
 
 from django_singlejob import registry
-from django_singlejob.clock import in_words
+from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import SingleJobError
-from django_singlejob.health import Health, State, survey, worst
 from django_singlejob.management.arguments import CallableCommand
-from django_singlejob.management.results import EX_UNAVAILABLE, EX_USAGE
-from django_singlejob.timetable import MINUTE, duration_in_words
+from django_singlejob.management.exit_status import EX_UNAVAILABLE, EX_USAGE
+from django_singlejob.monitoring.health import Health, State, survey, worst
+from django_singlejob.scheduling.schedule import MINUTE, duration_in_words
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
@@ -111,7 +111,7 @@ def _last(status: "JobStatus") -> str:
 
 def _next(health: Health) -> str:
     if health.status and health.status.next_slot:
-        return f"{in_words(health.status.next_slot)}, {_distance(health.status.now, health.status.next_slot)}"
+        return f"{instant_in_words(health.status.next_slot)}, {_distance(health.status.now, health.status.next_slot)}"
     return ""
 
 

@@ -9,15 +9,16 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob import registry
-from django_singlejob.acquisition import Reason
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import SingleJobError
-from django_singlejob.interrupt import Signals, deferred_signals
+from django_singlejob.interrupt import ReceivedSignals, deferred_signals, status_if_given_up
+from django_singlejob.locking.acquire import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
+from django_singlejob.management.exit_status import EX_USAGE, Result, asking_the_database, of_error, of_outcome
 from django_singlejob.management.reload import Code, start_anew
-from django_singlejob.management.results import EX_USAGE, Result, asking_the_database, of_error, of_outcome
-from django_singlejob.scheduler import Report, tick
-from django_singlejob.worker import Plan, work
+from django_singlejob.second_signal import second_signal_heeded
+from django_singlejob.worker.loop import Plan, work
+from django_singlejob.worker.tick import Report, tick
 
 
 class Command(CallableCommand):
@@ -82,14 +83,18 @@ class Command(CallableCommand):
             registry.autodiscover()
             if given["interval"] == ZERO or 0 in (given["max_jobs"], given["threads"]):
                 raise CommandError("--interval, --max-jobs and --threads must be more than 0.", returncode=EX_USAGE)
-            with asking_the_database(), deferred_signals(is_last=self._is_last) as signals:
+            with (
+                deferred_signals(is_last=self._is_last) as signals,
+                second_signal_heeded(signals, is_last=self._is_last),
+                asking_the_database(),
+            ):
                 status = self._once(given, signals) if given["once"] else self._work(given, signals)
         except (SingleJobError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=EX_USAGE) from error
         if status:
             sys.exit(status)
 
-    def _once(self, given: dict[str, Any], signals: Signals) -> int:
+    def _once(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Returns the exit status, of several jobs the first that is none."""
         status = 0
         with closing(tick(given["queues"])) as reports:
@@ -98,8 +103,8 @@ class Command(CallableCommand):
                 status = status or result.status
         return status or (128 + signals.received if signals.received else 0)
 
-    def _work(self, given: dict[str, Any], signals: Signals) -> int:
-        """To be told to end is how it ends well."""
+    def _work(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
+        """To be told to end is how it ends well, unless the database had to be given up."""
         code = Code()
         is_reloaded = settings.DEBUG and not given["no_reload"]
         plan = Plan(
@@ -112,9 +117,9 @@ class Command(CallableCommand):
         if is_reloaded and code.is_outdated() and not signals.received:
             self.stdout.write("The code has changed: starting anew.")
             start_anew()
-        return 0
+        return status_if_given_up()
 
-    def _tell(self, report: Report, given: dict[str, Any], signals: Signals) -> Result:
+    def _tell(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> Result:
         result = _result(report, signals.received)
         # That others were faster is what happens on every server but one.
         if given["verbosity"] > (1 if _is_skip(report) else 0):

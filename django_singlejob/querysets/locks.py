@@ -1,0 +1,99 @@
+"""The leases: a row is inserted, renewed, taken over and deleted, each by one conditional statement."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
+
+from django_singlejob.clock import DBNow
+from django_singlejob.conf import options
+from django_singlejob.querysets.rows import delete_rows, in_utc, rows, whether
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from django_singlejob.models import JobLock
+
+_STALE = Q(expires_at__lte=DBNow())
+# Not by less: while others write, a statement may read rows a few milliseconds younger than itself.
+_IMPOSSIBLE = Q(heartbeat_at__gt=DBNow() + timedelta(seconds=1))
+
+
+def locks() -> JobLockQuerySet:
+    """The leases, on the database that decides."""
+    return cast("JobLockQuerySet", rows("JobLock"))
+
+
+class JobLockQuerySet(QuerySet["JobLock"]):
+    """The leases: a row exists exactly while somebody holds the lock of its name."""
+
+    def stale(self) -> JobLockQuerySet:
+        """Those whose lease has expired."""
+        return self.filter(_STALE)
+
+    def impossible(self) -> JobLockQuerySet:
+        """Those whose last heartbeat lies in the future: the database's clock was set back since."""
+        return self.filter(_IMPOSSIBLE)
+
+    def suspected(self) -> JobLockQuerySet:
+        """Those whose holders may be dead: stale or impossible. What else it takes is said in ``locking.liveness``."""
+        return self.filter(_STALE | _IMPOSSIBLE)
+
+    def live(self) -> JobLockQuerySet:
+        """Those whose lease goes on."""
+        return self.filter(~_STALE, ~_IMPOSSIBLE)
+
+    def overrunning(self, means: Mapping[str, timedelta]) -> JobLockQuerySet:
+        """The live ones held longer than ``OVERRUN_FACTOR`` times their job's mean (see ``means`` below)."""
+        late = Q(pk__in=[])
+        for job_name, mean in means.items():
+            late |= Q(job_name=job_name, acquired_at__lte=DBNow() - mean * options().overrun_factor)
+        return self.live().filter(late)
+
+    def judged(self) -> JobLockQuerySet:
+        """With ``is_stale``, ``is_impossible`` and ``now``, as the database's clock sees it."""
+        verdict = {"is_stale": whether(_STALE), "is_impossible": whether(_IMPOSSIBLE), "now": DBNow()}
+        return self.annotate(**verdict)
+
+    def surveyed(self) -> list[JobLock]:
+        """All of them, judged."""
+        return [in_utc(lock) for lock in self.judged()]
+
+    def seen(self, name: str) -> JobLock | None:
+        """The lock's row, judged; ``None``: the lock is free."""
+        return next(iter(self.filter(name=name).surveyed()), None)
+
+    def grant(self, name: str, columns: Mapping[str, Any]) -> bool:
+        """Insert the row. ``False``: there is one."""
+        _, is_created = self.get_or_create(name=name, defaults=columns)
+        return is_created
+
+    def take_over(self, seen: JobLock, columns: Mapping[str, Any]) -> bool:
+        """Replace a suspected holder. ``False``: the row has changed since it was seen, or its holder is alive."""
+        return self._unchanged(seen).suspected().update(**columns) == 1
+
+    def renew(self, name: str, token: UUID, lease: timedelta, sent_at: datetime) -> bool:
+        """A heartbeat, sent at that time by the holder's clock. ``False``: the row is another holder's, or gone."""
+        beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + lease}
+        # Several may be under way, and arrive in any order: the holder counts from the last one.
+        newest = Case(
+            When(sent_at__gt=sent_at, then=F("sent_at")), default=Value(sent_at), output_field=DateTimeField()
+        )
+        return self.filter(name=name, token=token).update(sent_at=newest, **beat) == 1
+
+    def release(self, name: str, token: UUID) -> bool:
+        """Delete the holder's own row. ``False``: it is no longer that holder's."""
+        return delete_rows(self.filter(name=name, token=token)) == 1
+
+    def clear(self, seen: JobLock, *, force: bool) -> bool:
+        """Delete the row that was seen; ``False``: it is another one by now, or, unless ``force``, its holder lives."""
+        if force:
+            return delete_rows(self.filter(name=seen.name, token=seen.token)) == 1
+        return delete_rows(self._unchanged(seen).suspected()) == 1
+
+    def _unchanged(self, seen: JobLock) -> JobLockQuerySet:
+        return self.filter(name=seen.name, token=seen.token, heartbeats=seen.heartbeats)

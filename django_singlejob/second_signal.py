@@ -1,0 +1,205 @@
+"""A second signal ends this process, also if its database hangs.
+
+A call to a database that never returns may let no signal in: MySQL's driver waits anew, in C, and Python calls no
+handler. So a thread of its own is told of each signal by the system. From the second one on it gives up each call
+that takes too long: it shuts the connection down, and the call fails as on any connection that is lost. Then everybody
+goes their usual way, but a lock that was just being taken or released is left to expire.
+
+A call that goes on all the same, as one does that is just connecting, is ended with the process. To the others that
+looks like ``kill -9``, and so it does to the jobs in other threads of the process: none of their ``finally`` blocks is
+run. Nothing else is lost. What was committed is committed, the lease expires, and a shell command does not outlive its
+lock: while one is under way, the process is not ended in this way.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from django_singlejob.calls import Call, Calls
+from django_singlejob.clock import local_now, wait
+from django_singlejob.cutoff import cut_off
+from django_singlejob.database import alias, is_on_one_host
+from django_singlejob.handlers import SECOND_SIGNAL, held
+from django_singlejob.interrupt import ENDING_SIGNALS, ReceivedSignals, blocked_signals, threads_of_command
+
+logger = logging.getLogger("django_singlejob")
+
+# Seconds between two looks, from the first signal on.
+TICK = 0.1
+# A call that lasts so long after the second signal is given up. Seconds.
+PATIENCE = 1.0
+# If it began only then; and if it began after another was in vain. Seconds.
+PATIENCE_WITH_NEW_ONES, SHORT_PATIENCE = 0.7, 0.3
+# One that was given up has returned by then. Seconds.
+_RETURN = 0.4
+# What nobody reads keeps no process from its end. Seconds.
+_LAST_WORDS = 0.5
+
+
+@contextmanager
+def second_signal_heeded(signals: ReceivedSignals, *, is_last: bool = False) -> Iterator[None]:
+    """For a command in the main thread, inside ``deferred_signals``. ``is_last``: the process ends behind it, and
+    until then it is heeded."""
+    # SQLite has no server that could hang: its own time-out ends each wait.
+    if threading.current_thread() is not threading.main_thread() or is_on_one_host(alias()):
+        yield
+        return
+    watcher = _Watcher(signals)
+    watcher.start()
+    try:
+        yield
+    finally:
+        if not (is_last and signals.received):
+            watcher.stop()
+
+
+class _Watcher:
+    """Is told of each signal, and knows the calls to a database that go on."""
+
+    def __init__(self, signals: ReceivedSignals) -> None:
+        self._signals = signals
+        self._calls = Calls()
+        self._given_up: dict[FrameType, float] = {}
+        self._has_said = False
+        self._first: int | None = None
+        self._first_at = self._second_at = float("inf")
+        self._ear, self._bell = socket.socketpair()
+        self._thread = threading.Thread(target=self._watch, name="second signal", daemon=True)
+        # Of the program, or of a command around this one.
+        self._former_bell = -1
+
+    def start(self) -> None:
+        self._bell.setblocking(False)
+        self._former_bell = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+        _bells.add(self._bell)
+        with blocked_signals():
+            self._thread.start()
+
+    def stop(self) -> None:
+        if self._bell not in _bells:
+            return  # it is the parent's
+        present = _set_bell(self._former_bell)
+        if present != self._bell.fileno():
+            _set_bell(present)  # the job has set another
+        _bells.discard(self._bell)
+        self._bell.shutdown(socket.SHUT_WR)  # a forked child may have a copy
+        self._bell.close()
+        wait(self._thread.join, _LAST_WORDS)
+
+    def _watch(self) -> None:
+        with self._ear:
+            while (signums := self._hear()) is not None:
+                self._note(signums)
+                if self._first:
+                    calls = self._calls.look()
+                    if self._signals.is_repeated:
+                        self._insist({thread: calls[thread] for thread in threads_of_command() & calls.keys()})
+
+    def _hear(self) -> bytes | None:
+        """The signals that came meanwhile. ``None``: it is over."""
+        try:
+            signums = wait(self._receive, TICK if self._first else float("inf"))
+        except TimeoutError:
+            return b""
+        if signums and self._former_bell >= 0:
+            with suppress(OSError):
+                os.write(self._former_bell, signums)
+        return signums or None
+
+    def _receive(self, seconds: float) -> bytes:
+        self._ear.settimeout(None if seconds == float("inf") else seconds)
+        return self._ear.recv(4096)
+
+    def _note(self, signums: bytes) -> None:
+        for signum in signums:
+            if signum not in ENDING_SIGNALS or not self._is_for_us(signum):
+                continue
+            if self._first is None:
+                self._first, self._first_at = signum, local_now()
+            elif local_now() - self._first_at >= SECOND_SIGNAL and self._second_at == float("inf"):
+                self._second_at = local_now()
+                self._signals.repeat(self._first, self._first_at)
+
+    def _is_for_us(self, signum: int) -> bool:
+        """Whether it is to end the command: the job may handle it itself."""
+        handler = held.original(signum) or signal.getsignal(signum)
+        return getattr(handler, "__self__", None) is self._signals
+
+    def _insist(self, calls: dict[int, Call]) -> None:
+        frames = {call.frame for call in calls.values()}
+        self._given_up = {frame: at for frame, at in self._given_up.items() if frame in frames}
+        for thread, call in calls.items():
+            if call.frame not in self._given_up and self._is_too_long(call):
+                self._give_up(thread, call)
+        self._signals.stuck = frozenset(thread for thread, call in calls.items() if self._is_in_vain(call))
+        is_stuck = threading.main_thread().ident in self._signals.stuck
+        # Otherwise the thread that the main thread waits for has a limit of its own.
+        if is_stuck and self._signals.forward is None:
+            self._end()
+
+    def _is_too_long(self, call: Call) -> bool:
+        if self._signals.is_database_given_up:
+            return call.age >= SHORT_PATIENCE
+        return call.age >= (PATIENCE if call.seen_at <= self._second_at else PATIENCE_WITH_NEW_ONES)
+
+    def _give_up(self, thread: int, call: Call) -> None:
+        if not self._has_said:
+            self._has_said = True
+            self._say(
+                "Told to end again: a call to the database has not returned for a second, and is given up. If it was a "
+                "COMMIT, nobody knows whether it was carried out. A lock that cannot be released is left to expire."
+            )
+        self._signals.gave_up_at = local_now()
+        self._signals.is_database_given_up |= call.seen_at > self._second_at
+        self._given_up[call.frame] = local_now()
+        cut_off(thread)
+
+    def _is_in_vain(self, call: Call) -> bool:
+        return local_now() - self._given_up.get(call.frame, float("inf")) >= _RETURN
+
+    def _end(self) -> None:
+        teller = self._say("The call to the database still does not return, so the process ends in its middle.")
+        wait(teller.join, _LAST_WORDS)
+        os._exit(128 + (self._signals.received or 0))
+
+    def _say(self, message: str) -> threading.Thread:
+        # Not in this thread: the one that hangs may hold a lock that logging needs.
+        teller = threading.Thread(target=_tell, args=[message], daemon=True)
+        teller.start()
+        return teller
+
+
+def _set_bell(number: int) -> int:
+    """The former one. One that is closed by now is as good as none."""
+    try:
+        return signal.set_wakeup_fd(number)
+    except OSError:
+        return signal.set_wakeup_fd(-1)
+
+
+def _tell(message: str) -> None:
+    logger.error("%s", message)
+    for stream in sys.stdout, sys.stderr:
+        with suppress(Exception):  # it may be closed, or there may be none
+            stream.flush()
+
+
+_bells: set[socket.socket] = set()
+
+
+def _forget() -> None:
+    """For a forked child: the signals that it gets are not its parent's."""
+    if _bells:
+        _bells.clear()
+        with suppress(ValueError):  # it is not the main interpreter's
+            signal.set_wakeup_fd(-1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,124 @@
+"""PostgreSQL's timeline: which of the servers that have followed one another is the primary.
+
+A standby that is promoted begins a new timeline, whose number is greater by one. If it was an asynchronous standby, it
+may have lost the last grants, and would give out their fences again. So the timeline is the high part of each fence: a
+standby that is promoted never gives out a fence of the primary that it followed, whatever the fail-over loses, also
+while both live. Two standbys of one primary may take the same number if neither has followed the other.
+
+A gate whose fence has an older timeline was last granted before a fail-over, or was granted since by a server that is
+lost. The holder may not know yet, so nobody is granted the lock before it had the time to find out.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.db import Error, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import BigIntegerField, Func
+from django.db.models.sql.compiler import SQLCompiler
+
+from django_singlejob import database
+from django_singlejob.clock import local_now, since
+from django_singlejob.holder import printable
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobStatus
+
+logger = logging.getLogger("django_singlejob")
+
+T = TypeVar("T")
+
+# So many low bits of a fence count the grants of one timeline.
+GRANT_BITS = 32
+
+# Any role may call these; pg_control_checkpoint() would be late after a promotion. A standby has no current position.
+_SQL = (
+    "CASE WHEN pg_is_in_recovery() THEN 0 "
+    "ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END"
+)
+
+PROBLEM_LENGTH = 200
+
+# The databases that do not tell.
+_silent: set[str] = set()
+# By database and timeline: since when this process knows of it, as `local_now()`.
+_known_since: dict[tuple[str, int], float] = {}
+
+
+class Timeline(Func):
+    """The server's timeline, 1 or greater; 0: unknown, since it is a standby, not PostgreSQL, or does not tell."""
+
+    output_field = BigIntegerField()
+
+    def as_sql(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, *_: Any, **__: Any
+    ) -> tuple[str, tuple[str | int, ...]]:
+        return "0", ()
+
+    def as_postgresql(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
+    ) -> tuple[str, tuple[str | int, ...]]:
+        return ("0" if connection.alias in _silent else _SQL), ()
+
+
+def next_fence(gate: "JobStatus") -> int:
+    """The fence of the next grant: greater than that of any grant before, also of those that a fail-over lost."""
+    return max(gate.fence, gate.timeline << GRANT_BITS) + 1
+
+
+def is_from_before(gate: "JobStatus") -> bool:
+    """Whether the last grant that the gate knows was made on an older timeline."""
+    return gate.token is not None and gate.fence >> GRANT_BITS < gate.timeline
+
+
+def known_for(alias: str, timeline: int) -> timedelta:
+    """For how long this process has known that the database is on this timeline."""
+    return since(_known_since.setdefault((alias, timeline), local_now()))
+
+
+def is_told(alias: str) -> bool:
+    """Whether the database tells its timeline; ``True`` as well if it is not PostgreSQL, and has none."""
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        return True
+    try:
+        with transaction.atomic(using=alias), connection.cursor() as cursor:
+            cursor.execute(f"SELECT {_SQL}")
+    except Error as error:
+        if not database.is_refused(error):
+            raise
+        return False
+    return True
+
+
+def telling(alias: str, ask: Callable[[], T]) -> T:
+    """What ``ask`` returns, which has the database tell its timeline. Where it refuses, that is 0 from then on."""
+    if alias in _silent or connections[alias].vendor != "postgresql":
+        return ask()
+    try:
+        return _undoable(alias, ask)
+    except Error as error:
+        if not database.is_refused(error):
+            raise
+        return _ask_without(alias, ask, error)
+
+
+def _undoable(alias: str, ask: Callable[[], T]) -> T:
+    if not connections[alias].in_atomic_block:
+        return ask()
+    with transaction.atomic(using=alias):  # in a TestCase: what is refused would end its transaction
+        return ask()
+
+
+def _ask_without(alias: str, ask: Callable[[], T], error: Error) -> T:
+    _silent.add(alias)
+    try:
+        answer = ask()
+    except BaseException:
+        _silent.discard(alias)  # what was refused is something else
+        raise
+    problem = printable(str(error), PROBLEM_LENGTH)
+    logger.warning("The database %r does not tell its timeline: a fail-over may repeat fences (%s).", alias, problem)
+    return answer
