@@ -1,15 +1,19 @@
 # `make demo` and `make test` need nothing but make and python3 >= 3.11: each target installs what it uses into .venv.
 comma := ,
 PYTHON := .venv/bin/python
-PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal --ignore=tests/browser
+PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal --ignore=tests/browser --ignore=tests/clusters
 # After the others: browsers take the processor from tests that count seconds.
 BROWSE := $(PYTHON) -m pytest -n 2 --dist worksteal tests/browser
+# After the others too: a cluster takes both processors.
+CLUSTER := $(PYTHON) -m pytest -n 2 --dist worksteal tests/clusters
+# One cluster for all of its tests.
+GALERA := $(PYTHON) -m pytest tests/clusters
 MANAGE := $(PYTHON) example_project/manage.py
 MYSQL := $(findstring mysql,$(DATABASE_URL) $(MYSQL_URL))
 EXTRAS := postgres$(addprefix $(comma),$(MYSQL))
 INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 
-.PHONY: demo serve test test-all lint format bench chaos pictures docs
+.PHONY: demo serve test test-all lint format bench chaos clusters pictures docs
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -23,6 +27,8 @@ test: $(INSTALLED)-test
 	$(PYTEST) --database sqlite
 	$(PYTEST) --database postgresql
 	$(if $(MYSQL_URL),$(PYTEST) --database mysql)
+	$(CLUSTER) --database postgresql
+	$(if $(MYSQL_URL),$(GALERA) --database mysql)
 	$(BROWSE) --database sqlite
 	$(BROWSE) --database postgresql
 	$(if $(MYSQL_URL),$(BROWSE) --database mysql)
@@ -49,6 +55,10 @@ bench: $(INSTALLED)-bench
 
 chaos: $(INSTALLED)-test
 	$(PYTHON) -m tests.chaos --seconds $(SECONDS)
+
+# For example: make clusters SECONDS=30 SCENARIOS="synchronous-split one-of-two"
+clusters: $(INSTALLED)-test
+	$(PYTHON) -m tests.clusters --seconds $(SECONDS) $(SCENARIOS)
 
 pictures: $(INSTALLED)-test
 	SINGLEJOB_PICTURES=docs/images $(PYTHON) -m pytest --database sqlite tests/browser/test_looks.py

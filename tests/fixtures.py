@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connection, connections
 
-from django_singlejob import leftovers, registry, worker
-from tests.contract.acts import InlineCrew, closing
+from django_singlejob import registry
+from django_singlejob.locking import at_exit
+from django_singlejob.worker import loop
+from tests.contract.acts import InlinePool, closing
 from tests.databases import free_port
 
 if TYPE_CHECKING:
@@ -31,12 +33,12 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No jobs are registered, and what the test still holds in the end is not released when the process exits."""
     registry.autodiscover()  # a module registers its jobs only once: let it be before this test
     monkeypatch.setattr(registry, "_jobs", {})
-    monkeypatch.setattr(leftovers, "_granted", {})
+    monkeypatch.setattr(at_exit, "_granted", {})
 
 
 @pytest.fixture
-def inline_crew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "Crew", InlineCrew)
+def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "Pool", InlinePool)
 
 
 @pytest.fixture

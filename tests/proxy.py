@@ -28,6 +28,7 @@ class Proxy:
                                          # lost something are dropped
         proxy.cut_request(b"COMMIT")     # once: the connection is dropped before the server gets it
         proxy.cut_answer_to(b"COMMIT")   # once: the server gets it, the client never hears of it
+        proxy.fall_silent_at(b"COMMIT")  # once: the server gets it, and from then on it is a black hole
         proxy.spare()                    # cuts nothing, if nothing was cut yet
 
     Where nothing arrives, it does not arrive either that the other end has hung up.
@@ -38,7 +39,8 @@ class Proxy:
         self.port = 0
         self.request_cut = threading.Event()
         self.answer_cut = threading.Event()
-        self._needles: dict[Direction, re.Pattern[bytes]] = {}
+        self.fell_silent = threading.Event()
+        self._needles: dict[Direction | Literal["silence"], re.Pattern[bytes]] = {}
         self._is_flowing = False
         self._losing: set[Direction] = set()
         self._mutex = threading.RLock()
@@ -67,6 +69,12 @@ class Proxy:
         """Where the server sees our clients come from."""
         with self._mutex:
             return {port for connection in self._connections if (port := connection.server_port)}
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether somebody has connected, who may still wait for the server."""
+        with self._mutex:
+            return bool(self._connections)
 
     def black_hole(self) -> None:
         with self._mutex:
@@ -113,7 +121,12 @@ class Proxy:
         self.answer_cut.clear()
         self._cut("answers", needle)
 
-    def _cut(self, direction: Direction, needle: bytes) -> None:
+    def fall_silent_at(self, needle: bytes) -> None:
+        """Sets `fell_silent` when it is done."""
+        self.fell_silent.clear()
+        self._cut("silence", needle)
+
+    def _cut(self, direction: Direction | Literal["silence"], needle: bytes) -> None:
         with self._mutex:
             # A whole word, lest `READ COMMITTED` counts.
             self._needles[direction] = re.compile(rb"\b" + re.escape(needle) + rb"\b")
@@ -122,8 +135,8 @@ class Proxy:
         with self._mutex:
             self._needles.clear()
 
-    def takes_needle(self, direction: Direction, data: bytes) -> bool:
-        """Whether this request holds the needle of what is to be cut; true once."""
+    def takes_needle(self, direction: Direction | Literal["silence"], data: bytes) -> bool:
+        """Whether this request holds the needle of what is to be cut, or to silence us; true once."""
         with self._mutex:
             needle = self._needles.get(direction)
             found = needle is not None and needle.search(data) is not None
@@ -203,6 +216,9 @@ class Connection:
                 self.proxy.request_cut.set()
                 return
             self.swallowing = self.swallowing or self.proxy.takes_needle("answers", data)
+            if self.proxy.takes_needle("silence", data):
+                self.proxy.black_hole()
+                self.proxy.fell_silent.set()
             server.sendall(data)
 
     def forward_answers(self, server: socket.socket) -> None:

@@ -14,7 +14,7 @@ from django.core.checks import run_checks
 
 from django_singlejob import registry, singleton_job
 from django_singlejob.exceptions import InvalidOrder
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import HOUR, MINUTE
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
@@ -23,7 +23,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks.signals import task_enqueued
 
     from django_singlejob.backends import SingleJobBackend
-    from django_singlejob.tasks import _as_asked
+    from django_singlejob.one_offs.django_tasks import _as_asked
     from tests.app import tasks
 
 if TYPE_CHECKING:

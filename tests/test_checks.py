@@ -10,10 +10,10 @@ import django
 import pytest
 from django.core.checks import CheckMessage
 from django.core.checks.registry import registry as all_checks
-from django.db import connections
+from django.db import OperationalError, connections
 
-from django_singlejob import registry, singleton_job
-from django_singlejob.checks import check_database, check_jobs, check_settings, check_time
+from django_singlejob import registry, singleton_job, timeline
+from django_singlejob.checks import check_database, check_jobs, check_server, check_settings, check_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -391,3 +391,62 @@ def test_options_of_the_backend_of_tasks_are_looked_at_wherever_tasks_are_import
     assert checked.returncode == 1
     assert "(singlejob.E009) TASKS['default']['OPTIONS'] has no key 'attempts'." in checked.stderr
     assert "(singlejob.E010) TASKS['default']['OPTIONS']['max_attempts'] is 0, but must be 1 or more." in checked.stderr
+
+
+# --- what only the server knows
+
+
+def check_default() -> list[CheckMessage]:
+    return check_server(None, databases=["default"])
+
+
+@pytest.mark.django_db
+def test_nothing_is_wrong_with_a_server_of_ours() -> None:
+    assert check_default() == []
+
+
+@pytest.mark.on_database("postgresql")
+@pytest.mark.django_db
+def test_w008_a_server_that_does_not_tell_its_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "_SQL", "no_such_function()")
+    [message] = check_default()
+    assert message.id == "singlejob.W008"
+    assert "'default' does not tell its timeline" in message.msg
+
+
+@pytest.mark.on_database("mysql")
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([("wsrep_on", "ON"), ("wsrep_sync_wait", "0")], ["singlejob.W009"]),
+        ([("wsrep_on", "ON"), ("wsrep_sync_wait", "6")], ["singlejob.W009"]),
+        ([("wsrep_on", "ON"), ("wsrep_sync_wait", "1")], []),
+        ([("wsrep_on", "ON"), ("wsrep_sync_wait", "7")], []),
+        ([("wsrep_on", "OFF"), ("wsrep_sync_wait", "0")], []),
+        ([], []),
+    ],
+)
+def test_w009_a_node_of_a_galera_cluster(
+    monkeypatch: pytest.MonkeyPatch, settings: list[tuple[str, str]], expected: list[str]
+) -> None:
+    monkeypatch.setattr("django.db.backends.utils.CursorWrapper.fetchall", lambda cursor: settings, raising=False)
+    assert ids(check_default()) == expected
+
+
+def test_a_server_is_asked_only_if_the_database_may_be_asked() -> None:
+    assert check_server(None) == []
+    assert check_server(None, databases=["other"]) == []
+
+
+def test_a_server_that_does_not_answer_is_somebody_elses_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(alias: str) -> bool:
+        raise OperationalError("it is away")
+
+    monkeypatch.setattr(timeline, "is_told", fail)
+    assert check_default() == []
+
+
+def test_settings_that_cannot_be_read_ask_no_server(settings: Settings) -> None:
+    settings.SINGLEJOB = {"DATABASE": ""}
+    assert check_server(None, databases=["default"]) == []

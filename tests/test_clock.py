@@ -9,8 +9,8 @@ import pytest
 from django.db import connection
 
 from django_singlejob import clock
-from django_singlejob.clock import DBNow, backoff, in_words, local_now, since
-from django_singlejob.querysets import gates
+from django_singlejob.clock import DBNow, backoff, instant_in_words, local_now, since
+from django_singlejob.querysets.jobs import gates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,4 +108,4 @@ def test_pauses_grow_up_to_a_bound_and_are_never_the_same() -> None:
 
 def test_people_are_told_utc() -> None:
     noon = datetime(2026, 11, 21, 12, 0, 0, 999, tzinfo=timezone(timedelta(hours=5)))
-    assert in_words(noon) == "2026-11-21 07:00:00 UTC"
+    assert instant_in_words(noon) == "2026-11-21 07:00:00 UTC"

@@ -21,7 +21,8 @@ from django.db import (
 
 from django_singlejob import codes
 from django_singlejob.database import durable, is_connection_lost, is_duplicate, is_transient, is_undone
-from django_singlejob.querysets import gates, runs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.runs import runs
 from tests.contract.acts import in_thread
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def verdict(error: BaseException) -> list[str]:
     return [judge.__name__ for judge in (is_transient, is_undone, is_connection_lost, is_duplicate) if judge(error)]
 
 
-def fate(act: Callable[[], object]) -> list[str]:
+def meanings(act: Callable[[], object]) -> list[str]:
     """How the error is judged that this raises on a connection of its own."""
     with pytest.raises(Error) as caught:
         in_thread(act)
@@ -203,9 +204,9 @@ def test_waiting_for_a_row_in_vain_is_transient(elsewhere: Elsewhere) -> None:
 
     keeper = elsewhere(keep)
     assert begun.wait(10)
-    assert fate(want) == ["is_transient", "is_undone"]
+    assert meanings(want) == ["is_transient", "is_undone"]
     if connection.features.has_select_for_update_nowait:
-        assert fate(want_at_once) == ["is_transient", "is_undone"]
+        assert meanings(want_at_once) == ["is_transient", "is_undone"]
     enough.set()
     keeper.result(10)
 
@@ -222,7 +223,7 @@ def test_a_serialization_failure_is_transient() -> None:
             in_thread(touch)
             touch()
 
-    assert fate(be_late) == ["is_transient", "is_undone"]
+    assert meanings(be_late) == ["is_transient", "is_undone"]
 
 
 @committed
@@ -237,7 +238,7 @@ def test_a_statement_that_takes_too_long_may_have_been_a_commit() -> None:
         for statement in slow[connection.vendor]:
             execute(statement)
 
-    assert fate(be_slow) == ["is_transient"]
+    assert meanings(be_slow) == ["is_transient"]
 
 
 # --- from the database: who went away
@@ -260,7 +261,7 @@ def be_closed() -> None:
 @pytest.mark.on_database("postgresql", "mysql")
 @pytest.mark.parametrize("lose_connection", [be_killed, be_closed])
 def test_a_connection_that_is_gone_is_lost(lose_connection: Callable[[], None]) -> None:
-    assert fate(lose_connection) == ["is_connection_lost"]
+    assert meanings(lose_connection) == ["is_connection_lost"]
 
 
 @pytest.mark.django_db
@@ -271,7 +272,7 @@ def test_a_transaction_that_was_silent_for_too_long_is_lost() -> None:
             Event().wait(0.1)
             execute("SELECT 1")
 
-    assert fate(be_silent) == ["is_connection_lost"]
+    assert meanings(be_silent) == ["is_connection_lost"]
 
 
 @pytest.mark.django_db
@@ -284,13 +285,13 @@ def test_a_session_that_was_silent_for_too_long_is_lost() -> None:
         Event().wait(1.5 if connection.vendor == "mysql" else 0.2)
         execute("SELECT 1")
 
-    assert fate(be_silent) == ["is_connection_lost"]
+    assert meanings(be_silent) == ["is_connection_lost"]
 
 
 @committed
 def test_a_server_out_of_reach_is_lost(database_away: Away) -> None:
     with database_away():
-        assert fate(partial(execute, "SELECT 1")) == ["is_connection_lost"]
+        assert meanings(partial(execute, "SELECT 1")) == ["is_connection_lost"]
 
 
 # --- from the database: everything else
@@ -307,10 +308,10 @@ def test_a_second_row_of_one_key_is_a_duplicate() -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize("statement", ["SELEKT 1", "SELECT nonsense", "SELECT 1 FROM no_such_table"])
 def test_nonsense_is_just_an_error(statement: str) -> None:
-    assert fate(partial(execute, statement)) == []
+    assert meanings(partial(execute, statement)) == []
 
 
 @pytest.mark.django_db
 @pytest.mark.on_database("postgresql", "mysql")
 def test_a_value_that_does_not_fit_is_just_an_error() -> None:
-    assert fate(lambda: runs().update(status="s" * 1000) or gates().create(name="n" * 1000)) == []
+    assert meanings(lambda: runs().update(status="s" * 1000) or gates().create(name="n" * 1000)) == []

@@ -12,11 +12,11 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import Job
 from django_singlejob.conf import ZERO
-from django_singlejob.memory import follow, is_followed, leave, moved, pass_by, tell
-from django_singlejob.querysets import gates
+from django_singlejob.cursor import follow, is_followed, leave, moved, pass_by, tell
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.scheduling.schedule import parse
+from django_singlejob.scheduling.slots import Claim, MisfireOutcome, Misfires
 from django_singlejob.signals import slot_misfired
-from django_singlejob.slots import Claim, Fate, Misfires
-from django_singlejob.timetable import parse
 from tests.contract.acts import everything, gate
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_a_row_that_changed_since_it_was_seen_is_left(told: list[Any], caplog: p
         before = everything()
         follow(seen, HOURLY, NOW)
         leave(seen)
-        assert not pass_by(seen, Claim(None, ELEVEN, [Misfires(TEN, TEN, 1, Fate.DROPPED)]))
+        assert not pass_by(seen, Claim(None, ELEVEN, [Misfires(TEN, TEN, 1, MisfireOutcome.DROPPED)]))
         assert everything() == before
     assert told == []
     assert not caplog.records
@@ -144,7 +144,9 @@ def test_each_is_one_conditional_write() -> None:
 def test_a_slot_that_was_due_when_the_schedule_changed_is_dropped(told: list[Any]) -> None:
     follow(on(parse("@daily"), next_slot=TEN), HOURLY, NOW)
     assert gate().misfire_count == 1
-    assert told == [{"sender": Job, "name": "nightly", "slot": TEN, "reason": Fate.DROPPED, "first": TEN, "count": 1}]
+    assert told == [
+        {"sender": Job, "name": "nightly", "slot": TEN, "reason": MisfireOutcome.DROPPED, "first": TEN, "count": 1}
+    ]
 
 
 def test_one_that_was_not_is_none(told: list[Any]) -> None:
@@ -162,16 +164,23 @@ def test_a_schedule_that_is_no_more_is_forgotten() -> None:
 
 def test_slots_that_are_passed_by_are_counted_and_told(told: list[Any]) -> None:
     seen = on(HOURLY, next_slot=TEN - 4 * HOUR, misfire_count=2)
-    assert pass_by(seen, Claim(None, ELEVEN, [Misfires(TEN - 4 * HOUR, TEN, 5, Fate.DROPPED)]))
+    assert pass_by(seen, Claim(None, ELEVEN, [Misfires(TEN - 4 * HOUR, TEN, 5, MisfireOutcome.DROPPED)]))
     assert (gate().next_slot, gate().misfire_count) == (ELEVEN, 7)
     assert told == [
-        {"sender": Job, "name": "nightly", "slot": TEN, "reason": Fate.DROPPED, "first": TEN - 4 * HOUR, "count": 5},
+        {
+            "sender": Job,
+            "name": "nightly",
+            "slot": TEN,
+            "reason": MisfireOutcome.DROPPED,
+            "first": TEN - 4 * HOUR,
+            "count": 5,
+        },
     ]
 
 
 def test_what_a_claim_changes() -> None:
     assert moved(Claim(TEN, ELEVEN, [])) == {"next_slot": ELEVEN}
-    late = [Misfires(TEN - HOUR, TEN - HOUR, 1, Fate.COALESCED), Misfires(TEN, TEN, 1, Fate.LATE)]
+    late = [Misfires(TEN - HOUR, TEN - HOUR, 1, MisfireOutcome.COALESCED), Misfires(TEN, TEN, 1, MisfireOutcome.LATE)]
     gates().remember("nightly")
     gates().update(misfire_count=40, next_slot=TEN)
     gates().update(**moved(Claim(TEN, ELEVEN, late)))
@@ -182,18 +191,18 @@ def test_what_a_claim_changes() -> None:
     ("misfire", "message"),
     [
         (
-            Misfires(TEN, TEN, 1, Fate.LATE),
+            Misfires(TEN, TEN, 1, MisfireOutcome.LATE),
             "The job 'nightly' misfired: the slot 2026-11-21 10:00:00 UTC, run late.",
         ),
         (
-            Misfires(TEN - 2 * HOUR, TEN, 3, Fate.COALESCED),
+            Misfires(TEN - 2 * HOUR, TEN, 3, MisfireOutcome.COALESCED),
             (
                 "The job 'nightly' misfired: 3 slots from 2026-11-21 08:00:00 UTC to 2026-11-21 10:00:00 UTC, "
                 "a later slot was run in its place."
             ),
         ),
         (
-            Misfires(TEN - HOUR, TEN, 2, Fate.DROPPED),
+            Misfires(TEN - HOUR, TEN, 2, MisfireOutcome.DROPPED),
             "The job 'nightly' misfired: 2 slots from 2026-11-21 09:00:00 UTC to 2026-11-21 10:00:00 UTC, not run.",
         ),
     ],
@@ -206,9 +215,12 @@ def test_the_log_is_told_too(caplog: pytest.LogCaptureFixture, misfire: Misfires
 
 
 def test_several_are_told_one_by_one(told: list[Any], caplog: pytest.LogCaptureFixture) -> None:
-    misfires = [Misfires(TEN - HOUR, TEN - HOUR, 1, Fate.COALESCED), Misfires(TEN, TEN, 1, Fate.LATE)]
+    misfires = [
+        Misfires(TEN - HOUR, TEN - HOUR, 1, MisfireOutcome.COALESCED),
+        Misfires(TEN, TEN, 1, MisfireOutcome.LATE),
+    ]
     tell("nightly", misfires)
-    assert [facts["reason"] for facts in told] == [Fate.COALESCED, Fate.LATE]
+    assert [facts["reason"] for facts in told] == [MisfireOutcome.COALESCED, MisfireOutcome.LATE]
     assert len(caplog.records) == 2
     tell("nightly", [])
     assert len(told) == 2

@@ -1,4 +1,4 @@
-"""Transactions on the locks' database. What its errors mean: see test_database_errors.py."""
+"""Transactions on the locks' database. What its errors mean: see test_codes.py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from django_singlejob.database import (
     roll_back,
 )
 from django_singlejob.models import JobStatus
-from django_singlejob.querysets import gates
+from django_singlejob.querysets.jobs import gates
 from tests.contract.acts import closing, in_thread, take
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def write_until(stop: Event) -> int:
     count = 0
     while not stop.is_set():
         with durable("default"):
-            gates().knock("a")
+            gates().touch("a")
         sleep(0.001)
         count += 1
     return count
@@ -321,7 +321,7 @@ def test_who_never_ends_their_turn_is_waited_for_once() -> None:
     begun_at = local_now()
     for _ in range(3):
         with durable("default"):
-            gates().knock("a")
+            gates().touch("a")
     assert LOCK_TIMEOUT <= timedelta(seconds=local_now() - begun_at) < 2 * LOCK_TIMEOUT
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from django_singlejob.database import drop, durable, leave_no_transaction, refuse_open_transaction
-from django_singlejob.querysets import gates
+from django_singlejob.querysets.jobs import gates
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,27 +22,16 @@ from django.core.management.base import BaseCommand
 from django.dispatch import Signal
 
 import django_singlejob
-from django_singlejob import (
-    Lease,
-    Outcome,
-    checks,
-    codes,
-    conf,
-    health,
-    job_lock,
-    models,
-    registry,
-    signals,
-    singleton_job,
-    slots,
-    timetable,
-    values,
-)
-from django_singlejob.acquisition import Reason
-from django_singlejob.management import child, results
+from django_singlejob import Lease, Outcome, checks, codes, conf, job_lock, models, signals, singleton_job
+from django_singlejob.locking.acquire import Reason
+from django_singlejob.management import child, exit_status
 from django_singlejob.management.commands import singleton_status
-from django_singlejob.orders import Order
+from django_singlejob.monitoring import health
+from django_singlejob.names import NAME_LENGTH
+from django_singlejob.one_offs import values
+from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.runner import CurrentRun
+from django_singlejob.scheduling import schedule, slots
 from tests.children import ROOT
 from tests.test_signals import SENDERS
 
@@ -125,7 +114,7 @@ def test_every_parameter_stands_there_with_its_default(function: Callable[..., A
 
 def test_the_length_of_a_name_is_told() -> None:
     told = next(row[2] for row in table(section("python.md", "singleton_job"), "Parameter") if "`name`" in row[0])
-    assert f"1 to {registry.NAME_LENGTH} " in told
+    assert f"1 to {NAME_LENGTH} " in told
 
 
 @pytest.mark.parametrize(("title", "kind"), [("current_run", CurrentRun), ("Outcome", Outcome), ("Order", Order)])
@@ -172,13 +161,13 @@ def test_every_limit_of_what_is_kept_stands_there() -> None:
 
 def test_every_exit_status_stands_there() -> None:
     told = [row[0] for row in table(section("commands.md", "Exit status"), "Status")]
-    ours = [status for name, status in vars(results).items() if name.startswith("EX_")]
+    ours = [status for name, status in vars(exit_status).items() if name.startswith("EX_")]
     assert told == ["0", *map(str, sorted([*ours, child.NOT_EXECUTABLE, child.NOT_FOUND])), "128+n"]
 
 
 def test_every_exit_status_of_singleton_status_stands_there() -> None:
     told = [row[0] for row in table(section("commands.md", "Exit status of `singleton_status`"), "Status")]
-    assert told == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN, results.EX_UNAVAILABLE])]
+    assert told == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN, exit_status.EX_UNAVAILABLE])]
 
 
 def test_every_state_stands_there_with_its_level() -> None:
@@ -186,14 +175,14 @@ def test_every_state_stands_there_with_its_level() -> None:
     assert told == [(str(state.label), state.level.name) for state in health.State]
 
 
-def test_every_fate_of_a_slot_stands_there() -> None:
-    assert [value(name) for name in first_names(section("signals.md"), "Reason")] == slots.Fate.values
+def test_every_outcome_of_a_misfire_stands_there() -> None:
+    assert [value(name) for name in first_names(section("signals.md"), "Reason")] == slots.MisfireOutcome.values
 
 
 def test_every_nickname_of_a_schedule_stands_there() -> None:
     told = set(re.findall(r"@\w+", section("python.md", "singleton_job")))
     for nickname in told - {"@singleton_job"}:
-        timetable.parse(nickname)
+        schedule.parse(nickname)
     assert told >= {"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}
 
 

@@ -19,7 +19,7 @@ import pytest
 from django_singlejob import handlers, job_lock, singleton_job
 from django_singlejob.handlers import HeldSignals, held
 from django_singlejob.interrupt import Window, signals_let_in
-from django_singlejob.lease import Lease
+from django_singlejob.locking.lease import Lease
 from tests.children import ROOT
 from tests.contract.acts import is_free, last_run
 from tests.databases import APPS
@@ -125,7 +125,7 @@ def test_inside_a_window_that_is_open_it_goes_to_the_outer_body() -> None:
     assert done == ["inner"]
 
 
-def test_inside_one_that_is_shut_it_waits_for_that_too() -> None:
+def test_inside_one_that_is_closed_it_waits_for_that_too() -> None:
     done: list[object] = []
     with pytest.raises(Alarm):
         in_window(lambda: in_window(send), lambda: done.append("went on"))
@@ -238,8 +238,8 @@ def at(method: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None] = s
     monkeypatch.setattr(Lease, method, interrupted)
 
 
-@pytest.mark.parametrize("method", ["__init__", "_give_back"])
-def test_a_signal_while_a_lock_is_taken_or_given_back_leaves_nothing(
+@pytest.mark.parametrize("method", ["__init__", "_release"])
+def test_a_signal_while_a_lock_is_taken_or_released_leaves_nothing(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at(method, monkeypatch)
@@ -254,20 +254,20 @@ def test_a_signal_while_a_lock_is_taken_or_given_back_leaves_nothing(
 
 def test_a_lock_that_is_released_early_is_released_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with job_lock("nightly") as lease:
-        at("_give_back", monkeypatch)
+        at("_release", monkeypatch)
         with pytest.raises(Alarm):
             lease.release()
         assert is_free()
 
 
-def test_what_insists_while_a_lock_is_given_back_leaves_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_insists_while_a_lock_is_released_leaves_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
     def insist() -> None:
         send()
         time.sleep(0.01)
         send()
 
     monkeypatch.setattr(handlers, "SECOND_SIGNAL", 0)
-    at("_give_back", monkeypatch, insist)
+    at("_release", monkeypatch, insist)
     with pytest.raises(Alarm):
         singleton_job("nightly")(lambda: None)()
     assert is_free()
@@ -285,7 +285,7 @@ def test_who_waits_for_a_lock_is_not_kept_waiting() -> None:
     assert job.run().status == "successful"
 
 
-def test_a_coroutine_that_is_waited_for_is_cancelled_and_its_lock_is_given_back() -> None:
+def test_a_coroutine_that_is_waited_for_is_cancelled_and_its_lock_is_released() -> None:
     @singleton_job
     async def nightly() -> None:
         send_from_elsewhere_than(main)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob import JobInterrupted, interrupt
-from django_singlejob.interrupt import Signals, Window, blocked_signals, deferred_signals, is_told_to_end
+from django_singlejob.interrupt import ReceivedSignals, Window, blocked_signals, deferred_signals, is_told_to_end
 from tests.test_interrupt import Stop, fire, in_thread, spin
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def signals() -> Iterator[Signals]:
+def signals() -> Iterator[ReceivedSignals]:
     with deferred_signals() as signals:
         yield signals
 
@@ -33,7 +33,7 @@ def send(signum: int) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_interrupts_the_body(signals: Signals, signum: int) -> None:
+def test_a_signal_interrupts_the_body(signals: ReceivedSignals, signum: int) -> None:
     assert not is_told_to_end()
     with Window() as window, pytest.raises(JobInterrupted, match=f"by signal {signum:d}") as caught:
         window.run(lambda: send(signum))
@@ -41,7 +41,7 @@ def test_a_signal_interrupts_the_body(signals: Signals, signum: int) -> None:
     assert is_told_to_end()
 
 
-def test_a_signal_before_the_body_waits_for_it(signals: Signals) -> None:
+def test_a_signal_before_the_body_waits_for_it(signals: ReceivedSignals) -> None:
     send(signal.SIGTERM)
     with Window() as window:
         send(signal.SIGINT)
@@ -50,14 +50,14 @@ def test_a_signal_before_the_body_waits_for_it(signals: Signals) -> None:
     assert caught.value.signum == signal.SIGTERM
 
 
-def test_a_signal_after_the_body_is_only_remembered(signals: Signals) -> None:
+def test_a_signal_after_the_body_is_only_remembered(signals: ReceivedSignals) -> None:
     with Window() as window:
         window.run(spin)
         send(signal.SIGTERM)
     assert signals.received == signal.SIGTERM
 
 
-def test_a_burst_of_signals_is_one(signals: Signals) -> None:
+def test_a_burst_of_signals_is_one(signals: ReceivedSignals) -> None:
     def clean_up() -> None:
         try:
             send(signal.SIGTERM)
@@ -72,7 +72,7 @@ def test_a_burst_of_signals_is_one(signals: Signals) -> None:
     assert cleaned
 
 
-def test_a_second_signal_hurries(signals: Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_signal_hurries(signals: ReceivedSignals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupt, "SECOND_SIGNAL", 0)
 
     def clean_up_slowly() -> None:
@@ -87,7 +87,7 @@ def test_a_second_signal_hurries(signals: Signals, monkeypatch: pytest.MonkeyPat
     assert (caught.value.signum, signals.received) == (signal.SIGINT, signal.SIGTERM)
 
 
-def test_signals_can_be_forwarded_instead(signals: Signals) -> None:
+def test_signals_can_be_forwarded_instead(signals: ReceivedSignals) -> None:
     forwarded: list[int] = []
     signals.forward = forwarded.append
     with Window() as window:
@@ -96,7 +96,7 @@ def test_signals_can_be_forwarded_instead(signals: Signals) -> None:
     assert forwarded == [signal.SIGTERM, signal.SIGINT]
 
 
-def test_the_main_thread_is_fetched_out_of_a_call_that_blocks(signals: Signals) -> None:
+def test_the_main_thread_is_fetched_out_of_a_call_that_blocks(signals: ReceivedSignals) -> None:
     def body() -> None:
         threading.Timer(0.05, window.fire, [Stop]).start()
         time.sleep(20)
@@ -109,7 +109,7 @@ def test_the_main_thread_is_fetched_out_of_a_call_that_blocks(signals: Signals) 
     assert not is_told_to_end()
 
 
-def test_an_interrupt_that_is_slow_to_arrive_comes_to_nothing_after_the_body(signals: Signals) -> None:
+def test_an_interrupt_that_is_slow_to_arrive_comes_to_nothing_after_the_body(signals: ReceivedSignals) -> None:
     with Window() as window:
         with blocked_signals():
             window.run(lambda: fire(window))
@@ -118,7 +118,7 @@ def test_an_interrupt_that_is_slow_to_arrive_comes_to_nothing_after_the_body(sig
 
 
 @pytest.mark.parametrize("first", ["the interrupt", "the signal"])
-def test_a_signal_that_comes_with_an_interrupt_is_not_taken_for_it(signals: Signals, first: str) -> None:
+def test_a_signal_that_comes_with_an_interrupt_is_not_taken_for_it(signals: ReceivedSignals, first: str) -> None:
     """As SIGTERM, of which two that wait are one."""
 
     def body() -> None:
@@ -145,7 +145,9 @@ def test_the_main_thread_is_fetched_where_signals_are_ignored_too(ignore: Callab
         window.run(body)
 
 
-def test_a_job_that_handles_the_signal_that_fetches_it_is_interrupted_at_its_next_step(signals: Signals) -> None:
+def test_a_job_that_handles_the_signal_that_fetches_it_is_interrupted_at_its_next_step(
+    signals: ReceivedSignals,
+) -> None:
     def body() -> None:
         signal.signal(signal.SIGURG, lambda *arguments: pytest.fail("a signal"))
         fire(window)
@@ -241,7 +243,7 @@ def test_where_signals_cannot_be_blocked_they_are_not(monkeypatch: pytest.Monkey
         pass
 
 
-def test_what_is_on_its_way_to_the_outer_one_waits_for_the_inner_one_too(signals: Signals) -> None:
+def test_what_is_on_its_way_to_the_outer_one_waits_for_the_inner_one_too(signals: ReceivedSignals) -> None:
     def body() -> None:
         with blocked_signals():
             fire(outer)

@@ -9,7 +9,7 @@ from django.apps import apps
 from django.db import connection, models
 
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
-from django_singlejob.orders import Order
+from django_singlejob.one_offs.enqueue import Order
 from tests.contract.acts import lock, start_run
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("fresh_process")
 FIELDS: dict[type[Model], str] = {
     JobLock: """name token hostname pid command acquired_at heartbeat_at heartbeats heartbeat_interval expires_at
         sent_at job_name slot attempt""",
-    # last_slot, last_attempt and unrecorded are not in the design: docs/explanation/decisions.md tells why.
-    JobStatus: """name fence token schedule time_zone next_slot last_slot last_attempt abandoned paused last_started_at
-        last_finished_at last_status
+    # hold_count, last_slot, last_attempt and unrecorded are not in the design: docs/explanation/decisions.md tells why.
+    JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
+        last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count unrecorded""",
     JobRun: """id job_name fence token status trigger slot attempt hostname pid started_at finished_at duration
         acquire_duration error traceback""",

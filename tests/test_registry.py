@@ -10,18 +10,8 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, strategies as st
 
-from django_singlejob import (
-    DuplicateJob,
-    InvalidName,
-    InvalidSchedule,
-    SingleJobError,
-    UnknownJob,
-    registry,
-    singleton_job,
-)
-from django_singlejob.registry import validate_name
+from django_singlejob import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob, registry, singleton_job
 from tests.children import ROOT
 
 if TYPE_CHECKING:
@@ -59,21 +49,6 @@ def run_python(code: str, *, cwd: Path = ROOT) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@given(st.text(max_size=202) | st.from_regex(r"[a-z0-9][a-z0-9_.:-]{0,202}", fullmatch=True))
-def test_a_name_is_itself_or_is_refused_with_what_to_do(name: str) -> None:
-    if len(name) <= 200 and re.fullmatch(r"[a-z0-9][a-z0-9_.:-]*", name):
-        assert validate_name(name) == name
-    else:
-        with pytest.raises(InvalidName, match="begin with a letter or a digit"):
-            validate_name(name)
-
-
-def test_a_name_without_end_makes_no_message_without_end() -> None:
-    with pytest.raises(InvalidName) as refusal:
-        validate_name("n" * 1_000_000)
-    assert len(str(refusal.value)) < 500
 
 
 def test_jobs_are_found_by_name_and_listed_by_name() -> None:

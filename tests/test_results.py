@@ -1,107 +1,81 @@
-"""What a command says of a run, and its exit status; no job is run here."""
-
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+import asyncio
+from datetime import timedelta
 
 import pytest
 
-from django_singlejob import (
-    SKIPPED,
-    DatabaseUnreachable,
-    JobInterrupted,
-    JobTimeout,
-    LeaseLost,
-    Outcome,
-    Reason,
-    UnsafeTransaction,
-)
-from django_singlejob.management.child import ChildFailed
-from django_singlejob.management.results import Result, of_error, of_outcome
+from django_singlejob import JobInterrupted, JobTimeout, LeaseLost
+from django_singlejob.results import Ending, ending
 
 SECOND = timedelta(seconds=1)
-SLOT = datetime(2026, 11, 21, 10, 5, tzinfo=UTC)
-ROME = timezone(timedelta(hours=1))
 
 
-def ran(slot: datetime | None = None) -> Outcome:
-    return Outcome(status="successful", value=None, duration=1.26 * SECOND, slot=slot)
+def end(failure: BaseException | None) -> Ending:
+    return ending(failure, duration=SECOND, acquire_duration=2 * SECOND)
 
 
-def skipped(reason: Reason, *, holder: str = "", next_slot: datetime | None = None) -> Outcome:
-    return Outcome(status="skipped", value=SKIPPED, reason=reason, holder=holder, next_slot=next_slot)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "message"),
-    [
-        (ran(), "nightly: ran in 1.3 s."),
-        (ran(SLOT), "nightly: ran its slot 2026-11-21 10:05:00 UTC in 1.3 s."),
-        (ran(SLOT.astimezone(ROME)), "nightly: ran its slot 2026-11-21 10:05:00 UTC in 1.3 s."),
-        (skipped(Reason.PAUSED), "nightly: skipped, paused."),
-        (skipped(Reason.HELD, holder="web-1, pid 7"), "nightly: skipped, held by somebody else (web-1, pid 7)."),
-        (skipped(Reason.HELD), "nightly: skipped, held by somebody else."),
-        (
-            skipped(Reason.NOT_DUE, next_slot=SLOT.astimezone(ROME)),
-            "nightly: skipped, not due (next: 2026-11-21 10:05:00 UTC).",
-        ),
-        (
-            skipped(Reason.ALREADY_RAN, next_slot=SLOT),
-            "nightly: skipped, already ran (next: 2026-11-21 10:05:00 UTC).",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_ran_or_was_skipped_is_no_error(outcome: Outcome, message: str) -> None:
-    assert of_outcome("nightly", outcome) == Result(0, message, is_error=False)
-
-
-def test_a_skip_may_have_a_status_of_its_own() -> None:
-    assert of_outcome("nightly", skipped(Reason.HELD), skipped_status=75).status == 75
-    assert of_outcome("nightly", ran(), skipped_status=75).status == 0
-
-
-def test_a_signal_before_it_began_is_an_error() -> None:
-    expected = Result(143, "nightly: told to end before it began.", is_error=True)
-    assert of_outcome("nightly", skipped(Reason.INTERRUPTED), skipped_status=75, signum=15) == expected
-    assert of_outcome("nightly", skipped(Reason.INTERRUPTED)).status == 128
+@pytest.mark.parametrize("success", [None, SystemExit(), SystemExit(0)], ids=repr)
+def test_a_success_leaves_no_words(success: BaseException | None) -> None:
+    expected = Ending(status="successful", duration=SECOND, acquire_duration=2 * SECOND)
+    assert end(success) == expected
+    assert (expected.is_failure, expected.error, expected.traceback) == (False, "", "")
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "message"),
+    ("failure", "status", "is_failure"),
     [
-        (ValueError("no\ncustomer"), 1, r"failed, ValueError: no\ncustomer (--traceback and the history tell more)"),
-        (JobTimeout(), 1, "failed, JobTimeout: The job ran longer than its max_runtime and was interrupted. "),
-        (SystemExit(3), 1, "failed, SystemExit: 3 (--traceback and the history tell more)"),
-        (KeyboardInterrupt(), 1, "failed, KeyboardInterrupt: "),
-        (JobInterrupted(15), 143, "interrupted by signal 15."),
-        (ChildFailed("The command ended with status 7.", 7), 7, "The command ended with status 7."),
-        (LeaseLost("It was taken over."), 75, "It was taken over."),
-        (DatabaseUnreachable("The database does not answer."), 69, "The database does not answer."),
+        (ZeroDivisionError(), "failed", True),
+        (SystemExit(1), "failed", True),
+        (SystemExit("no"), "failed", True),
+        (LeaseLost(), "failed", True),
+        (JobTimeout(), "interrupted", True),
+        (JobInterrupted(15), "interrupted", False),
+        (KeyboardInterrupt(), "failed", True),
+        (GeneratorExit(), "interrupted", False),
+        (asyncio.CancelledError(), "interrupted", False),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+    ids=repr,
 )
-def test_each_error_has_a_status_and_a_line(error: BaseException, status: int, message: str) -> None:
-    result = of_error("nightly", error)
-    assert (result.status, result.is_error) == (status, True)
-    assert result.message.startswith(f"nightly: {message}")
-    assert "\n" not in result.message
+def test_everything_else_is_a_failure_or_an_interruption(failure: BaseException, status: str, is_failure: bool) -> None:
+    ended = end(failure)
+    assert (ended.status, ended.is_failure) == (status, is_failure)
+    assert ended.error.startswith(f"{type(failure).__name__}: ")
+    assert type(failure).__name__ in ended.traceback
 
 
-def test_an_interrupted_command_has_its_own_status() -> None:
-    assert of_error("backup", JobInterrupted(15), child_status=3) == Result(3, "backup: interrupted by signal 15.")
+def test_a_ctrl_c_is_an_interruption() -> None:
+    ended = ending(KeyboardInterrupt(), duration=SECOND, acquire_duration=SECOND, is_ctrl_c=True)
+    assert (ended.status, ended.is_failure) == ("interrupted", False)
 
 
-def test_a_signal_that_comes_with_the_loss_of_the_lease_tells_how_it_ended() -> None:
-    assert of_error("nightly", LeaseLost("It was taken over."), signum=15) == Result(143, "nightly: It was taken over.")
-    assert of_error("nightly", ValueError(), signum=15).status == 1
+def test_the_error_is_one_line_and_the_traceback_is_lines() -> None:
+    ended = end(ValueError("one\ntwo\0\ud800"))
+    assert ended.error == r"ValueError: one\ntwo\x00\ud800"
+    assert ended.traceback.splitlines()[-1] == r"two\x00\ud800"
 
 
-@pytest.mark.parametrize("code", [None, 0])
-def test_to_exit_well_is_no_error(code: int | None) -> None:
-    assert of_error("nightly", SystemExit(code)) == Result(0, "nightly: ran.", is_error=False)
+def test_long_ones_are_cut_where_they_say_least() -> None:
+    ended = end(ValueError("x" * 20_000 + "the end"))
+    assert len(ended.error) == 1000
+    assert len(ended.traceback) == 10_000
+    assert ended.traceback.endswith("the end\n")
 
 
-def test_a_jobs_own_mistake_ends_no_pass_over_the_others() -> None:
-    mistake = UnsafeTransaction("A lock was asked for inside a transaction.")
-    assert of_error("nightly", mistake) == Result(2, f"nightly: {mistake}")
+def test_an_exception_that_cannot_be_printed_ends_a_run_all_the_same() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    assert end(Unprintable()).error == "Unprintable: (it cannot be printed)"
+    assert "Unprintable" in end(Unprintable()).traceback
+
+
+def test_nor_does_one_without_a_traceback_cost_it_its_end() -> None:
+    class Endless(ValueError):
+        @property
+        def __notes__(self) -> list[str]:  # type: ignore[override]
+            raise RecursionError
+
+    # Newer Pythons print what they can of it.
+    assert "RecursionError" in end(Endless()).traceback

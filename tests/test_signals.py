@@ -21,10 +21,10 @@ from django_singlejob import (
     signals,
     singleton_job,
 )
-from django_singlejob.clearing import clear
+from django_singlejob.locking.clear import clear
 from django_singlejob.models import JobLock, JobRun
-from django_singlejob.querysets import locks
-from django_singlejob.scheduler import tick
+from django_singlejob.querysets.locks import locks
+from django_singlejob.worker.tick import tick
 from tests.contract.acts import MINUTE, expire, fall_behind, gate, hourly, is_free, last_run, lock, start_run, take
 
 if TYPE_CHECKING:

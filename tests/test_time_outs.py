@@ -1,4 +1,4 @@
-"""Each door, on servers whose roles have time-outs of their own. What their codes mean: see test_database_errors.py."""
+"""Each door, on servers whose roles have time-outs of their own. What their codes mean: see test_codes.py."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from django.db import Error, connection, transaction
 
 from django_singlejob import LockHeld, job_lock, singleton_job
 from django_singlejob.database import is_transient
-from django_singlejob.endings import ending
-from django_singlejob.querysets import gates
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.results import ending
 from tests.contract.acts import committing, expire, fall_behind, gate, is_free, last_run, scheduled, start_run, take
 
 if TYPE_CHECKING:
@@ -87,18 +87,18 @@ def limit() -> Iterator[Callable[[dict[str, dict[str, str]]], None]]:
 @pytest.fixture
 def busy(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Future[None]]:
     """Has somebody be inside a transaction on the gate for a while, however long that becomes on a busy machine."""
-    monkeypatch.setattr("django_singlejob.acquisition.PERSEVERANCE", 30.0)
+    monkeypatch.setattr("django_singlejob.locking.acquire.PERSEVERANCE", 30.0)
 
     def busy(name: str = "nightly", duration: float = BUSY) -> Future[None]:
         gates().remember(name)
         begun = Event()
 
-        def knock() -> None:
+        def touch() -> None:
             if connection.vendor == "mysql":  # it shall not be cut off itself
                 execute("SET SESSION wait_timeout = 60, idle_transaction_timeout = 60")
-            gates().knock(name)
+            gates().touch(name)
 
-        keeper = elsewhere(partial(committing, knock, begun, duration=duration))
+        keeper = elsewhere(partial(committing, touch, begun, duration=duration))
         assert begun.wait(10)
         return keeper
 
@@ -178,7 +178,7 @@ def test_what_the_block_waits_for_is_bounded_as_its_role_wants(limit: Any, busy:
     lease = take()
     keeper = busy("other")
     with pytest.raises(Error) as caught, lease.atomic():
-        gates().knock("other")
+        gates().touch("other")
     assert is_transient(caught.value)
     assert not keeper.done()
     keeper.result(10)
@@ -193,7 +193,7 @@ def test_what_is_never_answered_in_time_is_not_held_but_unknown(
     limit: Any, busy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attempt that cannot be decided is never "held"."""
-    monkeypatch.setattr("django_singlejob.acquisition.PERSEVERANCE", 1.0)
+    monkeypatch.setattr("django_singlejob.locking.acquire.PERSEVERANCE", 1.0)
     busy(duration=6.0)
     limit(STATEMENT_TIMEOUT)
     # On PostgreSQL our own, longer time-outs go with the transaction, and the one for locks is over first.
@@ -203,7 +203,7 @@ def test_what_is_never_answered_in_time_is_not_held_but_unknown(
 
 
 def test_who_is_in_the_way_for_too_long_holds_it(limit: Any, busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_singlejob.acquisition.PERSEVERANCE", 1.0)
+    monkeypatch.setattr("django_singlejob.locking.acquire.PERSEVERANCE", 1.0)
     busy(duration=6.0)
     limit(LOCK_TIMEOUT)
     with pytest.raises(LockHeld), job_lock("nightly"):
@@ -306,7 +306,7 @@ def test_a_release_that_was_carried_out_is_one_though_nobody_says_so_in_time(
 
     def wait_for_the_gate() -> None:
         assert in_the_end.wait(10)
-        committing(partial(gates().knock, "nightly"), begun, duration=1.5)
+        committing(partial(gates().touch, "nightly"), begun, duration=1.5)
 
     monkeypatch.setitem(connection.settings_dict, "PORT", proxy.port)
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
@@ -320,7 +320,7 @@ def test_a_release_that_was_carried_out_is_one_though_nobody_says_so_in_time(
         proxy.cut_answer_to(b"COMMIT")
 
     end = ending(None, duration=SECOND, acquire_duration=SECOND)
-    assert lease.finish(replace(end, aftermath=let_somebody_queue))
+    assert lease.finish(replace(end, also_write=let_somebody_queue))
     assert proxy.answer_cut.is_set()
     keeper.result(10)
     assert is_free()

@@ -10,15 +10,17 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 
-from django_singlejob.orders import Order, place
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.one_offs.enqueue import Order, place
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 from tests.contract.acts import everything, start_run
 
 if TYPE_CHECKING:
     from django.test import Client
 
-    from django_singlejob.lease import Lease
+    from django_singlejob.locking.lease import Lease
 
 MODELS = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
 VIEW = ("view_joblock", "view_jobstatus", "view_jobrun", "view_oneoffjob")

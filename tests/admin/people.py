@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
 
-from tests.pages import OPERATE, VIEW
+from tests.admin.pages import OPERATE, VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Callable

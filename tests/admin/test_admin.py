@@ -13,15 +13,17 @@ from django.utils import translation
 
 from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
+from tests.admin.pages import MODELS, Page, act, all_rows, begin, clear_page, each_model, list_of, page_of, shown
 from tests.contract.acts import HOUR, expire
-from tests.pages import MODELS, Page, act, all_rows, begin, clear_page, each_model, list_of, page_of, shown
 
 if TYPE_CHECKING:
     from django.test import Client
 
-pytest_plugins = ["tests.fixtures", "tests.people"]
+pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 HOSTILE = "<script>alert('it is ours')</script>\"><img src=x onerror=alert(1)>"

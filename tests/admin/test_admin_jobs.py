@@ -13,18 +13,19 @@ from django.urls import reverse
 from django_singlejob import job_lock, registry, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.decorators import SingletonJob
-from django_singlejob.querysets import gates, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
+from tests.admin.pages import Page, act, clear_page, list_of, page_of, shown
 from tests.contract.acts import HOUR, MINUTE, expire, last_run, start_run, ticked
-from tests.pages import Page, act, clear_page, list_of, page_of, shown
 
 if TYPE_CHECKING:
     from django.test import Client
 
+    from tests.admin.people import LogIn
     from tests.fixtures import Elsewhere
-    from tests.people import LogIn
 
-pytest_plugins = ["tests.fixtures", "tests.people"]
+pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 ASKED = "The job nightly is run by the next worker that is free."

@@ -18,8 +18,11 @@ from django.urls import reverse
 
 from django_singlejob.admin import locks as admin_locks
 from django_singlejob.clock import DBNow, utc_now
-from django_singlejob.querysets import gates, locks, runs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.runs import runs
 from django_singlejob.signals import lock_taken_over
+from tests.admin.pages import VIEW, Page, act, all_rows, begin, clear_page, list_of, page_of, shown, told
 from tests.contract.acts import (
     BEAT,
     HOUR,
@@ -34,14 +37,13 @@ from tests.contract.acts import (
     start_run,
     take,
 )
-from tests.pages import VIEW, Page, act, all_rows, begin, clear_page, list_of, page_of, shown, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.people import LogIn
+    from tests.admin.people import LogIn
 
-pytest_plugins = ["tests.fixtures", "tests.people"]
+pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 CLEAR = "admin:django_singlejob_joblock_clear"
@@ -445,9 +447,6 @@ class Clock:
     def local_now(self) -> float:
         return 1000.0 + self.passed
 
-    def time(self) -> float:
-        return time.time() + self.passed
-
     def utc_now(self) -> datetime:
         return utc_now() + timedelta(seconds=self.passed)
 
@@ -459,9 +458,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("django_singlejob.admin.locks.time", clock)
-    monkeypatch.setattr("django_singlejob.admin.locks.local_now", clock.local_now)
-    for module in "clock", "watch", "database":
+    for name in "local_now", "utc_now", "sleep":
+        monkeypatch.setattr(f"django_singlejob.admin.locks.{name}", getattr(clock, name))
+    for module in "clock", "locking.liveness", "database":
         monkeypatch.setattr(f"django_singlejob.{module}.local_now", clock.local_now)
     monkeypatch.setattr("django_singlejob.database.utc_now", clock.utc_now)
     return clock

@@ -15,15 +15,15 @@ from django.utils import timezone
 
 from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.orders import Order, place
-from django_singlejob.queue import one_offs
+from django_singlejob.one_offs.enqueue import Order, place
+from django_singlejob.querysets.one_offs import one_offs
+from tests.admin.pages import Page, act, list_of, page_of, shown, told
 from tests.contract.acts import HOUR, ticked
-from tests.pages import Page, act, list_of, page_of, shown, told
 
 if TYPE_CHECKING:
     from django.test import Client
 
-pytest_plugins = ["tests.fixtures", "tests.people"]
+pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 ADD = "admin:django_singlejob_oneoffjob_add"

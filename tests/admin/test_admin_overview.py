@@ -13,12 +13,15 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_singlejob import history, singleton_job
-from django_singlejob.admin import overview, recent, timeline
+from django_singlejob import singleton_job
+from django_singlejob.admin import gantt, overview, recent
 from django_singlejob.clock import DBNow
-from django_singlejob.orders import Order, place
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.monitoring import history
+from django_singlejob.one_offs.enqueue import Order, place
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 from tests.contract.acts import HOUR, MINUTE, expire, gate, scheduled, start_run, take
 
 if TYPE_CHECKING:
@@ -258,7 +261,7 @@ def test_of_very_many_runs_the_newest_are_shown(viewer: Client, monkeypatch: pyt
 
 
 def test_of_very_many_servers_those_with_most_runs_are_shown(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "MOST_SERVERS", 2)
+    monkeypatch.setattr(gantt, "MOST_SERVERS", 2)
     for hostname in ("web-1", "web-2", "web-2", "web-3", "web-3"):
         ran(hostname=hostname)
     assert "These are the 2 servers with the most runs." in said(viewer)
@@ -297,8 +300,8 @@ def test_how_many_were_successful_is_told(viewer: Client) -> None:
 def test_one_failure_among_thousands_is_not_rounded_away() -> None:
     some = [history.Run(1, "nightly", "successful", "web-1", None, None, None)] * 9999  # type: ignore[arg-type]
     failed = some[0]._replace(status="failed")
-    window = history.Window(now=None, begin=None, runs=[*some, failed], earlier=[], is_cut=False)  # type: ignore[arg-type]
-    assert recent.rate(window) == "99.9%"
+    period = history.Period(now=None, begin=None, runs=[*some, failed], earlier=[], is_cut=False)  # type: ignore[arg-type]
+    assert recent.rate(period) == "99.9%"
 
 
 def test_the_last_that_failed_are_told_with_their_errors(viewer: Client) -> None:

@@ -13,19 +13,19 @@ from django.urls import reverse
 
 from django_singlejob import singleton_job
 from django_singlejob.admin.locks import Shown
-from django_singlejob.querysets import gates
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.one_offs import one_offs
+from tests.admin.pages import OPERATE, VIEW, all_rows, begin, list_of, page_of
 from tests.contract.acts import expire, is_free, lock
-from tests.pages import OPERATE, VIEW, all_rows, begin, list_of, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.people import LogIn
+    from tests.admin.people import LogIn
 
     People = dict[str, Client]
 
-pytest_plugins = ["tests.fixtures", "tests.people"]
+pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 PEOPLE = ["anonymous", "staff", "viewer", "operator", "superuser"]

@@ -13,17 +13,19 @@ from django.test.utils import CaptureQueriesContext
 from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
+from tests.admin.pages import list_of, page_of, shown
 from tests.contract.acts import HOUR, MINUTE
-from tests.pages import list_of, page_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from django.test import Client
 
-pytest_plugins = ["tests.fixtures", "tests.people"]
+pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 FEW, MANY = 3, 60

@@ -12,10 +12,11 @@ import pytest
 from django_singlejob import singleton_job
 from django_singlejob.admin import runs as page
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets import gates, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
+from tests.admin.pages import Page, begin, list_of, page_of, shown
 from tests.contract.acts import MINUTE, expire, last_run, start_run, take, ticked
-from tests.pages import Page, begin, list_of, page_of, shown
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from django_singlejob.models import JobRun
 
-pytest_plugins = ["tests.fixtures", "tests.people"]
+pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 LONG_AGO = datetime(2024, 12, 31, 23, 30, tzinfo=UTC)

@@ -8,8 +8,8 @@ from django.utils.html import format_html
 
 from django_singlejob.admin import cells
 from django_singlejob.admin.cells import badge, clock_time, distance, duration, first_line, link, moment, noted
-from django_singlejob.health import State
 from django_singlejob.models import JobRun, OneOffJob
+from django_singlejob.monitoring.health import State
 
 HOSTILE = '<b class="x">&'
 ESCAPED = "&lt;b class=&quot;x&quot;&gt;&amp;"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,8 @@ from django.db import Error, connection, transaction
 
 from django_singlejob import Lease, LeaseLost, current_run, singleton_job
 from django_singlejob.clock import local_now
+from django_singlejob.holder import this_process
+from django_singlejob.locking.acquire import LockRequest, acquire
 from django_singlejob.runner import CurrentRun
 from django_singlejob.signals import lease_lost
 from tests.app.models import Counter
@@ -119,6 +122,26 @@ def too_long_a_query() -> None:
     say("started")
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(60)")
+
+
+@singleton_job(lease=LONG_LEASE)
+def asks_the_database() -> None:
+    say("started")
+    try:
+        wait_until_told()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 'needle'")
+    finally:
+        say("cleaned up")
+
+
+@singleton_job(lease=LONG_LEASE)
+def leaves_a_lock() -> None:
+    """For the process's exit."""
+    left = acquire(LockRequest.of("left", lease=LONG_LEASE, heartbeat=False, wait=None, holder=this_process()))
+    assert isinstance(left, Lease)
+    say("started")
+    wait_until_told()
 
 
 @singleton_job(lease=LEASE)
@@ -239,6 +262,60 @@ def _say_when_check_raises(lease: Lease) -> None:
             lease.check()
             time.sleep(0.01)
     say("check raised")
+
+
+@singleton_job(lease=LEASE)
+def commits_when_told() -> None:
+    """Commits what is fenced, and says how that ended."""
+    try:
+        with this_run().lease.atomic():
+            write("fenced")
+            say("wrote")
+            wait_until_told()
+    except BaseException as error:
+        say("ended by", type(error).__name__)
+        raise
+
+
+@singleton_job(lease=LONG_LEASE)
+def reads_its_settings_again() -> None:
+    """It handles a signal by itself, and then has a query that takes a while."""
+    told: list[int] = []
+    signal.signal(signal.SIGHUP, lambda signum, _: told.append(signum))
+    say("started")
+    while len(told) < 2:
+        time.sleep(0.01)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(2.5)" if connection.vendor == "postgresql" else "SELECT SLEEP(2.5)")
+
+
+@singleton_job(lease=LONG_LEASE)
+def cleans_up_on_commit() -> None:
+    """What is called on commit is called by the database's own frames."""
+    with transaction.atomic():
+        write("committed")
+        transaction.on_commit(_take_long_to_clean_up)
+
+
+def _take_long_to_clean_up() -> None:
+    say("started")
+    try:
+        work()
+    finally:
+        end = time.monotonic() + 3.5
+        while time.monotonic() < end:
+            with suppress(KeyboardInterrupt):
+                time.sleep(0.01)
+        say("cleaned up")
+
+
+@singleton_job(lease=LONG_LEASE)
+def leaves_a_bell_that_is_closed() -> None:
+    ear, bell = socket.socketpair()
+    bell.setblocking(False)
+    signal.set_wakeup_fd(bell.fileno())
+    ear.close()
+    bell.close()
 
 
 # --- who does what a body should not do

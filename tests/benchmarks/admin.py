@@ -21,8 +21,9 @@ from django.urls import reverse
 from django_singlejob import registry, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
-from django_singlejob.querysets import gates, locks
-from django_singlejob.timetable import next_slot, parse
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.scheduling.schedule import next_slot, parse
 from tests.benchmarks.throughput import analyze, empty, execute
 
 ROUNDS = 10

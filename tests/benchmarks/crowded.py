@@ -13,11 +13,11 @@ from typing import Any
 
 from django.db.models import DateTimeField
 
-from django_singlejob import scheduler
 from django_singlejob.clock import DBNow
 from django_singlejob.models import OneOffJob
-from django_singlejob.querysets import gates
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.worker import tick
 from tests.benchmarks.tasks import noop
 from tests.benchmarks.throughput import analyze, empty, execute, our_duration, our_worker, work
 
@@ -78,7 +78,7 @@ def look() -> float:
     times = []
     for _ in range(LOOKS):
         start = time.perf_counter()
-        scheduler.is_anything_due()
+        tick.is_anything_due()
         times.append(time.perf_counter() - start)
     return median(times)
 

@@ -19,7 +19,7 @@ from django.db import connection, transaction
 from django.db.models import Max, Min, QuerySet
 from django.utils.module_loading import import_string
 
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.one_offs import one_offs
 from tests.benchmarks.settings import HAS_RIVALS
 
 ROUNDS = 3

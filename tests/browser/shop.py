@@ -11,8 +11,8 @@ from uuid import UUID
 
 from django_singlejob import registry, singleton_job
 from django_singlejob.models import JobLock, JobRun, OneOffJob
-from django_singlejob.querysets import gates
-from django_singlejob.timetable import next_slot, slots_between
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.scheduling.schedule import next_slot, slots_between
 from tests.app.jobs import LONG_LEASE, say, wait_until_told
 
 if TYPE_CHECKING:

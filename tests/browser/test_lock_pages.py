@@ -9,7 +9,7 @@ from django.db.models import F
 from playwright.sync_api import expect
 
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets import locks
+from django_singlejob.querysets.locks import locks
 from tests.browser.paths import clearing, list_of, page_of
 from tests.contract.acts import MINUTE, expire, is_free, lock, start_run
 from tests.processes.witness import ends

@@ -23,10 +23,17 @@ class Event(TypedDict, total=False):
     * `fenced`: what was written inside `lease.atomic()` is committed; the block was still open at `at`.
     * `counted`: between two checks that passed, it saw so many counts (`number`) and appended one more.
     * `end`: a body has come to its end, and its last check passed.
-    * `finished`: the lock was given back, or could not be. `status`: as the signal tells. `kept`: nothing was raised.
+    * `finished`: the lock was released, or could not be. `status`: as the signal tells. `kept`: nothing was raised.
     * `ordered`: it is known to be committed that a one-off, this `number`, is asked for.
     * `told`: that server is told to end.
     * `fault`: the nemesis did this (`name`) to that `server`, from `at` to `to`. `number`: of its round.
+
+    `tests/clusters` has more. `node`: the port of the database's server that did it.
+
+    * `whole`: from now on the cluster can be written to. `survivor`: it goes on with that `node`.
+    * `line`: a crontab line ended with that status (`number`).
+    * `died`: a process ended without being told to. `stuck`: it did not end when told to. `ended`: it did.
+    * `left`: so many one-offs (`number`) are waiting or in progress in the end.
     """
 
     at: float
@@ -39,6 +46,7 @@ class Event(TypedDict, total=False):
     token: str
     server: int | None
     pid: int
+    node: int
     number: int
     attempt: int
     slot: str | None

@@ -50,7 +50,7 @@ def right() -> None:
 
 
 @singleton_job(lease=LEASE, max_attempts=1000, retries=1000, retry_delay=timedelta(milliseconds=100))
-def errand(number: int) -> None:
+def chore(number: int) -> None:
     work_as_job(number=number)
 
 

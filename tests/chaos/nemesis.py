@@ -153,7 +153,7 @@ class Network(Fault):
 
     def end(self) -> None:
         self.proxy.come_back()
-        self.stage.give_back_proxy(self.number)
+        self.stage.release_proxy(self.number)
 
 
 class Outage(Network):

@@ -56,7 +56,7 @@ def step() -> None:
 
 
 def order(number: int) -> None:
-    jobs.errand.enqueue(number)
+    jobs.chore.enqueue(number)
     jobs.history.note("ordered", number=number)
 
 

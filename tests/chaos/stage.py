@@ -152,7 +152,7 @@ class Stage:
         self._borrowed.add(number)
         return number
 
-    def give_back_proxy(self, number: int) -> None:
+    def release_proxy(self, number: int) -> None:
         self._borrowed.discard(number)
 
     # --- time

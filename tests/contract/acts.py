@@ -10,27 +10,30 @@ from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from django.db import connections
+from django.db import connection, connections
 from django.db.models import F
 
 from django_singlejob import current_run, database, runner, singleton_job
-from django_singlejob.acquisition import Refusal, Terms, acquire
 from django_singlejob.clock import DBNow, utc_now
-from django_singlejob.crew import Crew
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
-from django_singlejob.lease import Lease
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.scheduler import tick
-from django_singlejob.timetable import EPOCH, latest_slot, next_slot
+from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
+from django_singlejob.locking.lease import Lease
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.runs import runs
+from django_singlejob.scheduling.schedule import EPOCH, latest_slot, next_slot
+from django_singlejob.timeline import GRANT_BITS, Timeline
+from django_singlejob.worker.pool import Pool
+from django_singlejob.worker.tick import tick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from django_singlejob.crew import Errand
     from django_singlejob.models import JobLock, JobRun, JobStatus
     from django_singlejob.registry import Job
-    from django_singlejob.scheduler import Report
+    from django_singlejob.worker.pool import PoolTask
+    from django_singlejob.worker.tick import Report
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -41,7 +44,7 @@ BEAT = timedelta(milliseconds=100)
 def ask(name: str = "nightly", **terms: Any) -> Lease | Refusal:
     """Ask for a lock. Nobody sends heartbeats for the lease: whoever has it can play dead."""
     wanted = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()} | terms
-    return acquire(Terms(name=name, **wanted))
+    return acquire(LockRequest(name=name, **wanted))
 
 
 def take(name: str = "nightly", **terms: Any) -> Lease:
@@ -74,6 +77,15 @@ def lose(name: str = "nightly", **terms: Any) -> tuple[Lease, Lease]:
     zombie = take(name, **terms)
     expire(name)
     return zombie, take(name, **terms)
+
+
+def nth_fence(number: int) -> int:
+    """The fence of the lock's nth grant on this server, whose timeline is the high part."""
+    sql, _ = gates().query.get_compiler(connection=connection).compile(Timeline())
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {sql}")
+        (timeline,) = cursor.fetchone()
+    return (int(timeline) << GRANT_BITS) + number
 
 
 def lock(name: str = "nightly") -> JobLock:
@@ -195,8 +207,8 @@ def run_slot(job: Job, **terms: Any) -> runner.Outcome:
 
 def ask_for_slot(job: Job) -> Lease | Refusal:
     """The same, but the run goes on in some other process, which sends no heartbeats."""
-    terms = runner._terms(job, "schedule", None, timedelta())
-    return acquire(replace(terms, lease=MINUTE, heartbeat_interval=None))
+    request = runner._lock_request(job, "schedule", None, timedelta())
+    return acquire(replace(request, lease=MINUTE, heartbeat_interval=None))
 
 
 def die_running(job: Job) -> datetime:
@@ -230,8 +242,8 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
         return list(pool.map(closing, [begin] * len(acts), acts))
 
 
-class InlineCrew(Crew[Any]):
-    """Threads that carry out their errands at once, in this one: another would not see what a test has written."""
+class InlinePool(Pool[Any]):
+    """Threads that carry out their tasks at once, in this one: another would not see what a test has written."""
 
     def __init__(self, size: int, wait: Callable[[float], object] = time.sleep) -> None:
         super().__init__(size)
@@ -242,11 +254,11 @@ class InlineCrew(Crew[Any]):
     def is_idle(self) -> bool:
         return not self.results
 
-    def send(self, errand: Errand[Any]) -> None:
+    def send(self, task: PoolTask[Any]) -> None:
         with Window() as window:
-            self.results.append(errand(window))
+            self.results.append(task(window))
 
-    def recall(self) -> list[Errand[Any]]:
+    def recall(self) -> list[PoolTask[Any]]:
         return []
 
     def come_back(self, timeout: float) -> list[Any]:

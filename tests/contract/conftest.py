@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob import leftovers, registry
+from django_singlejob import registry
+from django_singlejob.locking import at_exit
 from tests.contract.acts import closing, committing
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test's jobs may be called what they like, and what a test still holds is not released at our exit."""
     monkeypatch.setattr(registry, "_jobs", {})
-    monkeypatch.setattr(leftovers, "_granted", {})
+    monkeypatch.setattr(at_exit, "_granted", {})
 
 
 @pytest.fixture

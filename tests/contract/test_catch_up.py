@@ -12,10 +12,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import current_run, singleton_job
-from django_singlejob.querysets import gates
-from django_singlejob.scheduler import tick
-from django_singlejob.slots import Policy, claim
-from django_singlejob.timetable import latest_slot, next_slot, parse
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.scheduling.schedule import latest_slot, next_slot, parse
+from django_singlejob.scheduling.slots import Policy, claim
+from django_singlejob.worker.tick import tick
 from tests.contract.acts import gate
 from tests.databases import APPS
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_singlejob import current_run, job_lock, runner, singleton_job
-from django_singlejob.acquisition import Reason, Refusal
-from django_singlejob.clearing import clear
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets import JobLockQuerySet, JobRunQuerySet, gates, runs
-from django_singlejob.scheduler import keep_up, run_due
+from django_singlejob.locking.acquire import Reason, Refusal
+from django_singlejob.locking.clear import clear
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import JobLockQuerySet
+from django_singlejob.querysets.runs import JobRunQuerySet, runs
 from django_singlejob.signals import slot_misfired
+from django_singlejob.worker.tick import keep_up, run_due
 from tests.contract.acts import (
     HOUR,
     MINUTE,

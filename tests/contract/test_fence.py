@@ -9,15 +9,15 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from django_singlejob import LeaseLost, UnsafeTransaction, job_lock
-from django_singlejob.acquisition import Reason, Refusal
-from django_singlejob.clearing import clear
-from django_singlejob.querysets import locks
-from django_singlejob.watch import Watch
+from django_singlejob.locking.acquire import Reason, Refusal
+from django_singlejob.locking.clear import clear
+from django_singlejob.locking.liveness import Watch
+from django_singlejob.querysets.locks import locks
 from tests.app.models import Counter
-from tests.contract.acts import BEAT, ask, everything, expire, gate, lock, lose, pass_gate, start_run, take
+from tests.contract.acts import BEAT, ask, everything, expire, gate, lock, lose, nth_fence, pass_gate, start_run, take
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -90,6 +90,79 @@ def test_who_was_cleared_writes_nothing() -> None:
     assert clear(lock(), force=True)
     with pytest.raises(LeaseLost), lease.atomic():
         pytest.fail("it came in")
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_a_connection_that_died_while_it_was_idle_is_replaced(elsewhere: Elsewhere) -> None:
+    lease = take()
+    elsewhere(end_session, session()).result(10)
+    with lease.atomic():
+        Counter.objects.create(name="orders")
+    assert Counter.objects.exists()
+
+
+def session() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()" if connection.vendor == "postgresql" else "SELECT CONNECTION_ID()")
+        return int(cursor.fetchone()[0])
+
+
+def end_session(number: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)" if connection.vendor == "postgresql" else "KILL %s", [number])
+    time.sleep(0.2)
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize("is_robbed", [True, False], ids=["by a successor", "by others"])
+def test_a_conflict_behind_the_fence_is_a_loss_if_it_is_with_a_successor(elsewhere: Elsewhere, is_robbed: bool) -> None:
+    """As between two nodes of a cluster, where the gate that is held on the one is passed on the other."""
+    lease = take()
+    with pytest.raises(LeaseLost if is_robbed else OperationalError), lease.atomic():
+        conflict_in_the_block(elsewhere, is_robbed=is_robbed)
+    assert lease.lost is is_robbed
+
+
+def conflict_in_the_block(elsewhere: Elsewhere, *, is_robbed: bool) -> None:
+    give_up_the_gate()
+    if is_robbed:
+        elsewhere(pass_gate).result(10)
+    conflict()
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_a_conflict_is_told_at_once_though_somebody_else_is_at_the_gate(elsewhere: Elsewhere) -> None:
+    lease, inside, leave = take(), Event(), Event()
+
+    def stay() -> None:
+        with lease.atomic():
+            inside.set()
+            leave.wait(20)
+
+    stayed = elsewhere(stay)
+    assert inside.wait(10)
+    began_at = time.monotonic()
+    with pytest.raises(OperationalError), lease._explained("default"):
+        conflict()
+    assert time.monotonic() - began_at < 1.5
+    leave.set()
+    stayed.result(10)
+
+
+def give_up_the_gate() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ROLLBACK")
+        cursor.execute("BEGIN")
+
+
+def conflict() -> None:
+    """What a database says when it has undone a transaction for the sake of another."""
+    failures = {
+        "postgresql": "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$",
+        "mysql": "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(failures[connection.vendor])
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -253,7 +326,7 @@ def test_nobody_takes_over_while_a_fenced_transaction_is_open(elsewhere: Elsewhe
         assert isinstance(rival.result(10), Refusal)
         lease.check()
         return
-    assert rival.result(10).fence == 2
+    assert rival.result(10).fence == nth_fence(2)
     with pytest.raises(LeaseLost), lease.atomic():
         pytest.fail("it came in")
 
@@ -276,11 +349,12 @@ def test_nobody_clears_a_lock_while_a_fenced_transaction_is_open(elsewhere: Else
     lease = start_run()
     expire()
     seen = lock()
-    before = everything()
     with lease.atomic():
         Counter.objects.create(name="orders")
+        held = everything()
         assert elsewhere(clear, seen, force=force).result(30) is False
-    assert everything() == before
+        assert everything() == held
+    assert lock() == seen
     assert Counter.objects.exists()
     assert clear(seen, force=force)
     with pytest.raises(LeaseLost), lease.atomic():

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob import SKIPPED, LockHeld, singleton_job
-from django_singlejob.acquisition import Reason, Refusal
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets import gates, runs
-from tests.contract.acts import ask, everything, expire, gate, is_free, last_run, lock, start_run, take
+from django_singlejob.locking.acquire import Reason, Refusal
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.runs import runs
+from tests.contract.acts import ask, everything, expire, gate, is_free, last_run, lock, nth_fence, start_run, take
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -119,9 +120,9 @@ def test_each_of_them_has_a_history_of_its_own() -> None:
     assert [gate(name).run_count for name in ("orders", "stock", "shop")] == [2, 1, 0]
     assert [gate(name).last_status for name in ("orders", "stock", "shop")] == ["successful", "successful", ""]
     assert list(runs().order_by("pk").values_list("job_name", "fence")) == [
-        ("orders", 1),
-        ("orders", 2),
-        ("stock", 3),
+        ("orders", nth_fence(1)),
+        ("orders", nth_fence(2)),
+        ("stock", nth_fence(3)),
     ]
 
 

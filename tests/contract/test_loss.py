@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import pytest
 from asgiref.sync import async_to_sync
 
 from django_singlejob import LeaseLost, current_run, job_lock, singleton_job
 from django_singlejob.clock import utc_now
-from django_singlejob.endings import Ending
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.signals import job_started, lock_taken_over
-from tests.contract.acts import MINUTE, everything, expire, gate, is_free, last_run, lock, lose, start_run, take
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.runs import runs
+from django_singlejob.results import Ending
+from tests.contract.acts import (
+    MINUTE,
+    everything,
+    expire,
+    in_thread,
+    is_free,
+    last_run,
+    lock,
+    lose,
+    nth_fence,
+    pass_gate,
+    start_run,
+    take,
+)
 from tests.databases import APPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from django_singlejob.lease import Lease
     from django_singlejob.models import JobLock, JobStatus
-    from django_singlejob.runner import CurrentRun
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
@@ -42,56 +55,57 @@ def test_who_was_robbed_changes_nothing_of_the_successors_and_is_told() -> None:
     assert successor.finish(SUCCESS)
 
 
-@pytest.fixture
-def stopped_before_its_body(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process that wakes past its deadline, and whose body's thread is sooner to go on than the keeper."""
+@pytest.fixture(params=["robbed", "undisturbed"])
+def is_robbed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """A process wakes past its deadline, and its body's thread is sooner to go on than the keeper."""
 
-    def age(lease: Lease) -> None:
+    def stop(keep: Any, name: str) -> None:
+        lease = keep.__self__._lease
         lease._proven_at -= lease.grant.duration.total_seconds()
+        if request.param == "robbed":
+            in_thread(partial(rob, lease.name))
 
-    def on_start(run: CurrentRun, **_: Any) -> None:
-        age(run.lease)
-
-    def on_takeover(lease: Lease, **_: Any) -> None:
-        age(lease)
-
-    monkeypatch.setattr("django_singlejob.heartbeat._start_thread", lambda *_: None)
-    job_started.connect(on_start)
-    lock_taken_over.connect(on_takeover)
-    yield
-    job_started.disconnect(on_start)
-    lock_taken_over.disconnect(on_takeover)
+    monkeypatch.setattr("django_singlejob.locking.heartbeat._start_thread", stop)
+    return bool(request.param == "robbed")
 
 
-@pytest.mark.usefixtures("stopped_before_its_body")
-def test_a_body_does_not_begin_past_the_deadline() -> None:
-    job: Any = singleton_job("nightly")(lambda: pytest.fail("it began"))
-    with pytest.raises(LeaseLost, match="could not be renewed"):
+def rob(name: str) -> None:
+    pass_gate(name)
+    locks().filter(name=name).update(token=uuid4())
+
+
+def may_be_lost(*, if_: bool) -> AbstractContextManager[object]:
+    return pytest.raises(LeaseLost, match="taken over") if if_ else nullcontext()
+
+
+def test_a_body_begins_past_the_deadline_only_if_the_lock_is_still_ours(is_robbed: bool) -> None:
+    begun: list[bool] = []
+    job: Any = singleton_job("nightly")(lambda: begun.append(True))
+    with may_be_lost(if_=is_robbed):
         job()
-    assert last_run().status == "failed"
-    assert is_free()
+    assert bool(begun) is not is_robbed
+    assert last_run().status == ("failed" if is_robbed else "successful")
 
 
-@pytest.mark.usefixtures("stopped_before_its_body")
-def test_nor_does_an_async_one() -> None:
+def test_so_does_an_async_one(is_robbed: bool) -> None:
+    begun: list[bool] = []
+
     @singleton_job
     async def nightly() -> None:
-        pytest.fail("it began")
+        begun.append(True)
 
     call: Any = async_to_sync(nightly)
-    with pytest.raises(LeaseLost, match="could not be renewed"):
+    with may_be_lost(if_=is_robbed):
         call()
-    assert last_run().status == "failed"
-    assert is_free()
+    assert bool(begun) is not is_robbed
+    assert last_run().status == ("failed" if is_robbed else "successful")
 
 
-@pytest.mark.usefixtures("stopped_before_its_body")
-def test_nor_does_a_block() -> None:
-    take()
-    expire()
-    with pytest.raises(LeaseLost, match="could not be renewed"), job_lock("nightly"):
-        pytest.fail("it began")
-    assert is_free()
+def test_so_does_a_block(is_robbed: bool) -> None:
+    begun: list[bool] = []
+    with may_be_lost(if_=is_robbed), job_lock("nightly"):
+        begun.append(True)
+    assert bool(begun) is not is_robbed
 
 
 def test_a_robbed_release_changes_nothing_either() -> None:
@@ -146,11 +160,14 @@ def test_who_lost_a_deleted_lock_is_told_and_harms_no_successor() -> None:
     locks().filter(name="nightly").delete()
     with pytest.raises(LeaseLost, match="deleted"):
         lease.renew()
-    assert start_run().fence == 2
+    assert start_run().fence == nth_fence(2)
     before = everything()[:2]
     assert not lease.finish(SUCCESS)
     assert everything()[:2] == before
-    assert [(run.fence, run.status) for run in runs().order_by("pk")] == [(1, "failed"), (2, "running")]
+    assert [(run.fence, run.status) for run in runs().order_by("pk")] == [
+        (nth_fence(1), "failed"),
+        (nth_fence(2), "running"),
+    ]
 
 
 def test_a_job_that_is_refused_its_own_release_raises_all_the_same() -> None:
@@ -203,7 +220,7 @@ ON_THEIR_OWN = {
 def test_each_write_on_its_own_finds_nothing_of_the_successors(write: Any) -> None:
     zombie = start_run()
     expire()
-    seen = Seen(lock(), gate())
+    seen = Seen(lock(), gates().seen({"nightly"}, timedelta())["nightly"])
     start_run()
     expire()
     before = everything()

@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter, OrderedDict, UserDict, deque
+from collections import UserDict
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from http import HTTPStatus
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.db import transaction
 
 from django_singlejob import current_run, registry, runner, singleton_job
-from django_singlejob.acquisition import Reason
-from django_singlejob.clearing import clear
 from django_singlejob.clock import DBNow
-from django_singlejob.exceptions import InvalidOrder, LeaseLost
+from django_singlejob.exceptions import LeaseLost
 from django_singlejob.interrupt import deferred_signals
-from django_singlejob.leftovers import give_back
-from django_singlejob.querysets import gates, locks
-from django_singlejob.queue import one_offs
-from django_singlejob.scheduler import keep_up, tick
-from tests.contract.acts import (
-    HOUR,
-    MINUTE,
-    all_at_once,
-    expire,
-    is_free,
-    last_run,
-    lock,
-    start_run,
-    take,
-    ticked,
-)
+from django_singlejob.locking.acquire import Reason
+from django_singlejob.locking.at_exit import release_granted
+from django_singlejob.locking.clear import clear
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.worker.tick import keep_up, tick
+from tests.contract.acts import HOUR, MINUTE, all_at_once, expire, is_free, last_run, lock, start_run, take, ticked
 from tests.databases import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from django_singlejob.lease import Lease
+    from django_singlejob.locking.lease import Lease
     from django_singlejob.models import OneOffJob
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
@@ -132,89 +119,6 @@ def nested(levels: int) -> object:
     return value
 
 
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        ([object()], "argument 0 is <object"),
-        ([[{"a": {1, 2}}]], r"argument 0\[0\]\['a'\] is {1, 2}, of the type set"),
-        ([float("nan")], "argument 0 is nan"),
-        ([{(1, 2): 3}], r"argument 0 has the key \(1, 2\), which JSON does not know"),
-        ([{1: 2, "1": 3}], "argument 0 has two keys that are '1' in JSON"),
-        ([b"\xff"], "argument 0 is bytes that are not UTF-8"),
-        (["\0"], "NUL"),
-        ([{"\ud800": 1}], "a key of argument 0 has a character"),
-        ([datetime(2026, 1, 1, tzinfo=UTC)], "of the type datetime"),
-        ([nested(31)], r"argument 0\['a'\].* is nested deeper than 30 levels"),
-    ],
-)
-def test_what_is_no_json_is_refused_with_its_place(args: list[Any], told: str) -> None:
-    job = mailing()
-    with pytest.raises(InvalidOrder, match=told):
-        job.enqueue(*args)
-    assert not one_offs().exists()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"priority": 101},
-        {"priority": 0.5},
-        {"queue_name": ""},
-        {"queue_name": "q" * 201},
-        {"run_after": datetime(2026, 1, 1)},  # noqa: DTZ001
-        {"run_after": MINUTE},
-    ],
-    ids=str,
-)
-def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOrder):
-        mailing().using(**options)
-
-
-VALUES: list[Any] = [
-    None,
-    True,
-    -(2**63),
-    1.5,
-    "",
-    "h\u00e9 \U0001f600 'quoted' \\\\",
-    [],
-    {},
-    [[{"a": [None, 0.1]}]],
-    HTTPStatus.OK,
-    nested(30),
-    2**63,
-    -(2**64),
-    10**4000 + 1,
-]
-
-
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:40])
-def test_what_is_json_comes_back_as_it_was(value: Any) -> None:
-    mailing(lambda given: given).enqueue(value)
-    ticked()
-    assert (the_one_off().args, the_one_off().result) == ([value], value)
-
-
-#: What Django's own tasks make JSON of, and what comes back.
-NORMALIZED: list[tuple[Any, Any]] = [
-    (b"h\xc3\xa9", "h\u00e9"),
-    (range(3), [0, 1, 2]),
-    (Counter("aab"), {"a": 2, "b": 1}),
-    ({1: "a", None: (b"b", 2**70)}, {"1": "a", "null": ["b", 2**70]}),
-    (deque([OrderedDict(a=1)]), [{"a": 1}]),
-    (MappingProxyType({2**64: 1.5}), {str(2**64): 1.5}),
-]
-
-
-@pytest.mark.parametrize(("value", "stored"), NORMALIZED, ids=repr)
-def test_what_is_nearly_json_is_kept_as_json(value: Any, stored: Any) -> None:
-    mailing(lambda **given: [given, value]).enqueue(given=value)
-    ticked()
-    row = the_one_off()
-    assert (row.args, row.kwargs, row.result) == ([], {"given": stored}, [{"given": stored}, stored])
-
-
 class Unreadable(UserDict[str, int]):
     def items(self) -> Any:
         raise ZeroDivisionError
@@ -231,11 +135,6 @@ def test_a_result_that_cannot_be_kept_is_not_and_that_is_no_failure(body: Callab
     mailing(body).enqueue()
     ticked()
     assert (the_one_off().status, the_one_off().result) == ("done", None)
-
-
-def test_it_can_be_asked_for_in_a_coroutine() -> None:
-    row = async_to_sync(mailing().aenqueue)(1)
-    assert row.args == [1]
 
 
 def test_an_async_job_is_run_too() -> None:
@@ -543,12 +442,12 @@ def test_nor_the_attempt_that_came_after() -> None:
     begin(job, the_one_off())
     before = one_offs().values().get()
     assert not one_offs().finish(zombie.token, {"status": "failed"})
-    give_back(zombie.token)
+    release_granted(zombie.token)
     assert one_offs().values().get() == before
     assert statuses() == [("in_progress", 2)]
 
 
-@pytest.mark.parametrize("how", ["done", "cleared", "given back", "deleted"])
+@pytest.mark.parametrize("how", ["done", "cleared", "released", "deleted"])
 def test_what_becomes_of_one_is_nothing_to_the_others(how: str) -> None:
     other = singleton_job("other")(lambda: None)
     begin(other, other.enqueue())
@@ -562,8 +461,8 @@ def test_what_becomes_of_one_is_nothing_to_the_others(how: str) -> None:
     if how == "cleared":
         expire("mail")
         assert clear(lock("mail"))
-    elif how == "given back":
-        give_back(lock("mail").token)
+    elif how == "released":
+        release_granted(lock("mail").token)
     elif how == "deleted":
         locks().filter(name="mail")._raw_delete("default")
         assert one_offs().abandon_orphans("gone") == 1
@@ -592,7 +491,7 @@ def test_a_lock_that_was_deleted_by_hand_leaves_none_in_progress_for_ever() -> N
 def test_a_process_that_ends_puts_it_back() -> None:
     job = mailing()
     lease = begin(job, job.enqueue())
-    give_back(lease.token)
+    release_granted(lease.token)
     assert statuses() == [("waiting", 0)]
     assert is_free("mail")
 

@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.db import IntegrityError, OperationalError, connection, transaction
 
 from django_singlejob import LeaseLost
-from django_singlejob.clearing import clear
+from django_singlejob.locking.clear import clear
 from tests.app.models import Counter
 from tests.contract.acts import BEAT, HOUR, expire, lock, take
 from tests.databases import APPS

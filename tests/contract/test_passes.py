@@ -16,17 +16,19 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import current_run, registry, singleton_job
-from django_singlejob.acquisition import Reason
-from django_singlejob.clearing import Watchman, clear
 from django_singlejob.clock import DBNow
-from django_singlejob.health import Health, State, survey
 from django_singlejob.interrupt import deferred_signals
-from django_singlejob.lease import Lease
+from django_singlejob.locking.acquire import Reason
+from django_singlejob.locking.clear import Watchman, clear
+from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.liveness import WATCHED_INTERVALS
 from django_singlejob.models import JobStatus
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.scheduler import due_jobs, run_due, tick
+from django_singlejob.monitoring.health import Health, State, survey
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.runs import runs
 from django_singlejob.signals import slot_misfired
-from django_singlejob.watch import WATCHED_INTERVALS
+from django_singlejob.worker.tick import due_jobs, run_due, tick
 from tests.contract.acts import (
     BEAT,
     HOUR,
@@ -380,7 +382,7 @@ def test_a_transaction_of_a_running_job_does_not_hold_up_a_tick_that_moves_its_s
 
 @pytest.fixture
 def misfires() -> Iterator[list[tuple[str, str, int, Any, Any]]]:
-    """What is told of them: the job, their fate, how many, the first and the last one."""
+    """What is told of them: the job, their outcome, how many, the first and the last one."""
     told = []
 
     def listen(name: str, slot: Any, reason: str, first: Any, count: int, **_: Any) -> None:

@@ -15,14 +15,17 @@ import pytest
 from django.core.management import call_command
 from django.db import Error, connection, transaction
 
-from django_singlejob import current_run, leftovers, recording, singleton_job, worker
-from django_singlejob.clearing import clear
+from django_singlejob import current_run, recording, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
-from django_singlejob.endings import Ending
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.scheduler import keep_up
-from tests.broken_history import History, each_trouble, history
+from django_singlejob.locking import at_exit
+from django_singlejob.locking.clear import clear
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.runs import runs
+from django_singlejob.results import Ending
+from django_singlejob.worker import loop
+from django_singlejob.worker.tick import keep_up
 from tests.contract.acts import (
     MINUTE,
     SECOND,
@@ -34,6 +37,7 @@ from tests.contract.acts import (
     lock,
     start_run,
 )
+from tests.contract.broken_history import History, each_trouble, history
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -146,7 +150,7 @@ def by_clear_stale_locks() -> None:
     call_command("clear_stale_locks")
 
 
-@pytest.mark.parametrize("by", [by_clear_stale_locks, keep_up, worker.prune])
+@pytest.mark.parametrize("by", [by_clear_stale_locks, keep_up, loop.prune])
 def test_or_from_whoever_tidies_up(history: History, by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     end_in(history, "renamed")
     gates().update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=DBNow() + 300 * MINUTE)
@@ -192,9 +196,9 @@ def test_a_run_without_a_row_whose_holder_died_is_told(
 @each_trouble
 def test_what_a_process_that_exits_leaves_is_released(history: History, trouble: str) -> None:
     lease = start_run()
-    leftovers.announce(lease.token, "nightly")
+    at_exit.announce(lease.token, "nightly")
     with history.broken(trouble):
-        leftovers.release_at_exit()
+        at_exit.release_at_exit()
     assert is_free()
     assert kept()["status"] == "interrupted"
 
@@ -320,7 +324,7 @@ def test_no_row_no_run_id(history: History) -> None:
 
 
 def release_and_break(trap: AbstractContextManager[None]) -> None:
-    """Run a job that gives its lock back itself; the history is in trouble from then on until it ends."""
+    """Run a job that releases its lock itself; the history is in trouble from then on until it ends."""
 
     @singleton_job
     def nightly() -> None:

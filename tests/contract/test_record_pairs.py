@@ -12,18 +12,21 @@ import pytest
 from django.db import Error, OperationalError, connection, transaction
 from django.db.models.signals import post_save
 
-from django_singlejob import acquisition, current_run, job_lock, recording, registry, singleton_job
-from django_singlejob.acquisition import Attempt
-from django_singlejob.clearing import clear
+from django_singlejob import current_run, job_lock, recording, registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.endings import Ending
-from django_singlejob.lease import Lease
+from django_singlejob.locking import acquire
+from django_singlejob.locking.acquire import Acquisition
+from django_singlejob.locking.clear import clear
+from django_singlejob.locking.lease import Lease
 from django_singlejob.models import JobRun
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.scheduler import keep_up
-from django_singlejob.worker import Plan, work
-from tests.broken_history import History, history
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.runs import runs
+from django_singlejob.results import Ending
+from django_singlejob.worker.loop import Plan, work
+from django_singlejob.worker.tick import keep_up
 from tests.contract.acts import MINUTE, SECOND, expire, gate, is_free, last_run, lock, start_run, take, ticked
+from tests.contract.broken_history import History, history
 from tests.contract.test_record import LEASE, UNREADABLE, come_back, end_in, release_and_break, told
 from tests.databases import APPS
 
@@ -103,7 +106,7 @@ def test_a_receiver_cannot_undo_or_fail_a_grant(receive: Any, receiver: Any) -> 
 
 def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
     """The COMMIT of the grant goes on in the server after its answer was lost; the next attempt comes too early."""
-    grant_once = Attempt._grant_once
+    grant_once = Acquisition._grant_once
     answers = iter(["lost", "raced"])
 
     def flaky(self: Any, sight: Any, start: Any, writer: Any) -> Any:
@@ -116,7 +119,7 @@ def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytes
             monkeypatch.undo()
         return grant_once(self, sight, start, writer)
 
-    monkeypatch.setattr(Attempt, "_grant_once", flaky)
+    monkeypatch.setattr(Acquisition, "_grant_once", flaky)
     job = singleton_job("nightly")(lambda: "done")
     outcome = job.run()
     assert outcome.value == "done"
@@ -127,7 +130,7 @@ def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytes
 
 def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
     """The history was away, and the answer to the COMMIT of the grant was lost."""
-    grant_once = Attempt._grant_once
+    grant_once = Acquisition._grant_once
     answers = iter(["lost"])
 
     def flaky(self: Any, sight: Any, start: Any, writer: Any) -> Any:
@@ -136,7 +139,7 @@ def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.M
             raise OperationalError("the answer is lost")
         return grant_once(self, sight, start, writer)
 
-    monkeypatch.setattr(Attempt, "_grant_once", flaky)
+    monkeypatch.setattr(Acquisition, "_grant_once", flaky)
     inside = []
 
     @singleton_job
@@ -249,7 +252,7 @@ def test_there_is_room_for_the_end_of_a_run_that_was_begun_late(
         finally:
             monkeypatch.setattr(recording, "_away_until", float("-inf"))
 
-    monkeypatch.setattr(acquisition, "with_history", away_then_back)
+    monkeypatch.setattr(acquire, "with_history", away_then_back)
 
     release_and_break(history.broken("full"))
     assert runs().abandon_orphans("It is gone.") == 0
@@ -313,7 +316,7 @@ def test_what_is_deferred_holds_up_no_commit(history: History, body: str) -> Non
 
 
 @pytest.mark.parametrize("is_a_run", [True, False])
-def test_a_lock_that_was_cleared_by_force_was_not_given_back(
+def test_a_lock_that_was_cleared_by_force_was_not_released(
     history: History, monkeypatch: pytest.MonkeyPatch, *, is_a_run: bool
 ) -> None:
     """The COMMIT was not carried out, and the history cannot tell."""
@@ -340,7 +343,7 @@ def test_nor_if_somebody_has_it_by_now(history: History, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("is_a_run", [True, False])
-def test_what_was_given_back_was_given_back_whoever_has_it_by_now(
+def test_what_was_released_was_released_whoever_has_it_by_now(
     monkeypatch: pytest.MonkeyPatch, *, is_a_run: bool
 ) -> None:
     lease = start_run() if is_a_run else take()
@@ -357,19 +360,19 @@ END = Ending(status="successful", duration=SECOND)
 
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any) -> None:
-    give_back = Lease._give_back
+    release = Lease._release
     first = iter([True])
 
     def lost(lease: Any, ending: Any, writer: Any) -> bool:
         if not next(first, False):
-            return give_back(lease, ending, writer)
+            return release(lease, ending, writer)
         if carried_out:
-            give_back(lease, ending, writer)
+            release(lease, ending, writer)
         lease._is_in_doubt = True
         then()
         raise OperationalError("the answer is lost")
 
-    monkeypatch.setattr(Lease, "_give_back", lost)
+    monkeypatch.setattr(Lease, "_release", lost)
 
 
 @pytest.mark.on_database("postgresql")

@@ -10,10 +10,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from django_singlejob import registry, singleton_job
-from django_singlejob.acquisition import Reason
-from django_singlejob.querysets import gates, runs
-from django_singlejob.scheduler import keep_up
+from django_singlejob.locking.acquire import Reason
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.runs import runs
 from django_singlejob.signals import slot_misfired
+from django_singlejob.worker.tick import keep_up
 from tests.contract.acts import (
     HOUR,
     MINUTE,

@@ -13,9 +13,10 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.db.models.signals import post_delete, pre_delete
 
 from django_singlejob import SKIPPED, current_run, singleton_job
-from django_singlejob.clearing import clear, dead_locks
 from django_singlejob.holder import this_process
-from django_singlejob.querysets import locks, runs
+from django_singlejob.locking.clear import clear, dead_locks
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.runs import runs
 from tests.contract.acts import ask, expire, is_free, last_run, lock, lose, start_run, take
 from tests.databases import APPS, free_port
 
@@ -41,10 +42,11 @@ def test_a_database_that_is_down_is_an_error_and_not_held(spawn: Spawn, database
     child = spawn.code(
         """
         from django.db import OperationalError
-        from django_singlejob import acquisition, job_lock, singleton_job
+        from django_singlejob.locking import acquire
+        from django_singlejob import job_lock, singleton_job
         from django_singlejob.clock import local_now
 
-        acquisition.PERSEVERANCE = 0.5
+        acquire.PERSEVERANCE = 0.5
         job = singleton_job("nightly")(lambda: print("it ran"))
         for attempt in job, job.run, job_lock("nightly").__enter__:
             asked_at = local_now()

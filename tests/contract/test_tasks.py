@@ -21,18 +21,19 @@ from asgiref.sync import sync_to_async
 from django.core.management import call_command
 from django.db import connection, transaction
 
-from django_singlejob import current_run, database, registry, singleton_job, worker
-from django_singlejob.acquisition import Reason
-from django_singlejob.clearing import clear
+from django_singlejob import current_run, database, registry, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import deferred_signals
-from django_singlejob.parallel import LOCK, Batches
-from django_singlejob.querysets import locks
-from django_singlejob.queue import one_offs
-from django_singlejob.scheduler import tick
-from django_singlejob.tasks import _as_asked
+from django_singlejob.locking.acquire import Reason
+from django_singlejob.locking.clear import clear
+from django_singlejob.one_offs.django_tasks import _as_asked
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.worker import loop
+from django_singlejob.worker.batches import LOCK, Batches
+from django_singlejob.worker.tick import tick
 from tests.app.models import Counter
 from tests.contract.acts import HOUR, all_at_once, expire, in_thread, is_free, last_run, lock, take, ticked
 from tests.databases import APPS
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from django.tasks import TaskResult
     from pytest_django import Settings
 
-    from django_singlejob.lease import Lease
+    from django_singlejob.locking.lease import Lease
     from django_singlejob.models import OneOffJob
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
@@ -411,7 +412,7 @@ def test_so_is_one_whose_process_is_told_to_end(tasks: Any, name: str) -> None:
 
 def worked() -> object:
     """What a worker of one thread, which is not this one, does."""
-    return list(worker.work(worker.Plan(threads=1, max_jobs=2)))
+    return list(loop.work(loop.Plan(threads=1, max_jobs=2)))
 
 
 def leave_a_transaction() -> None:
@@ -716,7 +717,7 @@ def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest
     for _ in range(3):
         tasks.plain.enqueue()
         one_offs().update(job_name="tests.app.tasks.gone")
-        assert batches.exchange(10) == []
+        assert batches.record_and_claim(10) == []
     batches.close()
     assert caplog.text.count("There is no task") == 1
 
@@ -769,7 +770,10 @@ def test_where_django_has_no_tasks_they_wait() -> None:
     assert statuses() == [("done", 1), ("waiting", 0), ("waiting", 0)]
 
 
-@pytest.mark.parametrize("module", ["admin", "checks", "parallel", "queue", "scheduler", "tasks", "worker"])
+@pytest.mark.parametrize(
+    "module",
+    ["admin", "checks", "querysets.one_offs", "one_offs.django_tasks", "worker.batches", "worker.loop", "worker.tick"],
+)
 def test_all_but_the_backend_is_there_without_tasks(module: str) -> None:
     assert import_module(f"django_singlejob.{module}").__doc__
 

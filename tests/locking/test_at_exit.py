@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from django_singlejob import leftovers
-from django_singlejob.leftovers import release_at_exit
-from django_singlejob.querysets import gates
+from django_singlejob.locking import at_exit
+from django_singlejob.locking.at_exit import release_at_exit
+from django_singlejob.querysets.jobs import gates
 from tests.contract.acts import closing, is_free, last_run, lock, lose, start_run, take
 from tests.processes.witness import eventually
 
@@ -29,18 +29,18 @@ def test_what_is_still_held_is_released_and_its_run_interrupted() -> None:
     assert is_free()
     assert is_free("block")
     assert (last_run().status, last_run().error) == ("interrupted", "The process ended.")
-    assert leftovers._granted == {}
+    assert at_exit._granted == {}
 
 
-def test_what_was_given_back_is_forgotten() -> None:
+def test_what_was_released_is_forgotten() -> None:
     take().release()
-    assert leftovers._granted == {}
+    assert at_exit._granted == {}
 
 
 def test_a_successor_is_left_alone() -> None:
     zombie, successor = lose()
-    leftovers.forget(successor.token)
-    assert [*leftovers._granted] == [zombie.token]
+    at_exit.forget(successor.token)
+    assert [*at_exit._granted] == [zombie.token]
     release_at_exit()
     assert lock().token == successor.token
 
@@ -53,10 +53,10 @@ def test_a_row_of_ours_behind_which_somebody_passed_the_gate_is_left_alone() -> 
     assert last_run().status == "running"
 
 
-def test_what_was_never_announced_is_not_given_back() -> None:
+def test_what_was_never_announced_is_not_released() -> None:
     lease = take()
-    leftovers.forget(lease.token)
-    leftovers.give_back(lease.token)
+    at_exit.forget(lease.token)
+    at_exit.release_granted(lease.token)
     assert lock().token == lease.token
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import OperationalError, connection
 
-from django_singlejob import JobTimeout, Lease, LeaseLost, heartbeat
-from django_singlejob.heartbeat import kept_alive
+from django_singlejob import JobTimeout, Lease, LeaseLost
 from django_singlejob.interrupt import Window
-from django_singlejob.querysets import locks
+from django_singlejob.locking import heartbeat
+from django_singlejob.locking.heartbeat import kept_alive
+from django_singlejob.querysets.locks import locks
 from django_singlejob.signals import lease_lost
 from tests.contract.acts import lock, take
 

@@ -7,9 +7,9 @@ import pytest
 
 from django_singlejob import LeaseLost
 from django_singlejob.database import sent_now
-from django_singlejob.endings import Ending
-from django_singlejob.querysets import locks
-from tests.contract.acts import MINUTE, last_run, lock, lose, start_run, take
+from django_singlejob.querysets.locks import locks
+from django_singlejob.results import Ending
+from tests.contract.acts import MINUTE, last_run, lock, lose, nth_fence, start_run, take
 
 if TYPE_CHECKING:
     from django_singlejob import Lease
@@ -37,7 +37,7 @@ def public(lease: Lease) -> Lease:
 @pytest.mark.django_db
 class TestLease:
     def test_it_shows_its_name_and_its_fence(self) -> None:
-        assert repr(take()) == "<Lease 'nightly' fence=1>"
+        assert repr(take()) == f"<Lease 'nightly' fence={nth_fence(1)}>"
 
     def test_its_end_moves_with_each_renewal(self) -> None:
         lease = take()
@@ -120,12 +120,12 @@ class TestLease:
 
 
 @committed
-@pytest.mark.parametrize("give_back", ["finish", "release"])
-def test_a_release_that_fails_is_a_loss_and_says_so(give_back: str, database_away: Away) -> None:
+@pytest.mark.parametrize("method", ["finish", "release"])
+def test_a_release_that_fails_is_a_loss_and_says_so(method: str, database_away: Away) -> None:
     lease = take()
     lease.is_private = True  # so that it does not ask again
     with database_away(), pytest.raises(LeaseLost, match="'nightly' could not be released, and is left to expire: "):
-        getattr(lease, give_back)()
+        getattr(lease, method)()
     assert lease.lost
     assert lock().token == lease.token
 

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
+from django_singlejob.locking.liveness import LONGEST_STAY, Watch, silence
 from django_singlejob.models import JobLock
-from django_singlejob.watch import LONGEST_STAY, Watch, silence
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -76,10 +76,10 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> World:
     def local_now() -> float:
         return 5000 + world.passed.total_seconds()
 
-    monkeypatch.setattr("django_singlejob.watch.local_now", local_now)
-    monkeypatch.setattr("django_singlejob.watch.alias", lambda: "default")
-    monkeypatch.setattr("django_singlejob.watch.is_on_one_host", lambda _: False)
-    monkeypatch.setattr("django_singlejob.watch.sent_now", lambda: NOON + world.passed + world.observer)
+    monkeypatch.setattr("django_singlejob.locking.liveness.local_now", local_now)
+    monkeypatch.setattr("django_singlejob.locking.liveness.alias", lambda: "default")
+    monkeypatch.setattr("django_singlejob.locking.liveness.is_on_one_host", lambda _: False)
+    monkeypatch.setattr("django_singlejob.locking.liveness.sent_now", lambda: NOON + world.passed + world.observer)
     return world
 
 
@@ -268,7 +268,7 @@ def test_what_somebody_else_has_seen_counts_for_the_lease_but_not_for_the_watch(
 
 @pytest.fixture
 def host(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr("django_singlejob.watch.is_on_one_host", lambda _: True)
+    monkeypatch.setattr("django_singlejob.locking.liveness.is_on_one_host", lambda _: True)
     return world
 
 

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command, get_commands, loa
 from django.core.management.base import BaseCommand
 
 from django_singlejob import singleton_job
-from django_singlejob.queue import one_offs
+from django_singlejob.querysets.one_offs import one_offs
 
 if TYPE_CHECKING:
     from argparse import Action
@@ -179,7 +179,7 @@ def test_what_does_not_go_together_is_refused_for_keywords_too(given: list[dict[
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("inline_crew")
+@pytest.mark.usefixtures("inline_pool")
 @pytest.mark.parametrize("values", [{"once": True}, {"interval": 0.2, "grace": 1, "threads": 1, "max_jobs": 1}])
 def test_a_worker_runs_what_is_in_the_queue_that_it_is_given(values: dict[str, Any]) -> None:
     singleton_job("mail")(len).enqueue("hello")

@@ -8,10 +8,11 @@ import pytest
 
 from django_singlejob import registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.endings import ending
-from django_singlejob.health import Health, Level, State, survey, worst
-from django_singlejob.querysets import gates, locks
-from django_singlejob.scheduler import keep_up
+from django_singlejob.monitoring.health import Health, Level, State, survey, worst
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.results import ending
+from django_singlejob.worker.tick import keep_up
 from tests.contract.acts import expire, lock, set_the_databases_clock, start_run, take
 
 if TYPE_CHECKING:

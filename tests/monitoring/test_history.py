@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from django_singlejob import history
 from django_singlejob.clock import DBNow
-from django_singlejob.history import (
+from django_singlejob.monitoring import history
+from django_singlejob.monitoring.history import (
     Run,
     Winner,
     costs,
@@ -16,14 +16,15 @@ from django_singlejob.history import (
     failed_one_offs,
     last_errors,
     late_one_offs,
+    period,
     recent_runs,
     success_rate,
-    window,
     winners,
 )
-from django_singlejob.orders import Order, place
-from django_singlejob.querysets import gates, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.one_offs.enqueue import Order, place
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 
 if TYPE_CHECKING:
     from pytest_django import DjangoAssertNumQueries
@@ -83,14 +84,14 @@ def test_the_newest_runs_of_each_job_come_oldest_first(
     }
 
 
-# --- the runs of a window
+# --- the runs of a period
 
 
 def test_a_window_has_what_began_in_it(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     ran(7 * HOUR)
     older, newer = ran(5 * HOUR), running(HOUR)
     with django_assert_num_queries(3):
-        found = window(6 * HOUR)
+        found = period(6 * HOUR)
     assert keys(found.runs) == [newer, older]
     assert not found.earlier
     assert not found.is_cut
@@ -100,32 +101,32 @@ def test_a_window_has_what_began_in_it(django_assert_num_queries: DjangoAssertNu
 def test_what_began_before_it_and_goes_on_is_told_apart() -> None:
     ran(9 * HOUR)
     long = running(9 * HOUR)
-    found = window(6 * HOUR)
+    found = period(6 * HOUR)
     assert (keys(found.runs), keys(found.earlier)) == ([], [long])
 
 
 def test_a_window_holds_no_more_than_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST", 3)
     some = [ran(ago * MINUTE) for ago in (4, 3, 2)]
-    assert not window(HOUR).is_cut
+    assert not period(HOUR).is_cut
     some.append(ran(MINUTE))
-    found = window(HOUR)
+    found = period(HOUR)
     assert keys(found.runs) == some[:0:-1]
     assert found.is_cut
 
 
 def test_its_now_is_the_databases_also_where_nothing_has_run() -> None:
-    before = window(HOUR).now
+    before = period(HOUR).now
     ran(timedelta())
-    after = window(HOUR).now
+    after = period(HOUR).now
     assert before.tzinfo is UTC
     assert before <= after
-    assert abs(after - window(HOUR).runs[0].started_at) < MINUTE
+    assert abs(after - period(HOUR).runs[0].started_at) < MINUTE
 
 
 def test_it_reads_what_is_needed_of_a_run() -> None:
     pk = ran(HOUR, hostname="web-2", status="failed", acquire_duration=timedelta(milliseconds=7), error="Oh no")
-    (found,) = window(6 * HOUR).runs
+    (found,) = period(6 * HOUR).runs
     assert found.finished_at is not None
     assert round((found.finished_at - found.started_at) / SECOND) == 1
     assert (found.pk, found.job_name, found.hostname, found.status) == (pk, "nightly", "web-2", "failed")
@@ -205,14 +206,14 @@ def test_one_offs_are_late_some_minutes_after_they_are_due() -> None:
     for late in (timedelta(), 4 * MINUTE, 6 * MINUTE, -HOUR):
         one_off = place(Order(job_name="nightly"), [], {})
         one_offs().filter(pk=one_off.pk).update(run_after=DBNow() - late)
-    assert late_one_offs(window(HOUR).now) == 1
+    assert late_one_offs(period(HOUR).now) == 1
 
 
 def test_one_offs_that_failed_lately() -> None:
     for status, ago in ("failed", 2 * HOUR), ("failed", MINUTE), ("done", MINUTE):
         one_off = place(Order(job_name="nightly"), [], {})
         one_offs().filter(pk=one_off.pk).update(status=status, finished_at=DBNow() - ago)
-    assert failed_one_offs(window(HOUR).begin) == 1
+    assert failed_one_offs(period(HOUR).begin) == 1
 
 
 def test_of_very_many_one_offs_so_many_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +221,6 @@ def test_of_very_many_one_offs_so_many_are_counted(monkeypatch: pytest.MonkeyPat
     for _ in range(3):
         place(Order(job_name="nightly"), [], {})
     one_offs().update(run_after=DBNow() - HOUR)
-    assert late_one_offs(window(HOUR).now) == 2
+    assert late_one_offs(period(HOUR).now) == 2
     one_offs().update(status="failed", finished_at=DBNow())
-    assert failed_one_offs(window(HOUR).begin) == 2
+    assert failed_one_offs(period(HOUR).begin) == 2

@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 from hypothesis import given, strategies
 
 from django_singlejob import database
-from django_singlejob.values import DEPTH, RESULT_LENGTH, Unstorable, as_stored, comes_back, stored_result
+from django_singlejob.one_offs.values import DEPTH, RESULT_LENGTH, Unstorable, as_stored, comes_back, stored_result
 
 pytestmark = pytest.mark.django_db
 

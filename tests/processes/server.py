@@ -26,9 +26,9 @@ from django_singlejob import singleton_job  # noqa: E402
 from django_singlejob.clock import DBNow  # noqa: E402
 from django_singlejob.conf import ZERO, options  # noqa: E402
 from django_singlejob.models import JobStatus  # noqa: E402
-from django_singlejob.querysets import gates  # noqa: E402
-from django_singlejob.scheduler import run_due, tick  # noqa: E402
-from django_singlejob.timetable import next_slot, parse  # noqa: E402
+from django_singlejob.querysets.jobs import gates  # noqa: E402
+from django_singlejob.scheduling.schedule import next_slot, parse  # noqa: E402
+from django_singlejob.worker.tick import run_due, tick  # noqa: E402
 from tests.app.jobs import A_MINUTE, say, this_run, wait_until_told  # noqa: E402
 from tests.app.models import SlotRun  # noqa: E402
 

@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 A_SECOND_THOUGHT = 1.2
-# In this time a wrapper that gives the lock back too early has done so: it is longer than the short grace.
+# In this time a wrapper that releases the lock too early has done so: it is longer than the short grace.
 A_WHILE = 1.5
 
 CLOSING = f'{sys.executable} -c \'import os; os.closerange(3, 256); os.execvp("sh", ["sh", os.environ["REST"]])\''
@@ -135,7 +135,7 @@ WORDS: dict[Callable[[Scene], None], str] = {
 }
 
 
-class Fate(NamedTuple):
+class Expected(NamedTuple):
     check: Callable[[Scene], None]
     status: int
 
@@ -172,64 +172,79 @@ class Situation(NamedTuple):
     title: str
     script: str
     act: Callable[[Scene], None]
-    ours: Fate
-    flocks: Fate
+    ours: Expected
+    flocks: Expected
     options: tuple[str, ...] = ("--lease", "600")
 
 
 SHORT_GRACE = ("--lease", "6")
 SITUATIONS = [
-    Situation("it ends, and leaves nothing behind", "exit 7", nothing, Fate(no_rest, 7), Fate(no_rest, 7)),
-    Situation("it leaves a background process", "sh $REST & exit 7", nothing, Fate(held, 7), Fate(held, 7)),
-    Situation("it forks twice", "(sh $REST &) & exit 7", nothing, Fate(held, 7), Fate(held, 7)),
+    Situation("it ends, and leaves nothing behind", "exit 7", nothing, Expected(no_rest, 7), Expected(no_rest, 7)),
+    Situation("it leaves a background process", "sh $REST & exit 7", nothing, Expected(held, 7), Expected(held, 7)),
+    Situation("it forks twice", "(sh $REST &) & exit 7", nothing, Expected(held, 7), Expected(held, 7)),
     Situation(
-        "it leaves a process in a session of its own", "setsid sh $REST & exit 7", nothing, Fate(held, 7), Fate(held, 7)
+        "it leaves a process in a session of its own",
+        "setsid sh $REST & exit 7",
+        nothing,
+        Expected(held, 7),
+        Expected(held, 7),
     ),
     Situation(
         "it leaves a process that closes all descriptors",
         f"{CLOSING} & until [ -e $GO.started ]; do sleep 0.05; done; exit 7",
         nothing,
-        Fate(released, 7),
-        Fate(released, 7),
+        Expected(released, 7),
+        Expected(released, 7),
     ),
     Situation(
         "it leaves a background process, with `-o`",
         "sh $REST & until [ -e $GO.started ]; do sleep 0.05; done; exit 7",
         nothing,
-        Fate(released, 7),
-        Fate(released, 7),
+        Expected(released, 7),
+        Expected(released, 7),
         ("-o",),
     ),
-    Situation("SIGTERM; the rest shuts down slowly", "sh $REST; exit 7", sigterm, Fate(held, 143), Fate(held, 143)),
+    Situation(
+        "SIGTERM; the rest shuts down slowly", "sh $REST; exit 7", sigterm, Expected(held, 143), Expected(held, 143)
+    ),
     Situation(
         "SIGTERM; the rest takes longer than the grace",
         "sh $REST; exit 7",
         sigterm,
-        Fate(killed, 143),
-        Fate(held, 143),
+        Expected(killed, 143),
+        Expected(held, 143),
         SHORT_GRACE,
     ),
     Situation(
         "SIGTERM; the rest is in a session of its own",
         "setsid sh $REST & wait",
         sigterm,
-        Fate(held, 143),
-        Fate(held, 143),
+        Expected(held, 143),
+        Expected(held, 143),
         SHORT_GRACE,
     ),
     Situation(
-        "a second SIGTERM, a second later", "sh $REST; exit 7", sigterm_twice, Fate(killed, 143), Fate(held, 143)
+        "a second SIGTERM, a second later",
+        "sh $REST; exit 7",
+        sigterm_twice,
+        Expected(killed, 143),
+        Expected(held, 143),
     ),
     Situation(
         "the lock is lost: its row, or its file, is deleted",
         "sh $REST; exit 7",
         loss,
-        Fate(lost_and_killed, 75),
-        Fate(released, 7),
+        Expected(lost_and_killed, 75),
+        Expected(released, 7),
         SHORT_GRACE,
     ),
     Situation(
-        "`kill -9` of the wrapper", "sh $REST; exit 7", sigkill, Fate(released, 137), Fate(held, 137), ("--lease", "2")
+        "`kill -9` of the wrapper",
+        "sh $REST; exit 7",
+        sigkill,
+        Expected(released, 137),
+        Expected(held, 137),
+        ("--lease", "2"),
     ),
 ]
 
@@ -250,14 +265,14 @@ def no_rest_outlives_its_test(spawn: Spawn) -> Iterator[None]:
 def test_both_wrappers(spawn: Spawn, go: Path, situation: Situation, wrapper_class: Callable[..., Wrapper]) -> None:
     wrapper = wrapper_class(spawn, f"echo command is $$\n{situation.script}", *situation.options)
     scene = Scene(wrapper, go)
-    fate = situation.ours if wrapper_class is RunSingleton else situation.flocks
+    expected = situation.ours if wrapper_class is RunSingleton else situation.flocks
     wrapper.child.wait_for("command is")
     if "REST" in situation.script:
         eventually((spawn.folder / "go.started").exists)
     situation.act(scene)
-    fate.check(scene)
+    expected.check(scene)
     go.touch()
-    assert shown(wrapper.child.finish()) == fate.status
+    assert shown(wrapper.child.finish()) == expected.status
     # It forwards nothing.
     assert wrapper_class is RunSingleton or "rest was told" not in wrapper.child.output
 

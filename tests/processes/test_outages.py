@@ -12,11 +12,13 @@ from django.db import connection
 from django_singlejob import LockHeld, job_lock
 from django_singlejob.models import JobLock, JobRun, JobStatus
 from tests.app.jobs import LEASE
+from tests.app.models import Counter
 from tests.databases import APPS
 from tests.processes.witness import ends, eventually, is_over
 from tests.processes.workers import SETTINGS, all_are_done, end, enqueue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.children import Spawn
@@ -45,6 +47,22 @@ def test_a_restart_of_the_database_costs_a_job_nothing(
         go.touch()
     time.sleep(OUTAGE)
     proxy.come_back()
+    go.touch()
+    child.wait_for("returned None")
+    assert is_over("until_told", "successful")
+
+
+def test_a_grant_that_takes_longer_than_the_lease_is_looked_at_once_more(
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env
+) -> None:
+    """As behind a standby or a node that is lost. A run that failed before it began would cost its slot."""
+    JobStatus.objects.create(name="until_told")
+    proxy.fall_silent_at(b"COMMIT")
+    child = call("until_told()", **through_proxy)
+    eventually(JobLock.objects.stale().exists)
+    proxy.come_back()
+    child.wait_for("started")
+    assert not JobLock.objects.stale().exists()
     go.touch()
     child.wait_for("returned None")
     assert is_over("until_told", "successful")
@@ -104,6 +122,45 @@ def test_a_holder_distrusts_itself_within_a_lease_though_its_heartbeat_is_stuck(
     proxy.come_back()
     child.wait_for("raised LeaseLost")
     assert is_over("looks_at_its_lease", "failed")
+
+
+@pytest.fixture
+def slow_commits() -> Iterator[None]:
+    """Whatever writes a counter takes half a minute in its COMMIT."""
+    table = Counter._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION take_half_a_minute() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_sleep(30); RETURN NULL; END $$"
+        )
+        cursor.execute(
+            f"CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION take_half_a_minute()"
+        )
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TRIGGER slow ON {table}")
+        cursor.execute("DROP FUNCTION take_half_a_minute")
+
+
+@pytest.mark.on_database("postgresql")
+@pytest.mark.usefixtures("slow_commits")
+def test_who_loses_its_lease_in_a_commit_that_hangs_is_told_of_that(spawn: Spawn, go: Path) -> None:
+    """Not of a driver that complains of its connection's state."""
+    child = spawn.command("run_singleton", "commits_when_told")
+    child.wait_for("wrote")
+    go.touch()
+    eventually(is_in_commit)
+    JobLock.objects.all().delete()
+    child.wait_for("ended by LeaseLost", timeout=5)
+    assert child.finish() == 75
+    assert not Counter.objects.exists()
+
+
+def is_in_commit() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'")
+        return cursor.fetchone() is not None
 
 
 def test_a_worker_whose_sessions_end_while_it_rests_goes_on(spawn: Spawn, database_url: str) -> None:

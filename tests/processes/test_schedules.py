@@ -21,7 +21,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from django_singlejob.models import JobRun, JobStatus
-from django_singlejob.timetable import parse, slots_between
+from django_singlejob.scheduling.schedule import parse, slots_between
 from tests.app.models import SlotRun
 from tests.databases import APPS
 from tests.processes.witness import eventually

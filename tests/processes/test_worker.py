@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_singlejob.clearing import clear
+from django_singlejob.locking.clear import clear
 from django_singlejob.models import JobLock, OneOffJob
 from tests.app.models import Counter
 from tests.children import ROOT

@@ -203,12 +203,12 @@ def test_who_is_told_to_end_while_the_answer_to_its_grant_is_lost_leaves_no_lock
     child = spawn.code(
         """
         import os, signal
-        from django_singlejob import acquisition
+        from django_singlejob.locking import acquire
         from django_singlejob.interrupt import deferred_signals
         from tests.app.jobs import say, wait_until_told
         from tests.contract.acts import ask
 
-        usual = acquisition.Attempt._ask_or_excuse
+        usual = acquire.Acquisition._ask_despite_trouble
 
         def told_meanwhile(attempt):
             answer = usual(attempt)
@@ -218,7 +218,7 @@ def test_who_is_told_to_end_while_the_answer_to_its_grant_is_lost_leaves_no_lock
         ask().release()
         say("ready")
         wait_until_told()
-        acquisition.Attempt._ask_or_excuse = told_meanwhile
+        acquire.Acquisition._ask_despite_trouble = told_meanwhile
         with deferred_signals():
             say(ask())
         """,

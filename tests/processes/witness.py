@@ -36,7 +36,7 @@ def is_over(job: str, *statuses: str) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process; one that is dead and not buried is none."""
+    """Whether there is such a process; one that is dead and not collected is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -16,9 +16,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob.holder import this_process
 from django_singlejob.models import OneOffJob
-from django_singlejob.parallel import Batches
-from django_singlejob.queue import one_offs
-from django_singlejob.scheduler import exclusive, is_anything_due
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.worker.batches import Batches
+from django_singlejob.worker.tick import exclusive, is_anything_due
 from tests.contract.acts import HOUR
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ QUESTIONS: dict[str, Callable[[], object]] = {
     "tasks": claim_tasks,
     "tasks of a queue": lambda: Batches(["default"]).waiting().lock_due(MOST),
     "tasks that have been performed": finish_tasks,
-    "tasks that are given back": lambda: one_offs().give_back(uuid4()),
+    "tasks that are released": lambda: one_offs().release(uuid4()),
     "the next one-off": lambda: exclusive([]).next_due(),
     "the next one-off of jobs": lambda: exclusive([]).filter(job_name__in=["nightly"]).next_due(),
     "the next one-off of a queue": lambda: exclusive(["default"], {"hourly"}).next_due(),

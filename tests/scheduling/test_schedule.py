@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from django_singlejob import InvalidSchedule
-from django_singlejob.timetable import (
+from django_singlejob.scheduling.schedule import (
     EPOCH,
     LONGEST,
     Cron,
     Every,
     Schedule,
     duration_in_words,
-    in_words,
     latest_slot,
     next_slot,
     parse,
+    schedule_in_words,
     slots_between,
 )
 
@@ -227,7 +227,7 @@ def test_anything_is_a_schedule_with_slots_or_is_refused(text: str | timedelta, 
         return
     assert parse(schedule.text, schedule.time_zone) == schedule
     assert latest_slot(schedule, NOW) <= NOW < next_slot(schedule, NOW)
-    assert in_words(schedule)
+    assert schedule_in_words(schedule)
 
 
 def test_a_day_that_seldom_comes_is_no_day_that_never_comes() -> None:
@@ -305,7 +305,7 @@ def test_any_interval_can_be_written_and_read(interval: timedelta) -> None:
     ],
 )
 def test_a_schedule_in_words(schedule: str | timedelta, words: str) -> None:
-    assert in_words(parse(schedule, ROME)) == words
+    assert schedule_in_words(parse(schedule, ROME)) == words
 
 
 @pytest.mark.parametrize(

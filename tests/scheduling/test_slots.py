@@ -9,12 +9,13 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from django_singlejob import timetable
-from django_singlejob.slots import (
+from django_singlejob.scheduling import schedule as timetable
+from django_singlejob.scheduling.schedule import EPOCH, Schedule, latest_slot, next_slot, parse, slots_between
+from django_singlejob.scheduling.slots import (
     COUNTED,
     CatchUp,
     Claim,
-    Fate,
+    MisfireOutcome,
     Misfires,
     Policy,
     claim,
@@ -22,7 +23,6 @@ from django_singlejob.slots import (
     reach,
     tolerance,
 )
-from django_singlejob.timetable import EPOCH, Schedule, latest_slot, next_slot, parse, slots_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,12 +51,12 @@ def at(time: str) -> datetime:
     return datetime.fromisoformat(f"2026-07-27T{time}+00:00")
 
 
-def misfires(first: str, last: str, count: int, fate: Fate) -> list[Misfires]:
-    return [Misfires(at(first), at(last), count, fate)]
+def misfires(first: str, last: str, count: int, outcome: MisfireOutcome) -> list[Misfires]:
+    return [Misfires(at(first), at(last), count, outcome)]
 
 
 def late(time: str) -> list[Misfires]:
-    return misfires(time, time, 1, Fate.LATE)
+    return misfires(time, time, 1, MisfireOutcome.LATE)
 
 
 # --- the words
@@ -70,7 +70,7 @@ def test_a_policy_without_more_runs_the_latest_slot_and_is_patient_for_five_minu
 
 
 def test_a_fate_can_be_told() -> None:
-    assert {fate.value: str(fate.label) for fate in Fate} == {
+    assert {outcome.value: str(outcome.label) for outcome in MisfireOutcome} == {
         "coalesced": "a later slot was run in its place",
         "dropped": "not run",
         "late": "run late",
@@ -226,7 +226,7 @@ class TestLate:
     @pytest.mark.parametrize(
         ("catch_up", "expected"),
         [
-            ("none", Claim(None, at("13:00"), misfires("12:00", "12:00", 1, Fate.DROPPED))),
+            ("none", Claim(None, at("13:00"), misfires("12:00", "12:00", 1, MisfireOutcome.DROPPED))),
             ("latest", Claim(at("12:00"), at("13:00"), late("12:00"))),
             ("all", Claim(at("12:00"), at("13:00"), late("12:00"))),
         ],
@@ -265,21 +265,21 @@ class TestSeveral:
     )
     def test_the_latest_is_run_for_all(self, hourly: Schedule, now: str, late_if_it_is: bool) -> None:
         claimed = claim(Policy(schedule=hourly, catch_up="latest"), at("09:00"), at(now))
-        missed = misfires("09:00", "11:00", 3, Fate.COALESCED)
+        missed = misfires("09:00", "11:00", 3, MisfireOutcome.COALESCED)
         assert claimed == Claim(at("12:00"), at("13:00"), missed + (late("12:00") if late_if_it_is else []))
 
     def test_with_none_only_a_slot_in_time_is_run(self, hourly: Schedule) -> None:
         policy = Policy(schedule=hourly, catch_up="none")
-        missed = misfires("09:00", "11:00", 3, Fate.COALESCED)
+        missed = misfires("09:00", "11:00", 3, MisfireOutcome.COALESCED)
         assert claim(policy, at("09:00"), at("12:05")) == Claim(at("12:00"), at("13:00"), missed)
-        missed = misfires("09:00", "12:00", 4, Fate.DROPPED)
+        missed = misfires("09:00", "12:00", 4, MisfireOutcome.DROPPED)
         assert claim(policy, at("09:00"), at("12:05:01")) == Claim(None, at("13:00"), missed)
 
     @every_catch_up
     def test_two_of_them(self, hourly: Schedule, catch_up: CatchUp) -> None:
         expected = {
-            "none": Claim(at("12:00"), at("13:00"), misfires("11:00", "11:00", 1, Fate.COALESCED)),
-            "latest": Claim(at("12:00"), at("13:00"), misfires("11:00", "11:00", 1, Fate.COALESCED)),
+            "none": Claim(at("12:00"), at("13:00"), misfires("11:00", "11:00", 1, MisfireOutcome.COALESCED)),
+            "latest": Claim(at("12:00"), at("13:00"), misfires("11:00", "11:00", 1, MisfireOutcome.COALESCED)),
             "all": Claim(at("11:00"), at("12:00"), late("11:00")),
         }
         assert claim(Policy(schedule=hourly, catch_up=catch_up), at("11:00"), at("12:00")) == expected[catch_up]
@@ -300,9 +300,9 @@ class TestSeveral:
     @pytest.mark.parametrize(
         ("most", "slot", "dropped"),
         [
-            (1, "12:00", [Misfires(at("04:00"), at("11:00"), 8, Fate.DROPPED)]),
-            (2, "11:00", [Misfires(at("04:00"), at("10:00"), 7, Fate.DROPPED)]),
-            (8, "05:00", [Misfires(at("04:00"), at("04:00"), 1, Fate.DROPPED)]),
+            (1, "12:00", [Misfires(at("04:00"), at("11:00"), 8, MisfireOutcome.DROPPED)]),
+            (2, "11:00", [Misfires(at("04:00"), at("10:00"), 7, MisfireOutcome.DROPPED)]),
+            (8, "05:00", [Misfires(at("04:00"), at("04:00"), 1, MisfireOutcome.DROPPED)]),
             (9, "04:00", []),
             (10, "04:00", []),
             (100, "04:00", []),
@@ -316,23 +316,27 @@ class TestSeveral:
 
     def test_one_that_comes_early_is_one_of_them(self, hourly: Schedule) -> None:
         due, now = at("10:00"), at("11:59:45")
-        missed = misfires("10:00", "11:00", 2, Fate.COALESCED)
+        missed = misfires("10:00", "11:00", 2, MisfireOutcome.COALESCED)
         for catch_up in "none", "latest":
             policy = Policy(schedule=hourly, catch_up=catch_up)
             assert claim(policy, due, now, HALF_A_MINUTE) == Claim(at("12:00"), at("13:00"), missed)
         policy = Policy(schedule=hourly, catch_up="all", max_catch_up=2)
-        expected = Claim(at("11:00"), at("12:00"), misfires("10:00", "10:00", 1, Fate.DROPPED) + late("11:00"))
+        expected = Claim(
+            at("11:00"), at("12:00"), misfires("10:00", "10:00", 1, MisfireOutcome.DROPPED) + late("11:00")
+        )
         assert claim(policy, due, now, HALF_A_MINUTE) == expected
 
     def test_slots_of_unequal_distance_are_counted_one_by_one(self) -> None:
         workdays = parse("0 8,20 * * 1-5")  # 27 July 2026 is a Monday
         due, now = at("08:00") - 7 * DAY, at("20:00")
         claimed = claim(Policy(schedule=workdays), due, now)
-        assert claimed == Claim(at("20:00"), at("08:00") + DAY, [Misfires(due, at("08:00"), 11, Fate.COALESCED)])
+        assert claimed == Claim(
+            at("20:00"), at("08:00") + DAY, [Misfires(due, at("08:00"), 11, MisfireOutcome.COALESCED)]
+        )
         claimed = claim(Policy(schedule=workdays, catch_up="all", max_catch_up=3), due, now)
         friday = at("20:00") - 3 * DAY
-        dropped = Misfires(due, friday - 12 * HOUR, 9, Fate.DROPPED)
-        assert claimed == Claim(friday, at("08:00"), [dropped, Misfires(friday, friday, 1, Fate.LATE)])
+        dropped = Misfires(due, friday - 12 * HOUR, 9, MisfireOutcome.DROPPED)
+        assert claimed == Claim(friday, at("08:00"), [dropped, Misfires(friday, friday, 1, MisfireOutcome.LATE)])
 
 
 class TestAgain:
@@ -344,20 +348,20 @@ class TestAgain:
             claimed = claim(policy, at("13:00"), at("13:01"), again=at("12:00"))
             assert claimed == Claim(at("13:00"), at("14:00"), [])
             claimed = claim(policy, at("13:00"), at("15:01"), again=at("12:00"))
-            assert claimed == Claim(at("15:00"), at("16:00"), misfires("13:00", "14:00", 2, Fate.COALESCED))
+            assert claimed == Claim(at("15:00"), at("16:00"), misfires("13:00", "14:00", 2, MisfireOutcome.COALESCED))
 
     def test_the_latest_late(self, hourly: Schedule) -> None:
         policy = Policy(schedule=hourly, catch_up="latest")
-        missed = misfires("13:00", "14:00", 2, Fate.COALESCED) + late("15:00")
+        missed = misfires("13:00", "14:00", 2, MisfireOutcome.COALESCED) + late("15:00")
         claimed = claim(policy, at("13:00"), at("15:30"), again=at("12:00"))
         assert claimed == Claim(at("15:00"), at("16:00"), missed)
 
     def test_with_none_it_is_run_again_itself_where_the_others_are_too_late(self, hourly: Schedule) -> None:
         policy = Policy(schedule=hourly, catch_up="none")
         claimed = claim(policy, at("13:00"), at("13:06"), again=at("12:00"))
-        assert claimed == Claim(at("12:00"), at("14:00"), misfires("13:00", "13:00", 1, Fate.DROPPED))
+        assert claimed == Claim(at("12:00"), at("14:00"), misfires("13:00", "13:00", 1, MisfireOutcome.DROPPED))
         claimed = claim(policy, at("13:00"), at("15:06"), again=at("12:00"))
-        assert claimed == Claim(at("12:00"), at("16:00"), misfires("13:00", "15:00", 3, Fate.DROPPED))
+        assert claimed == Claim(at("12:00"), at("16:00"), misfires("13:00", "15:00", 3, MisfireOutcome.DROPPED))
 
     def test_with_all_it_goes_first(self, hourly: Schedule) -> None:
         policy = Policy(schedule=hourly, catch_up="all")
@@ -381,7 +385,7 @@ class TestAgain:
         """13:00 was dropped already, or belongs to a schedule that was changed."""
         policy = Policy(schedule=hourly, catch_up="latest")
         claimed = claim(policy, at("14:00"), at("15:01"), again=at("12:00"))
-        assert claimed == Claim(at("15:00"), at("16:00"), misfires("14:00", "14:00", 1, Fate.COALESCED))
+        assert claimed == Claim(at("15:00"), at("16:00"), misfires("14:00", "14:00", 1, MisfireOutcome.COALESCED))
 
 
 class TestClockChanges:
@@ -389,13 +393,13 @@ class TestClockChanges:
         policy = Policy(schedule=parse("30 * * * *", "Europe/Rome"))
         half_past_two = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
         claimed = claim(policy, half_past_two, half_past_two + 2 * HOUR)
-        missed = Misfires(half_past_two, half_past_two + HOUR, 2, Fate.COALESCED)
+        missed = Misfires(half_past_two, half_past_two + HOUR, 2, MisfireOutcome.COALESCED)
         assert claimed == Claim(half_past_two + 2 * HOUR, half_past_two + 3 * HOUR, [missed])
 
     def test_what_is_named_twice_in_the_hour_that_is_left_out_is_one(self) -> None:
         policy = Policy(schedule=parse("0,30 2 * * *", "Europe/Rome"), catch_up="all")
         before, three = datetime(2026, 3, 28, 1, 30, tzinfo=UTC), datetime(2026, 3, 29, 1, tzinfo=UTC)
-        assert claim(policy, before, three) == Claim(before, three, [Misfires(before, before, 1, Fate.LATE)])
+        assert claim(policy, before, three) == Claim(before, three, [Misfires(before, before, 1, MisfireOutcome.LATE)])
         assert claim(policy, three, three) == Claim(three, datetime(2026, 3, 30, tzinfo=UTC), [])
 
 
@@ -464,7 +468,7 @@ class TestAfterALongTime:
     ) -> None:
         policy = Policy(schedule=parse(schedule), catch_up="all", max_catch_up=most)
         due = at("00:00") - 3 * DAY
-        assert claim(policy, due, at("00:00")) == Claim(due, due + DAY, [Misfires(due, due, 1, Fate.LATE)])
+        assert claim(policy, due, at("00:00")) == Claim(due, due + DAY, [Misfires(due, due, 1, MisfireOutcome.LATE)])
 
 
 # --- whatever happens
@@ -532,7 +536,7 @@ def test_every_slot_that_is_due_is_run_or_is_one_of_the_misfires_once(backlog: A
         for missed in claimed.misfires:
             slots = list(slots_between(schedule, missed.first - MICROSECOND, missed.last))
             assert (slots[0], slots[-1], len(slots)) == (missed.first, missed.last, missed.count)
-            if missed.fate == Fate.LATE:
+            if missed.outcome == MisfireOutcome.LATE:
                 assert slots == [claimed.slot] != [again]
                 assert now - missed.last > policy.misfire_grace
             else:
@@ -563,7 +567,7 @@ def test_a_slot_that_is_run_in_time_is_never_a_misfire(backlog: Any) -> None:
     for claimed in islice(claims(policy, due, now, early), 100):
         if claimed.slot and now - claimed.slot <= policy.misfire_grace:
             assert all(missed.last < claimed.slot for missed in claimed.misfires)
-            assert all(missed.fate != Fate.LATE for missed in claimed.misfires)
+            assert all(missed.outcome != MisfireOutcome.LATE for missed in claimed.misfires)
 
 
 @given(schedules, nows, earlies)

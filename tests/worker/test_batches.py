@@ -13,21 +13,21 @@ import pytest
 from django.db import OperationalError
 
 from django_singlejob import database
-from django_singlejob.clearing import clear
 from django_singlejob.exceptions import JobInterrupted, LeaseLost
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
+from django_singlejob.locking.clear import clear
 from django_singlejob.models import OneOffJob
-from django_singlejob.orders import Order
-from django_singlejob.parallel import Batches
-from django_singlejob.querysets import locks
-from django_singlejob.queue import one_offs
+from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.worker.batches import Batches
 from tests.contract.acts import lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from django_singlejob.parallel import Claimed
+    from django_singlejob.worker.batches import Claimed
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [
@@ -84,10 +84,10 @@ def rows() -> list[tuple[str, int]]:
 
 def test_what_is_claimed_is_performed_and_recorded(batches: Batches) -> None:
     enqueue(3)
-    claimed = batches.exchange(2)
+    claimed = batches.record_and_claim(2)
     assert rows() == [("in_progress", 1)] * 2 + [("waiting", 0)]
     perform(batches, claimed)
-    assert [row.args for row, *_ in batches.exchange(2)] == [[2]]
+    assert [row.args for row, *_ in batches.record_and_claim(2)] == [[2]]
     assert rows() == [("done", 1)] * 2 + [("in_progress", 1)]
     first = OneOffJob.objects.earliest("pk")
     assert (first.result, first.error) == ([[0], {}], "")
@@ -97,17 +97,17 @@ def test_what_is_claimed_is_performed_and_recorded(batches: Batches) -> None:
 
 
 def test_nothing_is_held_where_nothing_is_due(batches: Batches) -> None:
-    assert batches.exchange(10) == []
+    assert batches.record_and_claim(10) == []
     enqueue(1)
     one_offs().update(run_after=OneOffJob.objects.get().created_at + timedelta(hours=1))
-    assert batches.exchange(10) == []
+    assert batches.record_and_claim(10) == []
     assert not locks().exists()
 
 
 def test_two_workers_claim_different_ones_under_locks_of_their_own(batches: Batches) -> None:
     enqueue(4)
     other = Batches()
-    ours, theirs = batches.exchange(2), other.exchange(2)
+    ours, theirs = batches.record_and_claim(2), other.record_and_claim(2)
     assert {row.pk for row, *_ in ours}.isdisjoint({row.pk for row, *_ in theirs})
     assert {*locks().values_list("name", flat=True)} == {"django_singlejob.worker.1", "django_singlejob.worker.2"}
     perform(other, theirs)
@@ -119,16 +119,16 @@ def test_two_workers_claim_different_ones_under_locks_of_their_own(batches: Batc
 def test_the_lowest_number_is_used_again(batches: Batches) -> None:
     for _ in range(2):
         enqueue(1)
-        perform(batches, batches.exchange(1))
+        perform(batches, batches.record_and_claim(1))
         assert lock("django_singlejob.worker.1").heartbeats == 0
         batches.close()
     assert not locks().exists()
     assert rows() == [("done", 1)] * 2
 
 
-def test_a_lock_is_not_given_back_while_something_is_performed(batches: Batches) -> None:
+def test_a_lock_is_not_released_while_something_is_performed(batches: Batches) -> None:
     enqueue(1)
-    claimed = batches.exchange(1)
+    claimed = batches.record_and_claim(1)
     batches.close()
     assert lock("django_singlejob.worker.1").heartbeats == 0
     perform(batches, claimed)
@@ -137,14 +137,14 @@ def test_a_lock_is_not_given_back_while_something_is_performed(batches: Batches)
     assert rows() == [("done", 1)]
 
 
-def test_what_was_not_begun_is_given_back(batches: Batches) -> None:
+def test_what_was_not_begun_is_released(batches: Batches) -> None:
     enqueue(2)
-    claimed = batches.exchange(2)
-    batches.give_back(claimed[1:])
+    claimed = batches.record_and_claim(2)
+    batches.release(claimed[1:])
     perform(batches, claimed[:1])
-    batches.exchange(0)
+    batches.record_and_claim(0)
     assert rows() == [("done", 1), ("waiting", 0)]
-    perform(batches, batches.exchange(1))
+    perform(batches, batches.record_and_claim(1))
     batches.close()
     assert rows() == [("done", 1)] * 2
 
@@ -154,14 +154,14 @@ def test_a_claim_whose_answer_was_lost_is_not_lost(
     batches: Batches, disturb: Callable[[str], None], moment: str
 ) -> None:
     enqueue(1)
-    perform(batches, batches.exchange(1))
-    batches.exchange(0)
+    perform(batches, batches.record_and_claim(1))
+    batches.record_and_claim(0)
     enqueue(3)
     disturb(moment)
     with pytest.raises(OperationalError):
-        batches.exchange(2)
-    perform(batches, batches.exchange(2))
-    perform(batches, batches.exchange(2))
+        batches.record_and_claim(2)
+    perform(batches, batches.record_and_claim(2))
+    perform(batches, batches.record_and_claim(2))
     batches.close()
     assert rows() == [("done", 1)] * 4
 
@@ -171,11 +171,11 @@ def test_an_end_whose_answer_was_lost_is_recorded_once(
     batches: Batches, disturb: Callable[[str], None], moment: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     enqueue(2)
-    perform(batches, batches.exchange(2))
+    perform(batches, batches.record_and_claim(2))
     disturb(moment)
     with pytest.raises(OperationalError):
-        batches.exchange(0)
-    batches.exchange(0)
+        batches.record_and_claim(0)
+    batches.record_and_claim(0)
     assert rows() == [("done", 1)] * 2
     assert {row.version for row in one_offs()} == {2}
     assert "changed by hand" not in caplog.text
@@ -185,7 +185,7 @@ def test_the_end_is_recorded_even_if_the_database_is_away_for_a_while(
     batches: Batches, disturb: Callable[[str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     enqueue(1)
-    perform(batches, batches.exchange(1))
+    perform(batches, batches.record_and_claim(1))
     disturb("before")
     batches.close()
     assert rows() == [("done", 1)]
@@ -197,14 +197,14 @@ def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
     batches: Batches, caplog: pytest.LogCaptureFixture
 ) -> None:
     enqueue(2)
-    claimed = batches.exchange(1)
+    claimed = batches.record_and_claim(1)
     assert clear(lock("django_singlejob.worker.1"), force=True)
     assert rows() == [("waiting", 1), ("waiting", 0)]
     perform(batches, claimed)
-    assert batches.exchange(1) == []
+    assert batches.record_and_claim(1) == []
     assert rows() == [("waiting", 1), ("waiting", 0)]
     assert "somebody else runs it again" in caplog.text
-    again = batches.exchange(2)
+    again = batches.record_and_claim(2)
     perform(batches, again)
     batches.close()
     assert rows() == [("done", 2), ("done", 1)]
@@ -212,13 +212,13 @@ def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
 
 def test_a_lock_that_was_deleted_by_hand_is_missed(batches: Batches) -> None:
     enqueue(2)
-    claimed = batches.exchange(1)
+    claimed = batches.record_and_claim(1)
     locks().all().delete()
     with suppress(LeaseLost):
         claimed[0].lease.renew()  # as the next heartbeat does
     perform(batches, claimed)
-    assert batches.exchange(2) == []
-    perform(batches, batches.exchange(2))
+    assert batches.record_and_claim(2) == []
+    perform(batches, batches.record_and_claim(2))
     batches.close()
     assert rows() == [("in_progress", 1), ("done", 1)]
     assert one_offs().abandon_orphans("gone") == 1
@@ -229,23 +229,23 @@ def test_a_lease_that_could_not_be_proven_for_a_while_is_proven_again(
     batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(2)
-    claimed = batches.exchange(1)
+    claimed = batches.record_and_claim(1)
     perform(batches, claimed)
     monkeypatch.setattr(claimed[0].lease, "is_private", False)
     monkeypatch.setattr(claimed[0].lease, "_proven_at", float("-inf"))
     assert claimed[0].lease.lost
-    perform(batches, batches.exchange(1))
+    perform(batches, batches.record_and_claim(1))
     batches.close()
     assert rows() == [("done", 1)] * 2
 
 
-def test_one_that_is_interrupted_is_given_back(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_interrupted_is_released(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(number: int) -> None:
         raise JobInterrupted
 
     monkeypatch.setattr(app_tasks(), "body", interrupt)
     enqueue(1)
-    perform(batches, batches.exchange(1))
+    perform(batches, batches.record_and_claim(1))
     batches.close()
     assert rows() == [("waiting", 0)]
 
@@ -254,11 +254,11 @@ def test_what_the_database_does_not_take_of_one_keeps_no_other_from_being_record
     batches: Batches, caplog: pytest.LogCaptureFixture
 ) -> None:
     enqueue(3)
-    perform(batches, batches.exchange(3))
+    perform(batches, batches.record_and_claim(3))
     poisoned = batches._performed[1]
     batches._performed[1] = poisoned._replace(result={**poisoned.result, "queue_name": None})
     enqueue(1)
-    perform(batches, batches.exchange(1))
+    perform(batches, batches.record_and_claim(1))
     batches.close()
     assert rows() == [("done", 1), ("failed", 1), ("done", 1), ("done", 1)]
     assert one_offs().get(status="failed").error.startswith("IntegrityError: ")
@@ -269,7 +269,7 @@ def test_results_that_are_equal_are_not_the_same(batches: Batches, monkeypatch: 
     results = [True, 1, 1.0, None, None]
     monkeypatch.setattr(app_tasks(), "body", lambda number: results[number])
     enqueue(5)
-    perform(batches, batches.exchange(5))
+    perform(batches, batches.record_and_claim(5))
     batches.close()
     assert [repr(row.result) for row in one_offs().order_by("pk")] == [repr(result) for result in results]
 
@@ -278,12 +278,12 @@ def test_one_that_has_not_begun_when_the_lease_is_lost_burns_no_attempt(
     batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(1)
-    claimed = batches.exchange(1)
+    claimed = batches.record_and_claim(1)
     with monkeypatch.context() as patch:
         patch.setattr(claimed[0].lease, "is_private", False)
         patch.setattr(claimed[0].lease, "_proven_at", float("-inf"))
         perform(batches, claimed)
-    batches.exchange(0)
+    batches.record_and_claim(0)
     assert rows() == [("waiting", 0)]
 
 
@@ -306,7 +306,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure(
 ) -> None:
     monkeypatch.setattr(app_tasks(), "body", lambda number: result)
     enqueue(1)
-    perform(batches, batches.exchange(1))
+    perform(batches, batches.record_and_claim(1))
     batches.close()
     row = one_offs().get()
     assert (row.status, row.result, row.error_class) == ("failed", None, "builtins.TypeError")
@@ -320,21 +320,21 @@ def app_tasks() -> Any:
 
 def test_nor_does_it_claim(batches: Batches) -> None:
     enqueue(2)
-    claimed = batches.exchange(1)
+    claimed = batches.record_and_claim(1)
     assert clear(lock("django_singlejob.worker.1"), force=True)
-    assert batches.exchange(1) == []
+    assert batches.record_and_claim(1) == []
     assert set(one_offs().values_list("status", flat=True)) == {"waiting"}
     perform(batches, claimed)
 
 
 def test_nobody_ends_what_somebody_else_has_begun_since(batches: Batches) -> None:
     enqueue(1)
-    ours = batches.exchange(1)
+    ours = batches.record_and_claim(1)
     one_offs().update(status="waiting")  # by hand
     other = Batches()
-    theirs = other.exchange(1)
+    theirs = other.record_and_claim(1)
     perform(batches, ours)
-    batches.exchange(0)
+    batches.record_and_claim(0)
     assert rows() == [("in_progress", 2)]
     perform(other, theirs)
     other.close()
@@ -343,30 +343,30 @@ def test_nobody_ends_what_somebody_else_has_begun_since(batches: Batches) -> Non
 
 def test_nor_what_it_has_begun_once_more_itself(batches: Batches) -> None:
     enqueue(1)
-    former = batches.exchange(1)
+    former = batches.record_and_claim(1)
     one_offs().update(status="waiting")  # by hand
-    latter = batches.exchange(1)
+    latter = batches.record_and_claim(1)
     perform(batches, former)
-    batches.exchange(0)
+    batches.record_and_claim(0)
     assert rows() == [("in_progress", 2)]
     perform(batches, latter)
-    batches.exchange(0)
+    batches.record_and_claim(0)
     assert rows() == [("done", 2)]
 
 
 def test_nor_what_is_under_another_token_by_now(batches: Batches) -> None:
     enqueue(1)
-    claimed = batches.exchange(1)
+    claimed = batches.record_and_claim(1)
     one_offs().update(token=uuid4())  # by hand
     perform(batches, claimed)
-    batches.exchange(0)
+    batches.record_and_claim(0)
     assert rows() == [("in_progress", 1)]
 
 
 def test_what_somebody_has_claimed_since_it_was_seen_cannot_be_claimed(batches: Batches) -> None:
     enqueue(2)
     seen = list(one_offs().waiting())
-    claimed = batches.exchange(1)
+    claimed = batches.record_and_claim(1)
     assert not one_offs().claim_locked(seen[:1], uuid4(), this_process())
     assert {row.token for row in one_offs().in_progress()} == {claimed[0].row.token}
     assert not one_offs().claim_locked(seen, uuid4(), this_process())
@@ -375,9 +375,9 @@ def test_what_somebody_has_claimed_since_it_was_seen_cannot_be_claimed(batches: 
 
 def test_one_that_was_changed_by_hand_meanwhile_is_told_of(batches: Batches, caplog: pytest.LogCaptureFixture) -> None:
     enqueue(2)
-    perform(batches, batches.exchange(2))
+    perform(batches, batches.record_and_claim(2))
     one_offs().filter(pk=OneOffJob.objects.earliest("pk").pk).update(status="cancelled")
-    batches.exchange(0)
+    batches.record_and_claim(0)
     assert rows() == [("cancelled", 1), ("done", 1)]
     assert "was changed by hand while it ran" in caplog.text
 
@@ -385,7 +385,7 @@ def test_one_that_was_changed_by_hand_meanwhile_is_told_of(batches: Batches, cap
 def test_of_several_priorities_the_highest_are_claimed_first(batches: Batches) -> None:
     for priority in (0, 5, -100, 100, 5):
         enqueue(1, priority=priority)
-    claimed = batches.exchange(4)
+    claimed = batches.record_and_claim(4)
     assert [row.priority for row, *_ in claimed] == [100, 5, 5, 0]
     perform(batches, claimed)
 
@@ -394,6 +394,6 @@ def test_those_of_a_higher_priority_that_are_for_later_hold_up_nobody(batches: B
     enqueue(2, priority=5)
     one_offs().update(run_after=OneOffJob.objects.earliest("pk").created_at + timedelta(hours=1))
     enqueue(2)
-    claimed = batches.exchange(4)
+    claimed = batches.record_and_claim(4)
     assert [row.priority for row, *_ in claimed] == [0, 0]
     perform(batches, claimed)

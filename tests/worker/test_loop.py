@@ -11,13 +11,16 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import singleton_job, worker
+from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.orders import Order
-from django_singlejob.querysets import gates, locks, runs
-from django_singlejob.queue import one_offs
-from django_singlejob.scheduler import is_anything_due, run_one_off
-from tests.contract.acts import HOUR, InlineCrew, expire, fall_behind, gate, last_run, scheduled, take
+from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
+from django_singlejob.worker import loop
+from django_singlejob.worker.tick import is_anything_due, run_one_off
+from tests.contract.acts import HOUR, InlinePool, expire, fall_behind, gate, last_run, scheduled, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +30,11 @@ if TYPE_CHECKING:
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
-PLAN = worker.Plan(interval=timedelta(seconds=0.01))
+PLAN = loop.Plan(interval=timedelta(seconds=0.01))
 
 
 class Days:
-    """Threads that carry out their errands at once, in this one, and a clock that does not tick but when nothing is to
+    """Threads that carry out their tasks at once, in this one, and a clock that does not tick but when nothing is to
     be done. That is when something happens: one act after the other. After the last one the worker is told to end."""
 
     def __init__(self) -> None:
@@ -39,9 +42,9 @@ class Days:
         self.now = 0.0
         self.is_over = False
 
-    def crew(self, size: int) -> InlineCrew:
+    def pool(self, size: int) -> InlinePool:
         self.is_over = False
-        return InlineCrew(size, self.pass_by)
+        return InlinePool(size, self.pass_by)
 
     def pass_by(self, seconds: float) -> None:
         self.now += seconds
@@ -54,9 +57,9 @@ class Days:
 @pytest.fixture
 def days(monkeypatch: pytest.MonkeyPatch) -> Days:
     days = Days()
-    monkeypatch.setattr(worker, "Crew", days.crew)
-    monkeypatch.setattr(worker, "local_now", lambda: days.now)
-    monkeypatch.setattr(worker, "is_told_to_end", lambda: days.is_over)
+    monkeypatch.setattr(loop, "Pool", days.pool)
+    monkeypatch.setattr(loop, "local_now", lambda: days.now)
+    monkeypatch.setattr(loop, "is_told_to_end", lambda: days.is_over)
     return days
 
 
@@ -68,7 +71,7 @@ def passes(days: Days) -> list[Callable[[], Any]]:
 
 def ran() -> list[str]:
     """Work until nothing happens any more: the jobs that were run."""
-    return [report.name for report in worker.work(PLAN) if report.outcome and not report.outcome.reason]
+    return [report.name for report in loop.work(PLAN) if report.outcome and not report.outcome.reason]
 
 
 def test_it_runs_what_comes_due_until_it_is_told_to_end(passes: list[Any]) -> None:
@@ -121,10 +124,10 @@ def test_a_stale_lock_is_watched_though_it_looks_seldom(days: Days, monkeypatch:
         looks.append(days.now)
         return is_anything_due()
 
-    monkeypatch.setattr(worker, "is_anything_due", look)
+    monkeypatch.setattr(loop, "is_anything_due", look)
     take(heartbeat_interval=timedelta(seconds=10))
     days.acts += [expire] + [lambda: None] * 1000
-    list(worker.work(replace(PLAN, interval=timedelta(seconds=60))))
+    list(loop.work(replace(PLAN, interval=timedelta(seconds=60))))
     first, second, third, *_ = looks
     assert second - first > 40
     assert third - second < 2
@@ -136,7 +139,7 @@ def test_a_paused_job_is_not_asked_for(passes: list[Any]) -> None:
     gates().update(paused=True)
     job.enqueue()
     passes += [lambda: gates().update(paused=False)]
-    assert [report.outcome and report.outcome.reason for report in worker.work(PLAN)] == [None]
+    assert [report.outcome and report.outcome.reason for report in loop.work(PLAN)] == [None]
 
 
 def test_it_goes_on_when_the_database_comes_back(
@@ -147,8 +150,8 @@ def test_it_goes_on_when_the_database_comes_back(
 
     job: Any = singleton_job("mail")(lambda: None)
     usual = is_anything_due
-    monkeypatch.setattr(worker, "is_anything_due", be_away)
-    passes += [lambda: None, lambda: monkeypatch.setattr(worker, "is_anything_due", usual), job.enqueue]
+    monkeypatch.setattr(loop, "is_anything_due", be_away)
+    passes += [lambda: None, lambda: monkeypatch.setattr(loop, "is_anything_due", usual), job.enqueue]
     assert ran() == ["mail"]
     assert caplog.text.count("The database does not answer, which is tried again") == 2
 
@@ -157,7 +160,7 @@ def test_another_error_ends_it(passes: list[Any], monkeypatch: pytest.MonkeyPatc
     def fail(*_: Any) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(worker, "is_anything_due", fail)
+    monkeypatch.setattr(loop, "is_anything_due", fail)
     with pytest.raises(ZeroDivisionError):
         ran()
 
@@ -188,7 +191,7 @@ def test_once_a_day_somebody_prunes(passes: list[Any], settings: Settings) -> No
 def one_thread(**others: Any) -> list[str]:
     """Work with one thread, until nothing happens any more: the jobs that were run, in their order."""
     plan = replace(PLAN, threads=1, **others)
-    return [report.name for report in worker.work(plan) if report.outcome and not report.outcome.reason]
+    return [report.name for report in loop.work(plan) if report.outcome and not report.outcome.reason]
 
 
 def test_a_flood_of_one_offs_keeps_no_slot_waiting(days: Days) -> None:
@@ -225,7 +228,7 @@ def test_what_follows_is_begun_at_once(days: Days, monkeypatch: pytest.MonkeyPat
         looks.append(days.now)
         return is_anything_due()
 
-    monkeypatch.setattr(worker, "is_anything_due", look)
+    monkeypatch.setattr(loop, "is_anything_due", look)
     mail: Any = singleton_job("mail")(lambda: None)
     for _ in range(10):
         mail.enqueue()
@@ -271,13 +274,13 @@ def test_a_job_is_not_under_way_for_ever_whatever_goes_wrong(
             raise troubles.pop()
         return usual(*arguments)
 
-    monkeypatch.setattr(worker, "run_one_off", run)
+    monkeypatch.setattr(loop, "run_one_off", run)
     assert ran() == ["mail"]
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_what_was_given_back_is_not_claimed_ahead_again(days: Days) -> None:
-    busy = worker._Worker(PLAN)
+def test_what_was_released_is_not_claimed_ahead_again(days: Days) -> None:
+    busy = loop._Worker(PLAN)
     busy._mean_duration, busy._prune_at = 0.001, HOUR.total_seconds()
     assert busy._room == 5 * PLAN.threads
     busy._recall()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import Error, connection, connections, transaction
 
-from django_singlejob import crew
-from django_singlejob.crew import Crew
+from django_singlejob.worker import pool
+from django_singlejob.worker.pool import Pool
 from tests.databases import APPS
 from tests.processes.witness import eventually
 
@@ -39,30 +39,30 @@ def go() -> Iterator[threading.Event]:
 
 
 def wait_for(go: threading.Event, value: Any = None) -> Callable[[Window], Any]:
-    def errand(window: Window) -> Any:
+    def task(window: Window) -> Any:
         assert go.wait(60)
         return value
 
-    return errand
+    return task
 
 
 def bring(value: int, window: Window) -> int:
     return value
 
 
-def all_back(crew: Crew[Any]) -> list[Any]:
+def all_back(pool: Pool[Any]) -> list[Any]:
     """What they have brought, in their order."""
     results: list[Any] = []
     deadline = time.monotonic() + 30
-    while not crew.is_idle:
+    while not pool.is_idle:
         assert time.monotonic() < deadline
-        results += crew.come_back(1)
+        results += pool.come_back(1)
     return results
 
 
-def done(crew: Crew[Any], errand: Callable[[Window], Any]) -> Any:
-    crew.send(errand)
-    (result,) = all_back(crew)
+def done(pool: Pool[Any], task: Callable[[Window], Any]) -> Any:
+    pool.send(task)
+    (result,) = all_back(pool)
     return result
 
 
@@ -70,67 +70,67 @@ def done(crew: Crew[Any], errand: Callable[[Window], Any]) -> Any:
 
 
 def test_so_many_work_at_the_same_time_and_the_others_wait_for_one_of_them(go: threading.Event) -> None:
-    crew, begun = Crew[int](2), threading.Semaphore(0)
+    pool, begun = Pool[int](2), threading.Semaphore(0)
 
-    def errand(window: Window) -> int:
+    def task(window: Window) -> int:
         begun.release()
         go.wait(60)
         return threading.get_ident()
 
-    assert (crew.free, crew.is_idle) == (2, True)
+    assert (pool.free, pool.is_idle) == (2, True)
     for free in 1, 0, -1, -2:
-        crew.send(errand)
-        assert (crew.free, crew.is_idle) == (free, False)
+        pool.send(task)
+        assert (pool.free, pool.is_idle) == (free, False)
     assert begun.acquire(timeout=30)
     assert begun.acquire(timeout=30)
     assert not begun.acquire(timeout=0.1)
     go.set()
-    threads = all_back(crew)
+    threads = all_back(pool)
     assert len(threads) == 4
     assert len(set(threads)) == 2
-    assert (crew.free, crew.is_idle) == (2, True)
+    assert (pool.free, pool.is_idle) == (2, True)
 
 
 def test_a_thread_is_started_when_it_is_needed() -> None:
-    crew = Crew[int](5)
-    assert len({done(crew, lambda window: threading.get_ident()) for _ in range(3)}) == 1
+    pool = Pool[int](5)
+    assert len({done(pool, lambda window: threading.get_ident()) for _ in range(3)}) == 1
 
 
 def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
-    crew = Crew[str](1)
-    crew.send(wait_for(go, "begun"))
-    eventually(crew._errands.empty)
+    pool = Pool[str](1)
+    pool.send(wait_for(go, "begun"))
+    eventually(pool._tasks.empty)
     waiting = [wait_for(go), wait_for(go)]
-    for errand in waiting:
-        crew.send(errand)
-    assert crew.recall() == waiting
-    assert crew.free == 0
-    assert crew.recall() == []
+    for task in waiting:
+        pool.send(task)
+    assert pool.recall() == waiting
+    assert pool.free == 0
+    assert pool.recall() == []
     go.set()
-    assert all_back(crew) == ["begun"]
-    assert crew.come_back(0) == []
+    assert all_back(pool) == ["begun"]
+    assert pool.come_back(0) == []
 
 
 # --- who comes back
 
 
 def test_nobody_is_waited_for_longer_than_that(go: threading.Event) -> None:
-    crew = Crew[None](1)
-    crew.send(wait_for(go))
+    pool = Pool[None](1)
+    pool.send(wait_for(go))
     begun_at = time.monotonic()
-    assert crew.come_back(0) == []
-    assert crew.come_back(-1) == []
+    assert pool.come_back(0) == []
+    assert pool.come_back(-1) == []
     assert time.monotonic() - begun_at < 1
-    assert crew.come_back(0.2) == []
+    assert pool.come_back(0.2) == []
     assert time.monotonic() - begun_at > 0.15
 
 
 def test_they_bring_what_they_have_got_all_at_once() -> None:
-    crew = Crew[int](1)
+    pool = Pool[int](1)
     for number in range(3):
-        crew.send(partial(bring, number))
-    eventually(lambda: crew._returns.qsize() == 3)
-    assert crew.come_back(30) == [0, 1, 2]
+        pool.send(partial(bring, number))
+    eventually(lambda: pool._returns.qsize() == 3)
+    assert pool.come_back(30) == [0, 1, 2]
 
 
 COMES_BACK = """
@@ -140,7 +140,7 @@ COMES_BACK = """
 """
 IS_IDLE = """
     idle = threading.Event()
-    crew.IDLE, crew.connections = 0.001, SimpleNamespace(close_all=idle.set)
+    pool.IDLE, pool.connections = 0.001, SimpleNamespace(close_all=idle.set)
     for number in range(1000):
         one.send(lambda window: threading.get_ident())
         (thread,) = one.come_back(20)
@@ -157,10 +157,10 @@ def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_nobody_waiting_for_ev
     code = """
         import faulthandler, signal, threading, time
         from types import SimpleNamespace
-        from django_singlejob import crew
+        from django_singlejob.worker import pool
 
-        one = crew.Crew(1)
-        crew.tidy_up = lambda: None
+        one = pool.Pool(1)
+        pool.tidy_up = lambda: None
         signal.signal(signal.SIGALRM, lambda *arguments: None)
         faulthandler.dump_traceback_later(30, exit=True)
     """
@@ -174,20 +174,20 @@ def test_what_an_errand_raises_is_raised_where_it_was_sent_from(error: type[Base
     def fail(window: Window) -> None:
         raise error
 
-    crew = Crew[Any](1)
-    crew.send(fail)
+    pool = Pool[Any](1)
+    pool.send(fail)
     with pytest.raises(error):
-        crew.come_back(30)
-    assert crew.is_idle
+        pool.come_back(30)
+    assert pool.is_idle
     # And the thread goes on.
-    assert done(crew, lambda window: "next") == "next"
+    assert done(pool, lambda window: "next") == "next"
 
 
 # --- who is interrupted
 
 
 def test_what_is_under_way_is_interrupted_and_nothing_else(go: threading.Event) -> None:
-    crew, begun = Crew[str](2), threading.Semaphore(0)
+    pool, begun = Pool[str](2), threading.Semaphore(0)
 
     def stay() -> str:
         begun.release()
@@ -195,43 +195,43 @@ def test_what_is_under_way_is_interrupted_and_nothing_else(go: threading.Event) 
             time.sleep(0.001)
         return "stayed"
 
-    def errand(window: Window) -> str:
+    def task(window: Window) -> str:
         try:
             return window.run(stay)
         except Stop:
             return "stopped"
 
     for _ in range(2):
-        crew.send(errand)
+        pool.send(task)
     for _ in range(2):
         assert begun.acquire(timeout=30)
-    crew.fire(Stop)
-    assert all_back(crew) == ["stopped", "stopped"]
-    crew.fire(Stop)
+    pool.fire(Stop)
+    assert all_back(pool) == ["stopped", "stopped"]
+    pool.fire(Stop)
     go.set()
-    assert done(crew, errand) == "stayed"
+    assert done(pool, task) == "stayed"
 
 
 def test_an_errand_that_has_not_opened_its_window_is_interrupted_when_it_does(go: threading.Event) -> None:
-    crew, begun = Crew[str](1), threading.Event()
+    pool, begun = Pool[str](1), threading.Event()
 
-    def errand(window: Window) -> str:
+    def task(window: Window) -> str:
         begun.set()
         go.wait(60)
         with pytest.raises(Stop):
             window.run(lambda: pytest.fail("it began"))
         return "stopped"
 
-    crew.send(errand)
+    pool.send(task)
     assert begun.wait(30)
-    crew.fire(Stop)
+    pool.fire(Stop)
     go.set()
-    assert all_back(crew) == ["stopped"]
+    assert all_back(pool) == ["stopped"]
 
 
 def test_its_threads_are_not_started_with_signals_blocked() -> None:
     """What a job starts would inherit that."""
-    assert not done(Crew[Any](1), lambda window: signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    assert not done(Pool[Any](1), lambda window: signal.pthread_sigmask(signal.SIG_BLOCK, []))
 
 
 # --- their connections
@@ -263,8 +263,8 @@ def turn_autocommit_off(window: Window) -> None:
 def test_a_connection_serves_one_errand_after_the_other_and_is_closed_when_there_are_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crew, "IDLE", 0.3)
-    one = Crew[Any](1)
+    monkeypatch.setattr(pool, "IDLE", 0.3)
+    one = Pool[Any](1)
     first = done(one, lambda window: connect(window).connection)
     second = done(one, connect)
     assert second.connection is first or second.connection is None  # on a busy machine it was idle
@@ -276,7 +276,7 @@ def test_a_connection_serves_one_errand_after_the_other_and_is_closed_when_there
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("leave", [break_it, leave_a_transaction, turn_autocommit_off])
 def test_what_an_errand_leaves_of_its_connection_does_not_touch_the_next_one(leave: Callable[[Window], None]) -> None:
-    one = Crew[Any](1)
+    one = Pool[Any](1)
     done(one, leave)
     assert done(one, lambda window: (connect(window).in_atomic_block, connection.get_autocommit())) == (False, True)
 
@@ -302,8 +302,8 @@ def test_a_forked_child_that_comes_back_from_its_errand_ends(
             raise Stop
         return 0
 
-    monkeypatch.setattr(crew, "tidy_up", tidy_up)
-    one = Crew[int](1)
+    monkeypatch.setattr(pool, "tidy_up", tidy_up)
+    one = Pool[int](1)
     pid = done(one, fork)
     left, status = os.waitpid(pid, 0)
     assert (left, os.waitstatus_to_exitcode(status)) == (pid, 0)
@@ -316,12 +316,12 @@ def test_a_forked_child_that_comes_back_from_its_errand_ends(
 
 
 def test_who_waits_in_c_is_blocked(go: threading.Event) -> None:
-    crew: Crew[Any] = Crew(2)
+    pool: Pool[Any] = Pool(2)
     for _ in range(2):
-        crew.send(lambda window: time.sleep(2))
+        pool.send(lambda window: time.sleep(2))
     time.sleep(0.2)
-    assert crew.is_blocked()
-    all_back(crew)
+    assert pool.is_blocked()
+    all_back(pool)
 
 
 def test_who_goes_on_in_python_is_not(go: threading.Event) -> None:
@@ -331,12 +331,12 @@ def test_who_goes_on_in_python_is_not(go: threading.Event) -> None:
             number += sum(range(number % 100))
         return number
 
-    crew: Crew[Any] = Crew(1)
-    crew.send(count)
+    pool: Pool[Any] = Pool(1)
+    pool.send(count)
     time.sleep(0.2)
-    assert not crew.is_blocked()
+    assert not pool.is_blocked()
     go.set()
-    all_back(crew)
+    all_back(pool)
 
 
 @pytest.mark.on_database("postgresql", "mysql")
@@ -346,8 +346,8 @@ def test_nor_is_who_waits_for_a_statement_which_the_server_would_carry_out_witho
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(2)" if connection.vendor == "postgresql" else "SELECT SLEEP(2)")
 
-    crew: Crew[Any] = Crew(1)
-    crew.send(sleep)
+    pool: Pool[Any] = Pool(1)
+    pool.send(sleep)
     time.sleep(1)
-    assert not crew.is_blocked()
-    all_back(crew)
+    assert not pool.is_blocked()
+    all_back(pool)

@@ -1,4 +1,4 @@
-"""One pass over what is due, step by step; `contract/test_tick.py` has what it promises."""
+"""One pass over what is due, step by step; `contract/test_passes.py` has what it promises."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import transaction
 
-from django_singlejob import acquisition, current_run, singleton_job
-from django_singlejob.acquisition import Reason
-from django_singlejob.clearing import clear
+from django_singlejob import current_run, singleton_job
 from django_singlejob.exceptions import DatabaseUnreachable, UnsafeTransaction
 from django_singlejob.interrupt import deferred_signals
-from django_singlejob.querysets import gates
-from django_singlejob.scheduler import Report, due_jobs, keep_up, run_due, tick
+from django_singlejob.locking import acquire
+from django_singlejob.locking.acquire import Reason
+from django_singlejob.locking.clear import clear
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.worker.tick import Report, due_jobs, keep_up, run_due, tick
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -203,7 +204,7 @@ def test_a_child_that_a_job_forks_does_not_go_on_with_the_pass(monkeypatch: pyte
 @committed
 @pytest.mark.usefixtures("breakable_connection")
 def test_without_a_database_it_is_said_once(monkeypatch: pytest.MonkeyPatch, database_away: Away) -> None:
-    monkeypatch.setattr(acquisition, "PERSEVERANCE", 0.05)
+    monkeypatch.setattr(acquire, "PERSEVERANCE", 0.05)
     job = due(slots=3, catch_up="all")
     with database_away():
         (report,) = run_due(job)

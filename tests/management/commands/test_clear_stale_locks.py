@@ -6,18 +6,15 @@ import time
 from datetime import timedelta
 from io import StringIO
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_singlejob import clearing
 from django_singlejob.clock import DBNow
-from django_singlejob.management.commands import clear_stale_locks
-from django_singlejob.orders import Order, place
-from django_singlejob.querysets import JobLockQuerySet, gates, locks, runs
-from django_singlejob.queue import one_offs
+from django_singlejob.locking import clear
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import JobLockQuerySet, locks
 from tests.contract.acts import (
     HOUR,
     everything,
@@ -26,17 +23,13 @@ from tests.contract.acts import (
     is_free,
     last_run,
     lock,
+    nth_fence,
     set_the_databases_clock,
     start_run,
     take,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pytest_django import Settings
-
-    from django_singlejob import Lease
     from django_singlejob.models import JobLock
     from tests.fixtures import Elsewhere
 
@@ -46,7 +39,6 @@ committed = pytest.mark.django_db(transaction=True, available_apps=["django_sing
 
 BEAT = timedelta(seconds=0.1)
 MINUTE = timedelta(minutes=1)
-DAY = timedelta(days=1)
 
 
 def told(*command: str) -> str:
@@ -66,7 +58,7 @@ def test_a_dead_holders_lock_is_cleared_and_its_run_abandoned() -> None:
     assert said.startswith("Cleared nightly (held by ")
     assert is_free()
     assert (last_run().status, last_run().error) == ("abandoned", "The lock was cleared by clear_stale_locks.")
-    assert (gate().token, gate().fence, gate().last_status) == (None, 2, "abandoned")
+    assert (gate().token, gate().fence, gate().last_status) == (None, nth_fence(2), "abandoned")
 
 
 def test_it_tells_who_held_it_and_since_when() -> None:
@@ -115,7 +107,7 @@ def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         return surveyed(rows)
 
     monkeypatch.setattr(JobLockQuerySet, "surveyed", slowly)
-    monkeypatch.setattr(clearing, "LONGEST_WATCH", 5 * BEAT)
+    monkeypatch.setattr(clear, "LONGEST_WATCH", 5 * BEAT)
     assert told("clear_stale_locks").startswith("Left nightly (held by ")
     assert not is_free()
 
@@ -156,54 +148,6 @@ def test_a_sign_of_life_during_the_watch_saves_the_holder(elsewhere: Elsewhere) 
     assert told("clear_stale_locks") == "No stale locks.\n"
     renewal.result(10)
     assert lock().token == lease.token
-
-
-def test_a_sign_of_life_in_the_last_moment_saves_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = take()
-    expire()
-    watched = [lock()]
-    lease.renew()
-    monkeypatch.setattr(clear_stale_locks, "dead_locks", lambda _: watched)
-    assert told("clear_stale_locks").startswith("Left nightly: it changed hands, ")
-    assert lock().token == lease.token
-
-
-@pytest.fixture
-def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callable[[Lease], None]]:
-    """Begins a fenced transaction of a lease; we do not wait long for its end."""
-    writers = []
-
-    def write(lease: Lease) -> None:
-        with lease.atomic():
-            time.sleep(3 * BEAT.total_seconds())
-
-    def begin(lease: Lease) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA busy_timeout = 1")
-        writers.append(elsewhere(write, lease))
-        while not lease.is_only_writer:
-            time.sleep(0.01)
-
-    yield begin
-    for writer in writers:
-        writer.result(10)
-
-
-@committed
-@pytest.mark.on_database("sqlite")
-def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[[Lease], None]) -> None:
-    lease = take(heartbeat_interval=BEAT)
-    expire()
-    writer(lease)
-    assert told("clear_stale_locks").startswith("Left nightly: ")
-    assert lock().token == lease.token
-
-
-@committed
-@pytest.mark.on_database("sqlite")
-def test_force_waits_for_somebody_in_the_way(writer: Callable[[Lease], None]) -> None:
-    writer(take())
-    assert told("clear_stale_locks", "--force", "nightly").startswith("Cleared nightly (")
 
 
 def test_force_clears_one_lock_though_its_holder_is_alive() -> None:
@@ -250,69 +194,3 @@ def test_overrunning_lists_those_that_are_late_and_clears_none() -> None:
     assert said.endswith("; its mean is 0:01:00.\n")
     assert "hourly" not in said
     assert everything() == before
-
-
-# --- prune_singletons
-
-
-def has_run(*, ago: timedelta) -> None:
-    facts = {"fence": 1, "token": uuid4(), "trigger": "call", "hostname": "web-1", "pid": 1}
-    gates().remember("nightly")
-    runs().create(job_name="nightly", status="successful", started_at=DBNow() - ago, **facts)
-
-
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        ([], 1),
-        (["--days", "1"], 2),
-        (["--days", "0"], 3),
-        (["--days", "100"], 0),
-        (["--days", "100", "--keep", "1"], 2),
-        (["--days", "100", "--keep", "0"], 3),
-    ],
-)
-def test_old_runs_are_pruned(options: list[str], count: int) -> None:
-    for ago in MINUTE, 2 * DAY, 31 * DAY:
-        has_run(ago=ago)
-    assert told("prune_singletons", "--dry-run", *options) == (
-        f"Runs that would be deleted: {count}.\nOne-offs that would be deleted: 0.\n"
-    )
-    assert runs().count() == 3
-    assert told("prune_singletons", *options) == f"Runs deleted: {count}.\nOne-offs deleted: 0.\n"
-    assert runs().count() == 3 - count
-
-
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [([], 1), (["--days", "1"], 2), (["--days", "0"], 3), (["--days", "100"], 0), (["--keep", "0"], 1)],
-)
-def test_one_offs_that_ended_long_ago_are_pruned(options: list[str], count: int) -> None:
-    for ago in MINUTE, 2 * DAY, 31 * DAY:
-        place(Order(job_name="nightly"), [], {}, status="done", finished_at=DBNow() - ago)
-    place(Order(job_name="nightly"), [], {}, run_after=DBNow() - 31 * DAY)
-    assert f"One-offs that would be deleted: {count}.\n" in told("prune_singletons", "--dry-run", *options)
-    assert one_offs().count() == 4
-    assert f"One-offs deleted: {count}.\n" in told("prune_singletons", *options)
-    assert one_offs().ended().count() == 3 - count
-    assert one_offs().waiting().count() == 1
-
-
-def test_how_much_history_there_is_is_a_setting(settings: Settings) -> None:
-    settings.SINGLEJOB = {"HISTORY_DAYS": 100, "HISTORY_KEEP": 1}
-    for _ in range(3):
-        has_run(ago=31 * DAY)
-    assert told("prune_singletons").startswith("Runs deleted: 2.\n")
-    settings.SINGLEJOB = {"HISTORY_DAYS": 0}
-    assert told("prune_singletons").startswith("Runs deleted: 1.\n")
-
-
-@pytest.mark.parametrize("number", ["-1", "1.5", "many", ""])
-def test_what_is_no_number_is_refused(number: str) -> None:
-    with pytest.raises(CommandError, match=f"'{number}' is not a whole number of 0 or more"):
-        told("prune_singletons", f"--days={number}")
-
-
-def test_longer_than_there_is_time_prunes_nothing() -> None:
-    has_run(ago=DAY)
-    assert told("prune_singletons", "--days", "9999999999").startswith("Runs deleted: 0.\n")

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_singlejob import LeaseLost, acquisition, current_run, registry, singleton_job
+from django_singlejob import LeaseLost, current_run, registry, singleton_job
 from django_singlejob.clock import utc_now
 from django_singlejob.interrupt import Window
-from django_singlejob.querysets import gates
-from django_singlejob.scheduler import keep_up
+from django_singlejob.locking import acquire
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.worker.tick import keep_up
 from tests.contract.acts import (
     HOUR,
     about_hourly,
@@ -241,7 +242,7 @@ def test_the_jobs_are_listed(calls: list[object]) -> None:
     listed = told("--list").splitlines()
     assert listed[0] == "nightly (lock sales): Counts the day's sales."
     assert listed[1].startswith("weekly: Prints the values")
-    assert listed[2].startswith("yearly: tests.test_run_singleton.")
+    assert listed[2].startswith("yearly: tests.management.commands.test_run_singleton.")
 
 
 def test_nothing_is_listed_where_there_is_nothing() -> None:
@@ -421,7 +422,7 @@ def test_a_clock_that_is_far_off_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: int, is_told: bool
 ) -> None:
     due(slots=0)
-    monkeypatch.setattr(acquisition, "utc_now", lambda: utc_now() + timedelta(seconds=error))
+    monkeypatch.setattr(acquire, "utc_now", lambda: utc_now() + timedelta(seconds=error))
     told("nightly", "--now")
     assert not caplog.records
     told("nightly")

@@ -10,12 +10,13 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_singlejob import registry, singleton_job
-from django_singlejob.clearing import clear
 from django_singlejob.clock import DBNow
-from django_singlejob.endings import ending
 from django_singlejob.exceptions import DuplicateJob
-from django_singlejob.querysets import gates, locks
-from django_singlejob.scheduler import keep_up
+from django_singlejob.locking.clear import clear
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.results import ending
+from django_singlejob.worker.tick import keep_up
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_singlejob import acquisition, singleton_job
-from django_singlejob.querysets import gates
-from django_singlejob.queue import one_offs
+from django_singlejob import singleton_job
+from django_singlejob.locking import acquire
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import (
     MINUTE,
     coming_slot,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from tests.fixtures import Away
 
 pytest_plugins = "tests.fixtures"
-pytestmark = [pytest.mark.usefixtures("fresh_process", "inline_crew"), pytest.mark.django_db]
+pytestmark = [pytest.mark.usefixtures("fresh_process", "inline_pool"), pytest.mark.django_db]
 committed = pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 
 
@@ -216,11 +217,11 @@ def test_a_signal_ends_the_job_and_the_pass() -> None:
 def test_a_signal_between_two_jobs_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     due("first", schedule=hourly(ago=40 * MINUTE))
     second = due("second", schedule=hourly(ago=20 * MINUTE))
-    real = acquisition.acquire
+    real = acquire.acquire
 
-    def told_meanwhile(terms: Any) -> Any:
+    def told_meanwhile(request: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
-        return real(terms)
+        return real(request)
 
     monkeypatch.setattr("django_singlejob.runner.acquire", told_meanwhile)
     status, said = called_and_left()

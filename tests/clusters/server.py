@@ -1,0 +1,79 @@
+"""A process of the application that calls jobs again and again: `calls` the short one, and asks for one-offs; `holds`
+the long one; `keeps` one with a long lease. Whatever the database says, it goes on."""
+
+from __future__ import annotations
+
+import faulthandler
+import itertools
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import django
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+django.setup()
+
+from django.db import Error  # noqa: E402
+
+from django_singlejob import SKIPPED, SingleJobError  # noqa: E402
+from django_singlejob.interrupt import blocked_signals, deferred_signals  # noqa: E402
+from django_singlejob.second_signal import second_signal_heeded  # noqa: E402
+from tests.clusters import jobs  # noqa: E402
+
+# How often a one-off is asked for. Seconds.
+PAUSE = 0.8
+
+logger = logging.getLogger(__name__)
+
+
+def serve(role: str) -> None:
+    steps: dict[str, Callable[[], object]] = {"calls": call, "holds": hold, "keeps": jobs.kept}
+    if role == "calls":
+        # Beside the calls, which may have to wait for the database in another place.
+        with blocked_signals():
+            threading.Thread(target=order, daemon=True).start()
+    with deferred_signals() as signals, second_signal_heeded(signals):
+        while not signals.received:
+            try:
+                steps[role]()
+            except (Error, SingleJobError, KeyboardInterrupt) as error:
+                tell(error)
+                time.sleep(random.uniform(0.05, 0.15))
+
+
+def call() -> None:
+    jobs.short()
+    time.sleep(random.uniform(0.02, 0.1))
+
+
+def hold() -> None:
+    if jobs.long() is SKIPPED:
+        time.sleep(random.uniform(0.1, 0.2))
+
+
+def order() -> None:
+    """Ask for one-offs; the witness is told of those that are acknowledged."""
+    for number in itertools.count(os.getpid() * 1_000_000):
+        try:
+            jobs.task.enqueue(number)
+        except (Error, SingleJobError) as error:
+            tell(error)
+        else:
+            jobs.history.note("ordered", number=number)
+        time.sleep(PAUSE)
+
+
+def tell(error: BaseException) -> None:
+    logger.warning("It failed: %s: %s", type(error).__name__, error)
+
+
+faulthandler.register(signal.SIGUSR1)
+serve(sys.argv[1])

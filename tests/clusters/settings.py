@@ -1,0 +1,20 @@
+"""The settings of the application's processes: CLUSTER_DATABASE is their database, as JSON, as Django wants it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tests.clusters import LEASE
+from tests.settings import *  # noqa: F403
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.clusters"]  # noqa: F405
+DATABASES = {"default": json.loads(os.environ["CLUSTER_DATABASE"])}
+SINGLEJOB = {"LEASE": LEASE, "HOSTNAME": f"server-{os.environ['CLUSTER_SERVER']}", "MAX_CATCH_UP": 1000}
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"timed": {"format": "%(asctime)s %(levelname)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "timed"}},
+    "root": {"handlers": ["console"], "level": "INFO"},
+}

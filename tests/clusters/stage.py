@@ -1,0 +1,244 @@
+"""The application's processes, of whatever cluster: started, looked after and ended. They tell the witness's file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.history import History, now, read
+from tests.children import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from tests.chaos.history import Event
+
+# Whoever is told to end has so long. Seconds.
+PATIENCE = 20.0
+# In the end the workers have so long for what is left to do. Seconds.
+DRAINING = 60.0
+
+COMMANDS = {
+    "calls": ("-m", "tests.clusters.server", "calls"),
+    "holds": ("-m", "tests.clusters.server", "holds"),
+    "keeps": ("-m", "tests.clusters.server", "keeps"),
+    "works": ("-m", "django", "singleton_worker", "--threads=3", "--interval=0.3", "--grace=1", "--verbosity=0"),
+    "lines": ("-m", "tests.clusters.cron"),
+}
+
+
+@dataclass
+class Application:
+    """One process: what it does (a key of COMMANDS), and its database as Django's settings describe it."""
+
+    number: int
+    role: str
+    database: Mapping[str, Any]
+    process: subprocess.Popen[bytes]
+    told_at: float = 0.0
+    has_ended: bool = False
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the witness."""
+        return {"server": self.number, "name": self.role, "number": self.process.poll()}
+
+
+class Stage:
+    """`with Stage(folder) as stage:` whatever is started inside is ended, and what happened is in `stage.events`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.applications: list[Application] = []
+        self._path = folder / "history.jsonl"
+        self._history = History(self._path)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.callback(self._kill_all)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    # --- what is known
+
+    @property
+    def events(self) -> list[Event]:
+        return read(self._path)
+
+    def note(self, event: str, **facts: object) -> None:
+        """For the witness: `fault`, with a `name`; `whole`: from now on applications can write again; `survivor`: the
+        `node`, a port, is one of those that the cluster goes on with (none noted: all)."""
+        self._history.note(event, **facts)
+
+    def newest_grant(self, lock: str) -> Event | None:
+        starts = [event for event in self.events if event["event"] == "start" and event["lock"] == lock]
+        return starts[-1] if starts else None
+
+    def lines(self, status: int) -> list[Event]:
+        """The crontab lines that ended so."""
+        return [event for event in self.events if event["event"] == "line" and event["number"] == status]
+
+    # --- processes
+
+    def start(self, role: str, database: Mapping[str, Any]) -> Application:
+        number = len(self.applications)
+        application = Application(number, role, database, self._spawn(number, role, database))
+        self.applications.append(application)
+        return application
+
+    def start_again(self, application: Application) -> None:
+        """One that was told to end."""
+        application.process = self._spawn(application.number, application.role, application.database)
+        application.told_at, application.has_ended = 0.0, False
+
+    def _spawn(self, number: int, role: str, database: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        env = os.environ | application_env(database, self.folder, number)
+        with self.log(number).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *COMMANDS[role]],
+                env=env,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # A Ctrl-C is for us; and what it starts can be ended with it.
+            )
+
+    def log(self, number: int) -> Path:
+        return self.folder / f"server-{number}.log"
+
+    # --- time
+
+    def wait(self, seconds: float) -> None:
+        """Look after the processes meanwhile: one that ends without being told to is noted, and started anew."""
+        until = now() + seconds
+        while now() < until:
+            self._look_after()
+            time.sleep(min(0.05, max(0.0, until - now())))
+
+    def wait_until(self, see: Callable[[], object], timeout: float = 30.0) -> bool:
+        """Whether it came true in time."""
+        until = now() + timeout
+        while now() < until:
+            if see():
+                return True
+            self.wait(0.25)
+        return bool(see())
+
+    def wait_for_grant(self, lock: str, timeout: float = 30.0) -> int:
+        """The number of the next process that is granted that lock."""
+        since = now()
+
+        def number() -> list[int]:
+            newest = self.newest_grant(lock)
+            return [newest["server"] or 0] if newest and newest["at"] > since else []
+
+        assert self.wait_until(number, timeout), f"Nobody was granted {lock!r}; what they did is in {self.folder}."
+        return number()[0]
+
+    def _look_after(self) -> None:
+        for application in self.applications:
+            status = application.process.poll()
+            if status is None or application.told_at:
+                continue
+            words = last_words(self.log(application.number))
+            self.note("died", server=application.number, name=application.role, status=f"{status}: {words}")
+            application.process = self._spawn(application.number, application.role, application.database)
+
+    # --- the end
+
+    def wind_down(self, backlog: Callable[[], int]) -> None:
+        """End all, the workers last: once `backlog` is 0, the number of one-offs that are waiting or in progress."""
+        workers = [application for application in self.applications if application.role == "works"]
+        self.end(*(application for application in self.applications if application not in workers))
+        self.wait_until(lambda: backlog() == 0, DRAINING)
+        self.wait(1)  # For the slots that are due.
+        self.end(*workers)
+        self.note("left", number=backlog())
+
+    def end(self, *applications: Application, signals: int = 1) -> None:
+        """Send SIGTERM, so often, a second apart; note how long each took to end. Kill those that did not in time."""
+        told = [application for application in applications if not application.told_at]
+        for count in range(signals):
+            self._tell(told)
+            self._await(told, 1.0 if count + 1 < signals else PATIENCE)
+        for application in told:
+            if application.process.poll() is None:
+                self._give_up(application)
+            self._kill(application)
+
+    def _tell(self, applications: list[Application]) -> None:
+        for application in applications:
+            application.told_at = application.told_at or now()
+            if application.process.poll() is None:
+                application.process.send_signal(signal.SIGTERM)
+
+    def _await(self, applications: list[Application], patience: float) -> None:
+        until = now() + patience
+        alive = [application for application in applications if not application.has_ended]
+        while alive and now() < until:
+            for application in alive:
+                if application.process.poll() is not None:
+                    application.has_ended = True
+                    self.note("ended", at=application.told_at, to=now(), **application.facts)
+            alive = [application for application in alive if not application.has_ended]
+            self.wait(0.02)
+
+    def _give_up(self, application: Application) -> None:
+        self.note("stuck", at=application.told_at, to=now(), **application.facts)
+        if application.role in ("calls", "holds", "keeps"):
+            application.process.send_signal(signal.SIGUSR1)  # What its threads are at is then in its log.
+            time.sleep(0.3)
+
+    def _kill_all(self) -> None:
+        for application in self.applications:
+            self._kill(application)
+
+    def _kill(self, application: Application) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(application.process.pid, signal.SIGKILL)
+        application.process.wait()
+
+
+def application_env(database: Mapping[str, Any], folder: Path, number: int) -> dict[str, str]:
+    """What a process of the application finds in its environment."""
+    return {
+        "CLUSTER_DATABASE": json.dumps(dict(database)),
+        "CLUSTER_FOLDER": str(folder),
+        "CLUSTER_SERVER": str(number),
+        "DATABASE_URL": "sqlite:///:memory:",  # Not used; tests.settings wants one.
+        "DJANGO_SETTINGS_MODULE": "tests.clusters.settings",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def migrate(database: Mapping[str, Any], folder: Path) -> None:
+    """Create the tables."""
+    subprocess.run(
+        [sys.executable, "-m", "django", "migrate", "--run-syncdb", "--skip-checks", "--verbosity=0"],
+        env=os.environ | application_env(database, folder, -1),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        check=True,
+        timeout=60,
+    )
+
+
+def last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if "Error" in line), "nothing")

@@ -1,0 +1,115 @@
+"""What was said to be done is on the disk, and on a synchronous standby, whatever the role's settings."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from django_singlejob import database, singleton_job
+from django_singlejob.holder import this_process
+from django_singlejob.locking.acquire import Acquisition, LockRequest
+from django_singlejob.locking.lease import Lease
+from django_singlejob.one_offs.enqueue import Order
+from tests.contract.acts import MINUTE, die_running, expire, fall_behind, scheduled, take, ticked
+from tests.databases import APPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.on_database("postgresql"),
+]
+
+
+@contextmanager
+def writes() -> Iterator[list[tuple[str, str]]]:
+    """Each write of this thread, as ("UPDATE", "on"): the setting under which it is committed."""
+    found: list[tuple[str, str]] = []
+
+    def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        done = execute(sql, params, many, context)
+        if (verb := sql.split(maxsplit=1)[0]) in ("INSERT", "UPDATE", "DELETE"):
+            with connection.connection.cursor() as cursor:
+                cursor.execute("SHOW synchronous_commit")
+                found.append((verb, cursor.fetchone()[0]))
+        return done
+
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = off")
+    try:
+        with connection.execute_wrapper(note):
+            yield found
+    finally:
+        connection.close()
+
+
+def order() -> Order:
+    return Order(job_name="nightly")
+
+
+def test_a_heartbeat_is_durable() -> None:
+    lease = take()
+    with writes() as found:
+        lease.renew()
+    assert found == [("UPDATE", "on")]
+
+
+def test_a_grant_that_is_adopted_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grant itself may be on this server only, if its COMMIT was cut off."""
+    terms: dict[str, Any] = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()}
+    acquisition, usual, cuts = Acquisition(LockRequest(name="nightly", **terms)), database.durable, [None]
+
+    @contextmanager
+    def cut(alias: str, **limits: Any) -> Iterator[None]:
+        with usual(alias, **limits):
+            yield
+        if cuts:
+            raise OperationalError("The connection was lost behind the COMMIT.", cuts.pop())
+
+    monkeypatch.setattr(database, "durable", cut)
+    assert isinstance(acquisition.ask(), float)
+    with writes() as found:
+        assert isinstance(acquisition.ask(), Lease)
+    assert found == [("UPDATE", "on")]
+
+
+def test_an_order_that_stands_alone_is_durable() -> None:
+    with writes() as found:
+        order().enqueue()
+    assert found == [("INSERT", "on")]
+
+
+def test_an_order_in_the_callers_transaction_is_as_durable_as_that() -> None:
+    with writes() as found, transaction.atomic():
+        order().enqueue()
+    assert found == [("INSERT", "off")]
+
+
+def test_an_order_is_the_callers_where_autocommit_is_off() -> None:
+    with writes() as found:
+        transaction.set_autocommit(False)
+        order().enqueue()
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    assert found == [("INSERT", "off")]
+
+
+def test_all_that_decides_is_durable() -> None:
+    """A run, a takeover, a schedule that moves on; not the gate of a new name, which a crash may lose."""
+    nightly = singleton_job("nightly")(lambda: None)
+    hourly = scheduled("hourly")
+    nightly()
+    take("shop")
+    expire("shop")
+    fall_behind(hourly, slots=3)
+    die_running(hourly)
+    with writes() as found:
+        nightly()
+        take("shop")
+        ticked()
+    assert found
+    assert {setting for _, setting in found} == {"on"}

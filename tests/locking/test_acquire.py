@@ -1,0 +1,206 @@
+"""What an acquisition waits for after a fail-over, and what it does about a COMMIT that took too long."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from django_singlejob import database, timeline
+from django_singlejob.clock import DBNow, local_now, since
+from django_singlejob.holder import this_process
+from django_singlejob.interrupt import deferred_signals
+from django_singlejob.locking.acquire import Acquisition, LockRequest, Reason, Refusal
+from django_singlejob.locking.lease import Lease
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.runs import runs
+from django_singlejob.results import Ending
+from tests.contract.acts import BEAT, ask, start_run, take
+from tests.processes.witness import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django_singlejob.models import JobStatus
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"]),
+    pytest.mark.usefixtures("fresh_process"),
+]
+on_postgresql = pytest.mark.on_database("postgresql")
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has just begun."""
+    monkeypatch.setattr(timeline, "_known_since", {})
+    monkeypatch.setattr(timeline, "_silent", set())
+
+
+def promote(monkeypatch: pytest.MonkeyPatch, number: int = 7) -> None:
+    """The database is another server from now on."""
+    monkeypatch.setattr(timeline, "_SQL", str(number))
+
+
+def seen(name: str = "nightly") -> JobStatus:
+    gates().remember(name)
+    return gates().seen({name}, timedelta())[name]
+
+
+def seconds_to_take(**terms: Any) -> float:
+    began_at = local_now()
+    take(**terms).release()
+    return since(began_at).total_seconds()
+
+
+# --- who was granted the lock before
+
+
+@on_postgresql
+def test_a_gate_from_before_a_failover_is_watched_for_two_heartbeat_intervals(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "django_singlejob")
+    take().release()
+    promote(monkeypatch)
+    assert 0.2 <= seconds_to_take(heartbeat_interval=BEAT) < 2
+    assert [record.message for record in caplog.records if "fail-over" in record.message] == [
+        "The lock 'nightly' was last granted before a fail-over: it is granted in 0.2 s."
+    ]
+    assert seconds_to_take(heartbeat_interval=SECOND) < 2
+
+
+@on_postgresql
+def test_whoever_has_known_of_the_failover_for_that_long_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nightly", "hourly"):
+        take(name).release()
+    promote(monkeypatch)
+    assert seconds_to_take(name="nightly", heartbeat_interval=2 * BEAT) >= 0.4
+    assert seconds_to_take(name="hourly", heartbeat_interval=2 * BEAT) < 0.4
+
+
+@on_postgresql
+def test_a_look_at_any_gate_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    take().release()
+    promote(monkeypatch)
+    take("new", heartbeat_interval=BEAT).release()
+    time.sleep(0.2)
+    assert seconds_to_take(heartbeat_interval=BEAT) < 0.2
+
+
+@on_postgresql
+@pytest.mark.parametrize("state", ["never granted", "cleared", "without heartbeats"])
+def test_nobody_waits_where_no_holder_can_find_out(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    if state != "never granted":
+        take().release()
+    if state == "cleared":
+        gates().revoke("nightly")
+    promote(monkeypatch)
+    assert seconds_to_take(heartbeat_interval=None if state == "without heartbeats" else 5 * SECOND) < 2
+
+
+@on_postgresql
+def test_a_schedule_that_moves_on_does_not_make_a_gate_younger(monkeypatch: pytest.MonkeyPatch) -> None:
+    take().release()
+    promote(monkeypatch)
+    assert gates().move_on(seen(), {"misfire_count": 1})
+    assert timeline.is_from_before(seen())
+
+
+@on_postgresql
+def test_who_is_told_to_end_does_not_watch_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    take().release()
+    promote(monkeypatch)
+    with deferred_signals() as signals:
+        signals.received = 15
+        answer = ask(heartbeat_interval=60 * SECOND)
+    assert isinstance(answer, Refusal)
+    assert answer.reason == Reason.INTERRUPTED
+
+
+@on_postgresql
+def test_nobody_waits_for_a_failover_that_is_long_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crontab line is a new process each time, but the gates know when jobs were started on this timeline."""
+    for name in ("monthly", "hourly"):
+        start_run(name).release()
+    promote(monkeypatch)
+    start_run("hourly").release()
+    # As if both had begun at this moment: the look at the other gate, and its start, count too.
+    monkeypatch.setattr(timeline, "_known_since", {})
+    gates().filter(name="hourly").update(last_started_at=DBNow() + SECOND)
+    assert seconds_to_take(name="monthly", heartbeat_interval=BEAT) >= 0.2
+    monkeypatch.setattr(timeline, "_known_since", {})
+    gates().filter(name="monthly").update(fence=1)
+    gates().filter(name="hourly").update(last_started_at=DBNow() - 60 * SECOND)
+    assert seconds_to_take(name="monthly", heartbeat_interval=20 * SECOND) < 5
+
+
+@on_postgresql
+def test_what_was_seen_on_a_standby_is_no_look_at_the_primary_that_it_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    promote(monkeypatch, 0)
+    before = seen()
+    promote(monkeypatch)
+    assert not gates().pass_through(before, uuid4())
+
+
+# --- a COMMIT that took longer than the lease
+
+
+def request() -> LockRequest:
+    lease = timedelta(seconds=0.4)
+    terms: dict[str, Any] = {"lease": lease, "heartbeat_interval": None, "holder": this_process()}
+    return LockRequest(name="nightly", job_name="nightly", trigger="call", **terms)
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Acquisition:
+    """It was granted the lock, but heard of that only when the lease was over."""
+    usual = database.durable
+    delays = [0.5]
+
+    @contextmanager
+    def slow(alias: str, **limits: Any) -> Iterator[None]:
+        with usual(alias, **limits):
+            yield
+        if delays:
+            time.sleep(delays.pop())
+
+    monkeypatch.setattr(database, "durable", slow)
+    acquisition = Acquisition(request())
+    assert isinstance(acquisition.ask(), float)
+    return acquisition
+
+
+def asked_on(acquisition: Acquisition) -> Lease:
+    answer = eventually(lambda: answer if not isinstance(answer := acquisition.ask(), float) else None)
+    assert isinstance(answer, Lease)
+    return answer
+
+
+SUCCESS = Ending(status="successful", duration=SECOND, acquire_duration=SECOND)
+
+
+def test_who_is_still_the_holder_then_has_its_lease_renewed(late: Acquisition) -> None:
+    lease = asked_on(late)
+    assert not lease.lost
+    assert lease.finish(SUCCESS)
+    assert [(run.fence, run.status) for run in runs()] == [(lease.fence, "successful")]
+
+
+def test_who_was_superseded_asks_as_somebody_else(late: Acquisition) -> None:
+    """So that each grant has a token, and a run in the history, of its own."""
+    first = late.token
+    start_run("nightly", wait=5 * SECOND).release()
+    lease = asked_on(late)
+    assert lease.token == late.token != first
+    assert lease.finish(SUCCESS)
+    assert runs().get(fence=lease.fence).status == "successful"
+    assert runs().get(token=first).status == "abandoned"
+    assert runs().count() == 3

@@ -1,0 +1,133 @@
+"""What may be enqueued, and how it comes back."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from datetime import UTC, datetime
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_singlejob import singleton_job
+from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.querysets.one_offs import one_offs
+from tests.contract.acts import MINUTE, ticked
+from tests.databases import APPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django_singlejob.models import OneOffJob
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db(transaction=True, available_apps=APPS)]
+
+
+def mailing(body: Callable[..., Any] | None = None, **settings: Any) -> Any:
+    """A job that returns its arguments."""
+    return singleton_job("mail", **settings)(body or (lambda *args, **kwargs: [args, kwargs]))
+
+
+def the_one_off() -> OneOffJob:
+    return one_offs().get()
+
+
+# --- asked for
+
+
+def nested(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ([object()], "argument 0 is <object"),
+        ([[{"a": {1, 2}}]], r"argument 0\[0\]\['a'\] is {1, 2}, of the type set"),
+        ([float("nan")], "argument 0 is nan"),
+        ([{(1, 2): 3}], r"argument 0 has the key \(1, 2\), which JSON does not know"),
+        ([{1: 2, "1": 3}], "argument 0 has two keys that are '1' in JSON"),
+        ([b"\xff"], "argument 0 is bytes that are not UTF-8"),
+        (["\0"], "NUL"),
+        ([{"\ud800": 1}], "a key of argument 0 has a character"),
+        ([datetime(2026, 1, 1, tzinfo=UTC)], "of the type datetime"),
+        ([nested(31)], r"argument 0\['a'\].* is nested deeper than 30 levels"),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_place(args: list[Any], told: str) -> None:
+    job = mailing()
+    with pytest.raises(InvalidOrder, match=told):
+        job.enqueue(*args)
+    assert not one_offs().exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"priority": 101},
+        {"priority": 0.5},
+        {"queue_name": ""},
+        {"queue_name": "q" * 201},
+        {"run_after": datetime(2026, 1, 1)},  # noqa: DTZ001
+        {"run_after": MINUTE},
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOrder):
+        mailing().using(**options)
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    -(2**63),
+    1.5,
+    "",
+    "h\u00e9 \U0001f600 'quoted' \\\\",
+    [],
+    {},
+    [[{"a": [None, 0.1]}]],
+    HTTPStatus.OK,
+    nested(30),
+    2**63,
+    -(2**64),
+    10**4000 + 1,
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:40])
+def test_what_is_json_comes_back_as_it_was(value: Any) -> None:
+    mailing(lambda given: given).enqueue(value)
+    ticked()
+    assert (the_one_off().args, the_one_off().result) == ([value], value)
+
+
+#: What Django's own tasks make JSON of, and what comes back.
+NORMALIZED: list[tuple[Any, Any]] = [
+    (b"h\xc3\xa9", "h\u00e9"),
+    (range(3), [0, 1, 2]),
+    (Counter("aab"), {"a": 2, "b": 1}),
+    ({1: "a", None: (b"b", 2**70)}, {"1": "a", "null": ["b", 2**70]}),
+    (deque([OrderedDict(a=1)]), [{"a": 1}]),
+    (MappingProxyType({2**64: 1.5}), {str(2**64): 1.5}),
+]
+
+
+@pytest.mark.parametrize(("value", "stored"), NORMALIZED, ids=repr)
+def test_what_is_nearly_json_is_kept_as_json(value: Any, stored: Any) -> None:
+    mailing(lambda **given: [given, value]).enqueue(given=value)
+    ticked()
+    row = the_one_off()
+    assert (row.args, row.kwargs, row.result) == ([], {"given": stored}, [{"given": stored}, stored])
+
+
+def test_it_can_be_asked_for_in_a_coroutine() -> None:
+    row = async_to_sync(mailing().aenqueue)(1)
+    assert row.args == [1]

@@ -1,0 +1,253 @@
+"""A database that hangs: the second signal ends the process, whatever it was doing."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from django_singlejob.models import JobLock, JobStatus
+from tests.databases import APPS, PostgreSQL
+from tests.processes.witness import ends, eventually
+from tests.processes.workers import SETTINGS, enqueue, needs_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.children import Child, Spawn
+    from tests.proxy import Proxy
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.on_database("postgresql", "mysql"),
+]
+
+A_SECOND_THOUGHT = 1.5
+# It takes two seconds at most, on a machine that has nothing else to do. A worker's threads have five to clean up.
+PROMPTLY = 5.0
+GIVEN_UP = "Told to end again: a call to the database has not returned"
+
+Env = dict[str, str]
+
+
+def insist(child: Child) -> None:
+    """Tell it to end, and once more: that ends it."""
+    child.send_signal(signal.SIGTERM)
+    time.sleep(A_SECOND_THOUGHT)
+    assert child.poll() is None, "Then it would be no test."
+    second_at = time.monotonic()
+    child.send_signal(signal.SIGTERM)
+    try:
+        assert child.finish(PROMPTLY) == 143
+    finally:
+        print(f"It took {time.monotonic() - second_at:.2f} s from the second signal.")
+    assert child.output.count(GIVEN_UP) == 1
+    assert "Traceback" not in child.output
+
+
+def test_in_the_commit_of_a_grant_which_is_in_doubt_then(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+    JobStatus.objects.create(name="quick")  # so that the grant is the first COMMIT
+    proxy.fall_silent_at(b"COMMIT")
+    child = spawn.command("run_singleton", "quick", **through_proxy)
+    assert proxy.fell_silent.wait(30)
+    eventually(JobLock.objects.filter(name="quick").exists)
+    insist(child)
+    assert "quick ran" not in child.output
+    assert "held" not in child.output
+    assert JobLock.objects.filter(name="quick").exists()  # to expire
+
+
+def test_in_the_first_look_at_a_lock(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+    proxy.fall_silent_at(b"django_singlejob_joblock")
+    child = spawn.command("run_singleton", "quick", **through_proxy)
+    assert proxy.fell_silent.wait(30)
+    insist(child)
+    assert "quick ran" not in child.output
+    assert not JobLock.objects.exists()
+
+
+def test_while_it_connects(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+    proxy.black_hole()
+    child = spawn.command("run_singleton", "quick", **through_proxy)
+    eventually(lambda: proxy.has_clients)
+    insist(child)
+
+
+def test_in_a_statement_of_the_job_which_may_clean_up(spawn: Spawn, proxy: Proxy, through_proxy: Env, go: Path) -> None:
+    proxy.fall_silent_at(b"needle")
+    child = spawn.command("run_singleton", "asks_the_database", **through_proxy)
+    child.wait_for("started")
+    go.touch()
+    assert proxy.fell_silent.wait(30)
+    insist(child)
+    assert "cleaned up" in child.output
+
+
+def test_in_the_commit_of_a_release(spawn: Spawn, proxy: Proxy, through_proxy: Env, go: Path) -> None:
+    child = spawn.command("run_singleton", "until_told", **through_proxy)
+    child.wait_for("started")
+    proxy.fall_silent_at(b"COMMIT")
+    go.touch()
+    assert proxy.fell_silent.wait(30)
+    insist(child)
+
+
+def test_behind_a_shell_command(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+    child = spawn.command("run_singleton", "nightly", "--", "sh", "-c", "echo started; exec sleep 60", **through_proxy)
+    child.wait_for("started")
+    proxy.black_hole()
+    insist(child)
+
+
+def test_behind_a_coroutine(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+    child = spawn.command("run_singleton", "async_nap", **through_proxy)
+    child.wait_for("started")
+    proxy.black_hole()
+    insist(child)
+    assert "cleaned up" in child.output
+
+
+def test_at_the_exit_of_the_process(spawn: Spawn, proxy: Proxy, through_proxy: Env, go: Path) -> None:
+    child = spawn.command("run_singleton", "leaves_a_lock", **through_proxy)
+    child.wait_for("started")
+    proxy.fall_silent_at(b"left")
+    go.touch()
+    child.send_signal(signal.SIGTERM)
+    assert proxy.fell_silent.wait(30)
+    time.sleep(A_SECOND_THOUGHT)
+    second_at = time.monotonic()
+    child.send_signal(signal.SIGTERM)
+    assert child.finish(PROMPTLY) in (143, -signal.SIGTERM)
+    print(f"It took {time.monotonic() - second_at:.2f} s from the second signal.")
+    assert JobLock.objects.filter(name="left").exists()  # to expire
+
+
+def test_in_a_worker_that_looks_for_what_is_due(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+    child = spawn.command("singleton_worker", "--interval", "0.1", **SETTINGS | through_proxy)
+    proxy.fall_silent_at(b"SELECT")
+    assert proxy.fell_silent.wait(30)
+    insist(child)
+
+
+def test_in_a_pass_that_looks_for_what_is_due(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+    proxy.fall_silent_at(b"django_singlejob_oneoffjob")
+    child = spawn.command("singleton_worker", "--once", **SETTINGS | through_proxy)
+    assert proxy.fell_silent.wait(30)
+    insist(child)
+
+
+@pytest.mark.parametrize("name", ["until_told", "asks_the_database", pytest.param("tasks.tells", marks=needs_tasks)])
+@pytest.mark.parametrize("once", [False, True], ids=["all day", "once"])
+def test_in_a_worker_that_runs(
+    spawn: Spawn, proxy: Proxy, through_proxy: Env, go: Path, name: str, *, once: bool
+) -> None:
+    enqueue(name)
+    options = ["--once"] if once else ["--interval", "0.1"]
+    child = spawn.command("singleton_worker", *options, **SETTINGS | through_proxy)
+    child.wait_for("started")
+    if not once:
+        eventually(lambda: ends("django_singlejob.prune") == ["successful"])  # a worker begins with that
+    if name == "asks_the_database":
+        proxy.fall_silent_at(b"needle")
+        go.touch()
+        assert proxy.fell_silent.wait(30)
+    else:
+        proxy.black_hole()
+        time.sleep(0.5)  # until it looks again
+    insist(child)
+
+
+# --- a primary whose standby is gone
+
+
+@pytest.fixture
+def primary() -> Iterator[PostgreSQL]:
+    folder = Path(tempfile.mkdtemp(prefix="singlejob-"))
+    server = PostgreSQL(folder)
+    server.create()
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def lose_standby(primary: PostgreSQL) -> None:
+    """From now on each COMMIT waits for it."""
+    with psycopg.connect(primary.url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        connection.execute("SELECT pg_reload_conf()")
+    eventually(lambda: standbys(primary) == "nobody")
+
+
+def standbys(primary: PostgreSQL) -> str:
+    with psycopg.connect(primary.url) as connection:
+        row = connection.execute("SHOW synchronous_standby_names").fetchone()
+        assert row
+        return str(row[0])
+
+
+def is_committing(primary: PostgreSQL) -> bool:
+    with psycopg.connect(primary.url, autocommit=True) as connection:
+        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        return connection.execute(waits).fetchone() is not None
+
+
+@pytest.mark.on_database("postgresql")
+def test_in_the_commit_of_a_grant_that_waits_for_a_standby(spawn: Spawn, primary: PostgreSQL) -> None:
+    env = {"DATABASE_URL": primary.url}
+    assert spawn.command("migrate", **env).finish(60) == 0
+    assert spawn.command("run_singleton", "quick", **env).finish() == 0  # the next COMMIT is that of a grant
+    lose_standby(primary)
+    child = spawn.command("run_singleton", "quick", "--now", **env)
+    eventually(lambda: is_committing(primary))
+    insist(child)
+    assert "quick ran" not in child.output
+    assert "whether the lock was granted is not known" in child.output
+
+
+@pytest.mark.on_database("postgresql")
+def test_in_the_commit_of_a_release_that_waits_for_a_standby(spawn: Spawn, primary: PostgreSQL, go: Path) -> None:
+    env = {"DATABASE_URL": primary.url}
+    assert spawn.command("migrate", **env).finish(60) == 0
+    child = spawn.command("run_singleton", "until_told", **env)
+    child.wait_for("started")
+    lose_standby(primary)
+    go.touch()
+    eventually(lambda: is_committing(primary))
+    insist(child)
+    assert "could not be released, and is left to expire" in child.output
+
+
+# --- a database that does not hang
+
+
+def test_signals_that_the_job_handles_itself_end_nothing(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "reads_its_settings_again")
+    child.wait_for("started")
+    child.send_signal(signal.SIGHUP)
+    time.sleep(1.2)
+    child.send_signal(signal.SIGHUP)
+    assert child.finish() == 0
+
+
+def test_a_job_that_cleans_up_on_commit_is_not_taken_for_one_that_hangs(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "cleans_up_on_commit")
+    child.wait_for("started")
+    child.send_signal(signal.SIGTERM)
+    time.sleep(1.2)
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 143
+    assert "cleaned up" in child.output
+    assert not JobLock.objects.exists()
+
+
+def test_a_job_may_leave_a_bell_that_is_closed(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "leaves_a_bell_that_is_closed")
+    assert child.finish() == 0
+    assert "Traceback" not in child.output

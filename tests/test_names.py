@@ -1,0 +1,30 @@
+"""Which names jobs and locks may have."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, strategies as st
+
+from django_singlejob import InvalidName
+from django_singlejob.names import validate_name
+
+pytest_plugins = "tests.fixtures"
+# None is marked `django_db`: registering and discovering touch no database.
+pytestmark = pytest.mark.usefixtures("fresh_process")
+
+
+@given(st.text(max_size=202) | st.from_regex(r"[a-z0-9][a-z0-9_.:-]{0,202}", fullmatch=True))
+def test_a_name_is_itself_or_is_refused_with_what_to_do(name: str) -> None:
+    if len(name) <= 200 and re.fullmatch(r"[a-z0-9][a-z0-9_.:-]*", name):
+        assert validate_name(name) == name
+    else:
+        with pytest.raises(InvalidName, match="begin with a letter or a digit"):
+            validate_name(name)
+
+
+def test_a_name_without_end_makes_no_message_without_end() -> None:
+    with pytest.raises(InvalidName) as refusal:
+        validate_name("n" * 1_000_000)
+    assert len(str(refusal.value)) < 500
