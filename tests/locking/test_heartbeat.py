@@ -138,7 +138,7 @@ def test_a_lock_that_is_gone_is_noticed_at_the_next_heartbeat(losses: list[Lease
 def test_a_failed_heartbeat_is_no_loss_and_soon_followed_by_another(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lease = take(heartbeat_interval=timedelta(seconds=0.2))
+    lease = take(heartbeat_interval=timedelta(seconds=2))
     failed_at: list[float] = []
     renew = lease.renew
 
@@ -150,7 +150,7 @@ def test_a_failed_heartbeat_is_no_loss_and_soon_followed_by_another(
 
     monkeypatch.setattr(lease, "renew", fail_first)
     keep(lease, lambda: wait_until(lambda: lock().heartbeats))
-    assert failed_at[1] - failed_at[0] < 0.15
+    assert failed_at[1] - failed_at[0] < 1.5
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "A heartbeat of 'nightly' failed and is tried again soon: the network is away" in caplog.text
 
