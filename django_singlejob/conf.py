@@ -1,8 +1,10 @@
-"""The settings: one dict, ``SINGLEJOB``, read and validated at each use."""
+"""The settings: one dict, ``SINGLEJOB``, read at each use, and validated when it has changed."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from operator import is_
 from typing import Any
 
 from django.conf import settings
@@ -47,7 +49,24 @@ KEYS = {field.name.upper(): field.name for field in fields(Options)}
 
 def options() -> Options:
     """The settings as they are now. Raises ``ImproperlyConfigured`` for a value that cannot work."""
+    global _last  # noqa: PLW0603  (one assignment, so no thread sees half of it)
     given = getattr(settings, "SINGLEJOB", {})
+    if not _is_same(given, _last[0]):
+        given = copy(given)  # the dict itself may be changed in place
+        _last = given, _validated(given)
+    return _last[1]
+
+
+# What was validated last, and what it comes to.
+_last: tuple[dict[str, Any], Options] = {}, Options()
+
+
+def _is_same(given: object, known: dict[str, Any]) -> bool:
+    # Not `==`, by which True is 1 and 6.0 is 6.
+    return isinstance(given, dict) and [*given] == [*known] and all(map(is_, given.values(), known.values()))
+
+
+def _validated(given: Any) -> Options:
     for key, problem in problems(given):
         if key in KEYS or key is None:
             raise ImproperlyConfigured(problem)

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.apps import apps
 from django.db import (
+    DEFAULT_DB_ALIAS,
     DatabaseError,
     Error,
     IntegrityError,
@@ -40,7 +41,12 @@ LONGEST_WAIT_TIMEOUT = 31_536_000
 
 def alias() -> str:
     """Where every statement goes, reads too: a router may send reads to a replica, which lags behind."""
-    return options().database or router.db_for_write(apps.get_model("django_singlejob", "JobLock"))
+    if database := options().database:
+        return database
+    if not router.routers:
+        return DEFAULT_DB_ALIAS
+    # Asked each time: a router may answer by what it knows just now.
+    return router.db_for_write(apps.get_model("django_singlejob", "JobLock"))
 
 
 def is_on_one_host(alias: str) -> bool:

@@ -82,6 +82,33 @@ def test_the_setting_is_read_at_each_use(settings: Settings) -> None:
     assert (before, options().lease) == (SECOND, 2 * SECOND)
 
 
+def test_what_equals_a_valid_value_is_not_taken_for_it(settings: Settings) -> None:
+    settings.SINGLEJOB = {"OVERRUN_MIN_RUNS": 1}
+    assert options().overrun_min_runs == 1
+    settings.SINGLEJOB["OVERRUN_MIN_RUNS"] = True
+    with pytest.raises(ImproperlyConfigured):
+        options()
+
+
+def test_it_is_validated_only_when_it_has_changed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(conf, "problems", lambda given: seen.append(given) or [])
+    for given in {"LEASE": SECOND}, {"LEASE": 2 * SECOND}:
+        settings.SINGLEJOB = given
+        assert options() is options()
+    assert seen == [{"LEASE": SECOND}, {"LEASE": 2 * SECOND}]
+
+
+def test_what_was_refused_is_refused_again_and_what_comes_back_counts_again(settings: Settings) -> None:
+    for given, lease in [({"LEASE": SECOND}, SECOND), ({}, DEFAULTS["LEASE"]), ({"LEASE": SECOND}, SECOND)]:
+        settings.SINGLEJOB = given
+        assert options().lease == lease
+    settings.SINGLEJOB = {"LEASE": 60}
+    for _ in range(2):
+        with pytest.raises(ImproperlyConfigured):
+            options()
+
+
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in IMPOSSIBLE.items() for value in values])
 def test_a_value_that_cannot_work_is_refused_with_what_it_must_be(settings: Settings, key: str, value: object) -> None:
     settings.SINGLEJOB = OTHERS | {key: value}

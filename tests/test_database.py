@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import Error, IntegrityError, connection, connections, transaction
+from django.db.utils import ConnectionRouter
 
-from django_singlejob import UnsafeTransaction
+from django_singlejob import UnsafeTransaction, conf, singleton_job
 from django_singlejob.clock import local_now
 from django_singlejob.database import (
     LOCK_TIMEOUT,
@@ -52,17 +53,37 @@ def ask(question: str) -> Any:
         return cursor.fetchone()[0]
 
 
-class SendWritesElsewhere:
+class SendWrites:
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
     def db_for_write(self, model: type, **hints: object) -> str:
-        return "elsewhere"
+        return self.alias
 
 
 def test_where_the_locks_are(settings: Settings) -> None:
     assert alias() == "default"
-    settings.DATABASE_ROUTERS = [SendWritesElsewhere()]
+    settings.DATABASE_ROUTERS = [SendWrites("elsewhere")]
     assert alias() == "elsewhere"
     settings.SINGLEJOB = {"DATABASE": "named"}
     assert alias() == "named"
+
+
+def test_a_router_that_has_changed_its_mind_is_heeded(settings: Settings) -> None:
+    """As one does that follows a fail-over, or tells threads apart."""
+    settings.DATABASE_ROUTERS = [changeable := SendWrites("primary")]
+    assert alias() == "primary"
+    changeable.alias = "standby"
+    assert alias() == "standby"
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_a_run_validates_no_settings_again_and_asks_no_router_if_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = singleton_job("nightly")(lambda: None)
+    job()
+    monkeypatch.setattr(conf, "problems", lambda given: pytest.fail("validated again"))
+    monkeypatch.setattr(ConnectionRouter, "db_for_write", lambda *arguments, **hints: pytest.fail("asked"))
+    assert job.run().status == "successful"
 
 
 # --- what is open when a lock is asked for
