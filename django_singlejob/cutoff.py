@@ -16,7 +16,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_singlejob.clock import later, local_now
-from django_singlejob.interrupt import blocked_signals
+from django_singlejob.received_signals import blocked_signals
 
 
 @contextmanager

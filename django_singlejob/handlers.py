@@ -9,7 +9,8 @@ import _thread
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -39,13 +40,15 @@ class HeldSignals:
         self._is_insisted = False
         self._throw: Callable[[BaseException], object] | None = None
         self.are_held = False
+        #: An object whose methods, as handlers, know when to raise nothing; ``None``: there is none.
+        self.harmless: object = None
 
-    def hold(self, harmless: object = None) -> None:
-        """Let none in any more. ``harmless``: an object whose methods, as handlers, know when to raise nothing."""
+    def hold(self) -> None:
+        """Let none in any more."""
         if self.are_held:
             return
         if _is_main():
-            self._replace(harmless)
+            self._replace()
         # If this is interrupted earlier, the new handlers still do what the ones that they replaced did.
         self.are_held = True
 
@@ -104,10 +107,10 @@ class HeldSignals:
         for signum in self._came[:1]:
             signal.pthread_kill(_main(), signum)
 
-    def _replace(self, harmless: object) -> None:
+    def _replace(self) -> None:
         for signum in range(1, signal.NSIG):
             handler = _signal.getsignal(signum)
-            is_harmless = harmless is not None and getattr(handler, "__self__", None) is harmless
+            is_harmless = self.harmless is not None and getattr(handler, "__self__", None) is self.harmless
             if callable(handler) and handler != self.handle and not is_harmless:
                 self._handlers[signum] = handler
                 if not _set(signum, self.handle):
@@ -158,6 +161,20 @@ def _is_main() -> bool:
 
 #: Of this process.
 held = HeldSignals()
+
+
+@contextmanager
+def signals_let_in() -> Iterator[None]:
+    """Inside a window that is closed, for as long as an exception would leave nothing behind."""
+    if not (_is_main() and held.are_held):
+        yield
+        return
+    try:
+        held.let_in()
+        yield
+    finally:
+        held.hold()
+
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=held.forget)

@@ -26,7 +26,7 @@ from django_singlejob.clock import local_now, wait
 from django_singlejob.cutoff import cut_off
 from django_singlejob.database import alias, is_on_one_host
 from django_singlejob.handlers import SECOND_SIGNAL, held
-from django_singlejob.interrupt import ENDING_SIGNALS, ReceivedSignals, blocked_signals, threads_of_command
+from django_singlejob.received_signals import ENDING_SIGNALS, ReceivedSignals, blocked_signals, threads_of_command
 
 logger = logging.getLogger("django_singlejob")
 

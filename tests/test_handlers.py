@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_singlejob import handlers, job_lock, singleton_job
-from django_singlejob.handlers import HeldSignals, held
-from django_singlejob.interrupt import Window, signals_let_in
+from django_singlejob.handlers import HeldSignals, held, signals_let_in
+from django_singlejob.interrupt import Window
 from django_singlejob.locking.lease import Lease
 from tests.children import ROOT
 from tests.contract.acts import is_free, last_run

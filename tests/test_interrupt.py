@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from django.db import ProgrammingError
 
-from django_singlejob import interrupt
-from django_singlejob.interrupt import Window, deferred_signals, heed_signals, is_told_again, is_told_to_end
+from django_singlejob.interrupt import Window
+from django_singlejob.received_signals import deferred_signals, here, is_told_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -282,9 +281,9 @@ def test_windows_can_be_left_out_of_order() -> None:
         window.__exit__(None, None, None)
     try:
         assert not first.is_open
-        assert interrupt._here.innermost is None
+        assert here.innermost is None
     finally:
-        interrupt._here.innermost = None
+        here.innermost = None
 
 
 def test_what_is_to_end_throughout_ends_with_the_windows_inside_it() -> None:
@@ -329,38 +328,3 @@ def test_a_window_that_was_left_is_not_inside_any_more() -> None:
         in_thread(outer.fire_throughout, Stop)
         assert outer.is_awaited
         assert not inner.is_awaited
-
-
-# --- signals
-
-
-def test_nobody_is_told_again_where_no_signals_are_handled() -> None:
-    assert not is_told_again()
-
-
-def test_a_burst_of_signals_is_one_and_another_after_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with deferred_signals():
-        told = []
-        for now in 100.0, 100.1, 100.9, 101.0, 101.1:
-            monkeypatch.setattr(interrupt, "local_now", lambda now=now: now)
-            signal.raise_signal(signal.SIGTERM)
-            told.append(is_told_again())
-        assert told == [False, False, False, True, True]
-    assert not is_told_again()
-
-
-def test_only_a_thread_that_works_for_the_main_one_is_told_to_end_with_it() -> None:
-    told: list[bool] = []
-
-    def listen(*, heeds: bool) -> None:
-        if heeds:
-            heed_signals()
-        told.append(is_told_to_end())
-
-    with deferred_signals():
-        in_thread(lambda: listen(heeds=True))
-        signal.raise_signal(signal.SIGTERM)
-        in_thread(lambda: listen(heeds=False))
-        in_thread(lambda: listen(heeds=True))
-    in_thread(lambda: listen(heeds=True))
-    assert told == [False, False, True, False]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_singlejob.interrupt import deferred_signals, is_told_again, is_told_to_end
+from django_singlejob.received_signals import deferred_signals, is_told_again, is_told_to_end
 from django_singlejob.second_signal import second_signal_heeded
 from tests.processes.witness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from django_singlejob.interrupt import ReceivedSignals
+    from django_singlejob.received_signals import ReceivedSignals
 
 pytestmark = [pytest.mark.django_db, pytest.mark.on_database("postgresql", "mysql")]
 

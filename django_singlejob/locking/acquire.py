@@ -22,8 +22,8 @@ from django_singlejob.clock import DBNow, backoff, local_now, since, sleep, utc_
 from django_singlejob.conf import ZERO, options
 from django_singlejob.cursor import begun, follow, is_followed, pass_by, tell
 from django_singlejob.exceptions import DatabaseUnreachable, SingleJobError
+from django_singlejob.handlers import signals_let_in
 from django_singlejob.holder import Holder
-from django_singlejob.interrupt import is_told_to_end, signals_let_in
 from django_singlejob.locking.at_exit import announce, forget, release_granted
 from django_singlejob.locking.lease import Grant, Lease
 from django_singlejob.locking.liveness import (
@@ -38,6 +38,7 @@ from django_singlejob.locking.liveness import (
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import is_told_to_end
 from django_singlejob.recording import Entry, Writer, with_history
 from django_singlejob.scheduling.schedule import latest_slot
 from django_singlejob.scheduling.slots import Misfires, Policy, claim, reach

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
 from django_singlejob import database
-from django_singlejob.interrupt import gave_up_since, status_if_given_up
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import gave_up_since, status_if_given_up
 from django_singlejob.recording import Writer, end_for, with_history
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from django.db import connections
 from django_singlejob.clock import local_now, wait
 from django_singlejob.database import alias
 from django_singlejob.exceptions import JobTimeout, LeaseLost
-from django_singlejob.interrupt import blocked_signals
 from django_singlejob.locking.lease import Lease
+from django_singlejob.received_signals import blocked_signals
 from django_singlejob.signals import lease_lost
 
 logger = logging.getLogger("django_singlejob")

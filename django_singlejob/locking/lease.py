@@ -27,11 +27,12 @@ from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, since, sleep
 from django_singlejob.cutoff import cut_off_at
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.interrupt import Window, gave_up_since, interrupt_behind, is_database_given_up, is_told_again
+from django_singlejob.interrupt import Window, interrupt_behind
 from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.querysets.jobs import gates, mean_with
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
+from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again
 from django_singlejob.recording import Entry, HistoryFailed, Writer, alone, with_history
 from django_singlejob.results import Ending
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 from django_singlejob.clock import local_now, sleep
 from django_singlejob.exceptions import JobInterrupted, SingleJobError
-from django_singlejob.interrupt import ReceivedSignals, Window
+from django_singlejob.interrupt import Window
 from django_singlejob.management.descendants import Group, Pipe
+from django_singlejob.received_signals import ReceivedSignals
 from django_singlejob.runner import current_run
 
 logger = logging.getLogger("django_singlejob")

@@ -21,7 +21,7 @@ from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window, is_told_again
+from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.heartbeat import kept_alive
@@ -32,6 +32,7 @@ from django_singlejob.one_offs.values import Unstorable, stored_result
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import RELEASED, one_offs
+from django_singlejob.received_signals import is_told_again
 from django_singlejob.results import ending
 
 if TYPE_CHECKING:

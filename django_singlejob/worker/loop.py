@@ -15,13 +15,14 @@ from django_singlejob import database, registry, runner
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import JobInterrupted
-from django_singlejob.interrupt import Window, gave_up_since, is_database_given_up, is_told_again, is_told_to_end
+from django_singlejob.interrupt import Window
 from django_singlejob.locking.at_exit import release_and_exit
 from django_singlejob.locking.clear import Watchman
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
+from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again, is_told_to_end
 from django_singlejob.recording import alone, catch_up
 from django_singlejob.registry import Job
 from django_singlejob.worker.batches import Batches, Claimed, Performance

@@ -14,7 +14,8 @@ from django.db import connections
 from django_singlejob.calls import frame_of_call
 from django_singlejob.clock import cpu_time, sleep, wait
 from django_singlejob.database import tidy_up
-from django_singlejob.interrupt import Window, heed_signals, stuck_threads
+from django_singlejob.interrupt import Window
+from django_singlejob.received_signals import heed_signals, stuck_threads
 
 R = TypeVar("R")
 PoolTask = Callable[[Window], R]

@@ -19,13 +19,14 @@ from django_singlejob.clock import backoff, instant_in_words, local_now, since, 
 from django_singlejob.conf import ZERO, options
 from django_singlejob.cursor import follow, is_ahead, is_followed, leave
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, LeaseLost, UnsafeTransaction
-from django_singlejob.interrupt import Window, is_ctrl_c, is_told_to_end
+from django_singlejob.interrupt import Window, is_ctrl_c
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.liveness import silence
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import is_told_to_end
 from django_singlejob.recording import HistoryFailed, catch_up
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary

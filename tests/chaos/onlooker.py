@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django_singlejob.interrupt import blocked_signals
+from django_singlejob.received_signals import blocked_signals
 from tests.chaos.history import now
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import current_run, registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.interrupt import deferred_signals
 from django_singlejob.locking.acquire import Reason
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.lease import Lease
@@ -27,6 +26,7 @@ from django_singlejob.monitoring.health import Health, State, survey
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
+from django_singlejob.received_signals import deferred_signals
 from django_singlejob.signals import slot_misfired
 from django_singlejob.worker.tick import due_jobs, run_due, tick
 from tests.contract.acts import (

@@ -14,11 +14,11 @@ import pytest
 from django_singlejob import database, timeline
 from django_singlejob.clock import DBNow, local_now, since
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import deferred_signals
 from django_singlejob.locking.acquire import Acquisition, LockRequest, Reason, Refusal
 from django_singlejob.locking.lease import Lease
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
+from django_singlejob.received_signals import deferred_signals
 from django_singlejob.results import Ending
 from tests.contract.acts import BEAT, ask, start_run, take
 from tests.processes.witness import eventually

@@ -31,7 +31,7 @@ TIGHT_LOOPS = """
     from contextlib import nullcontext, suppress
     from django.db import Error
     from django_singlejob import job_lock
-    from django_singlejob.interrupt import deferred_signals
+    from django_singlejob.received_signals import deferred_signals
     from tests.app.jobs import *
 
     def loop():
@@ -173,7 +173,7 @@ def test_an_interrupt_never_arrives_after_the_body(spawn: Spawn, protection: str
     child = spawn.code(f"""
         from contextlib import nullcontext
         from django_singlejob import JobTimeout
-        from django_singlejob.interrupt import deferred_signals
+        from django_singlejob.received_signals import deferred_signals
         from tests.app.jobs import *
         sys.setswitchinterval(1e-6)  # the threads take turns all the time
         seconds, timeouts = 0.01, 0

@@ -204,7 +204,7 @@ def test_who_is_told_to_end_while_the_answer_to_its_grant_is_lost_leaves_no_lock
         """
         import os, signal
         from django_singlejob.locking import acquire
-        from django_singlejob.interrupt import deferred_signals
+        from django_singlejob.received_signals import deferred_signals
         from tests.app.jobs import say, wait_until_told
         from tests.contract.acts import ask
 

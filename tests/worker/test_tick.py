@@ -11,11 +11,11 @@ from django.db import transaction
 
 from django_singlejob import current_run, singleton_job
 from django_singlejob.exceptions import DatabaseUnreachable, UnsafeTransaction
-from django_singlejob.interrupt import deferred_signals
 from django_singlejob.locking import acquire
 from django_singlejob.locking.acquire import Reason
 from django_singlejob.locking.clear import clear
 from django_singlejob.querysets.jobs import gates
+from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker.tick import Report, due_jobs, keep_up, run_due, tick
 from tests.contract.acts import (
     HOUR,

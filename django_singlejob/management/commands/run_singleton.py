@@ -17,10 +17,10 @@ from django_singlejob import registry, runner
 from django_singlejob.clock import instant_in_words, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import SingleJobError
-from django_singlejob.interrupt import ReceivedSignals, deferred_signals
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.child import Child
 from django_singlejob.management.exit_status import EX_USAGE, Result, of_error, of_outcome
+from django_singlejob.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
 from django_singlejob.second_signal import second_signal_heeded
 from django_singlejob.worker.tick import Report, run_due

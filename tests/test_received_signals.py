@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_singlejob import JobInterrupted, interrupt
-from django_singlejob.interrupt import ReceivedSignals, Window, blocked_signals, deferred_signals, is_told_to_end
+from django_singlejob import JobInterrupted, received_signals
+from django_singlejob.interrupt import Window
+from django_singlejob.received_signals import (
+    ReceivedSignals,
+    blocked_signals,
+    deferred_signals,
+    heed_signals,
+    is_told_again,
+    is_told_to_end,
+)
 from tests.test_interrupt import Stop, fire, in_thread, spin
 
 if TYPE_CHECKING:
@@ -73,7 +81,7 @@ def test_a_burst_of_signals_is_one(signals: ReceivedSignals) -> None:
 
 
 def test_a_second_signal_hurries(signals: ReceivedSignals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupt, "SECOND_SIGNAL", 0)
+    monkeypatch.setattr(received_signals, "SECOND_SIGNAL", 0)
 
     def clean_up_slowly() -> None:
         try:
@@ -193,7 +201,7 @@ def test_once_it_was_told_to_end_only_a_second_thought_changes_how(seconds: floa
     """Another signal of the same burst, which comes while threads are waited for, or while Python is torn down."""
     code = f"""
         import signal, sys, threading, time
-        from django_singlejob.interrupt import deferred_signals
+        from django_singlejob.received_signals import deferred_signals
 
         class Last:
             def __del__(self):
@@ -254,3 +262,38 @@ def test_what_is_on_its_way_to_the_outer_one_waits_for_the_inner_one_too(signals
 
     with Window() as outer, pytest.raises(Stop):
         outer.run(body)
+
+
+# --- who is told
+
+
+def test_nobody_is_told_again_where_no_signals_are_handled() -> None:
+    assert not is_told_again()
+
+
+def test_a_burst_of_signals_is_one_and_another_after_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deferred_signals():
+        told = []
+        for now in 100.0, 100.1, 100.9, 101.0, 101.1:
+            monkeypatch.setattr(received_signals, "local_now", lambda now=now: now)
+            signal.raise_signal(signal.SIGTERM)
+            told.append(is_told_again())
+        assert told == [False, False, False, True, True]
+    assert not is_told_again()
+
+
+def test_only_a_thread_that_works_for_the_main_one_is_told_to_end_with_it() -> None:
+    told: list[bool] = []
+
+    def listen(*, heeds: bool) -> None:
+        if heeds:
+            heed_signals()
+        told.append(is_told_to_end())
+
+    with deferred_signals():
+        in_thread(lambda: listen(heeds=True))
+        signal.raise_signal(signal.SIGTERM)
+        in_thread(lambda: listen(heeds=False))
+        in_thread(lambda: listen(heeds=True))
+    in_thread(lambda: listen(heeds=True))
+    assert told == [False, False, True, False]

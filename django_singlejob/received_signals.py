@@ -1,0 +1,232 @@
+"""What a command hears from outside: the signals that tell it to end, and what came of them.
+
+They end a job's body, and nothing but that; see ``interrupt``. What comes while no body runs waits for the next one.
+"""
+
+import atexit
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from django_singlejob.clock import local_now
+from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.handlers import SECOND_SIGNAL, held
+
+if TYPE_CHECKING:
+    from django_singlejob.interrupt import Window
+
+
+class _Here(threading.local):
+    """What this thread is."""
+
+    innermost: "Window | None" = None
+    #: It works for a command which is told to end by signals.
+    is_hand = False
+
+    @property
+    def is_main(self) -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+
+here = _Here()
+
+
+class ReceivedSignals:
+    """What came from outside while a command was running."""
+
+    def __init__(self) -> None:
+        #: The first signal's number; ``None``: none came.
+        self.received: int | None = None
+        #: Whether another came, and not in the same burst.
+        self.is_repeated = False
+        #: Called with each signal's number instead of raising: for a command that runs a child.
+        self.forward: Callable[[int], None] | None = None
+        #: When a call to a database was last given up, since it went on after a second signal.
+        self.gave_up_at = float("-inf")
+        #: Whether that was one that began after the second signal: nothing more is asked.
+        self.is_database_given_up = False
+        #: The threads that a call which was given up does not return to.
+        self.stuck: frozenset[int] = frozenset()
+        # An exception that another thread wants raised in the main thread.
+        self._to_fetch: type[BaseException] | None = None
+        self._is_remembered = False
+        self._raised_at = -SECOND_SIGNAL
+        self._received_at = float("inf")
+
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        """The handler: raise in the open window, or remember."""
+        if self.received is None:
+            self.received, self._received_at = signum, local_now()
+        self.is_repeated = self.is_repeated or local_now() - self._received_at >= SECOND_SIGNAL
+        if self.forward:
+            self.forward(signum)
+        elif here.innermost and here.innermost.is_open:
+            self._interrupt(here.innermost, signum)
+        else:
+            self._is_remembered = True
+
+    def _interrupt(self, window: "Window", signum: int) -> None:
+        if local_now() - self._raised_at >= SECOND_SIGNAL:
+            self._raised_at = local_now()
+            window.interrupt(JobInterrupted(signum))
+
+    def repeat(self, first: int, first_at: float) -> None:
+        """A second signal has come. ``first``: the first one; its handler may not have been called yet."""
+        if self.received is None:
+            self.received, self._received_at = first, first_at
+        self.is_repeated = True
+
+    def raise_remembered(self) -> None:
+        """Raise what came while the window was closed."""
+        if self._is_remembered and self.received:
+            self._is_remembered = False
+            self._raised_at = local_now()
+            raise JobInterrupted(self.received)
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether ``send_to_main_thread`` reaches it: the job may handle that signal itself."""
+        return _FETCH is not None and signal.getsignal(_FETCH) == self.fetch
+
+    def send_to_main_thread(self, exception: type[BaseException]) -> None:
+        """Have the main thread raise ``exception``, even out of a blocking call: only a signal ends one."""
+        assert _FETCH is not None  # noqa: S101  (see can_fetch)
+        self._to_fetch = exception
+        signal.pthread_kill(threading.main_thread().ident or 0, _FETCH)
+
+    def fetch(self, signum: int, frame: FrameType | None) -> None:
+        """The handler of the signal that fetches the main thread."""
+        if here.innermost and here.innermost.is_open and (exception := self.call_back()):
+            raise exception
+
+    def call_back(self) -> type[BaseException] | None:
+        """What was sent to the main thread, and has not come there: now it does not. ``None``: nothing."""
+        exception, self._to_fetch = self._to_fetch, None
+        return exception
+
+    def outlive(self, signum: int, frame: FrameType | None) -> None:
+        """The handler once the command is done: another signal of the same burst does not change how it ended."""
+        if local_now() - self._received_at >= SECOND_SIGNAL:
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)
+
+
+#: Those of the command in this process; ``None``: signals do what they did before.
+in_force: ReceivedSignals | None = None
+# Those of the command behind which the process ends, once a signal came.
+_last: ReceivedSignals | None = None
+
+
+@contextmanager
+def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
+    """For a command in the main thread: SIGTERM, SIGINT and SIGHUP end a job's body, and nothing but that.
+
+    ``is_last``: the process ends behind it. In another thread signals do what they did before, for no handler can be
+    set there.
+    """
+    if not here.is_main:
+        yield ReceivedSignals()
+        return
+    global in_force, _last  # noqa: PLW0603  (signal handlers are the process's, too)
+    before, deferred = in_force, ReceivedSignals()
+    handlers = _handlers()
+    try:
+        for signum in handlers:
+            signal.signal(signum, deferred.fetch if signum == _FETCH else deferred.handle)
+        in_force = held.harmless = deferred
+        yield deferred
+    finally:
+        is_ending = is_last and deferred.received is not None
+        for signum, handler in handlers.items():
+            # None: it was not set from Python
+            signal.signal(signum, deferred.outlive if is_ending else handler or signal.SIG_DFL)
+        if is_ending:
+            _last = deferred
+        in_force = held.harmless = before
+
+
+ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+# It fetches the main thread out of a call. Signals of one number merge, and so one that somebody else sends would be
+# lost: this one nobody sends, and where it is not handled it does nothing.
+_FETCH: int | None = getattr(signal, "SIGURG", None)
+
+
+def _handlers() -> dict[int, Any]:
+    """Those that a command replaces, by signal."""
+    # What is ignored stays ignored: nohup, a shell's background job.
+    handlers = {signum: handler for signum in ENDING_SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
+    return handlers if _FETCH is None else {**handlers, _FETCH: signal.getsignal(_FETCH)}
+
+
+@atexit.register
+def _ignore() -> None:
+    """Python takes its own handlers away before the process is gone. Behind whatever is done at exit: this was
+    registered first."""
+    if _last:
+        for signum in ENDING_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
+
+
+def heed_signals() -> None:
+    """This thread works for the main thread's command: who tells that to end, tells this thread."""
+    here.is_hand = True
+    _hands.add(threading.get_ident())
+
+
+# They last as long as the process.
+_hands: set[int] = set()
+
+
+def threads_of_command() -> frozenset[int]:
+    """The main thread, and those that work for it."""
+    return frozenset(_hands | {threading.main_thread().ident or 0})
+
+
+def is_told_to_end() -> bool:
+    """Whether a signal waits for this thread's job, or an interrupt for the job that called it."""
+    if in_force is not None and (here.is_main or here.is_hand) and in_force.received is not None:
+        return True
+    return here.innermost is not None and here.innermost.is_outer_awaited
+
+
+def is_told_again() -> bool:
+    """Whether another signal came since, and not in the same burst."""
+    return in_force is not None and in_force.is_repeated
+
+
+def gave_up_since(instant: float) -> bool:
+    """Whether a second signal has ended a call to a database since that instant, a value of ``local_now()``."""
+    signals = in_force or _last
+    return signals is not None and signals.gave_up_at >= instant
+
+
+def is_database_given_up() -> bool:
+    """Whether this process is to end, by a second signal, without asking a database for anything more."""
+    signals = in_force or _last
+    return signals is not None and signals.is_database_given_up
+
+
+def stuck_threads() -> frozenset[int]:
+    """Those that are in a call to a database which was given up, and goes on all the same."""
+    return in_force.stuck if in_force else frozenset()
+
+
+def status_if_given_up() -> int:
+    """The exit status of a process that gave up a call to a database at a second signal; 0: it did not."""
+    return 128 + (in_force.received or 0) if in_force and gave_up_since(0) else 0
+
+
+@contextmanager
+def blocked_signals() -> Iterator[None]:
+    """A thread that is started inside inherits this: the system hands signals to the main thread only, and wakes it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
