@@ -4,7 +4,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -231,16 +231,10 @@ def job_lock(
         if isinstance(answer, Refusal):
             raise LockHeld(runner.held_message(name, answer))
         try:
-            with kept_alive(answer, window):
-                try:
-                    try:
-                        window.open()
-                        answer.prove()
-                        yield answer
-                    finally:
-                        window.close()
-                finally:
-                    window.close()  # see Window.run
+            with kept_alive(answer, window), closing(window), closing(window):  # twice: see Window.open
+                window.open()
+                answer.prove()
+                yield answer
         except BaseException:
             with suppress(LeaseLost):  # the block's own exception goes first
                 answer.finish()

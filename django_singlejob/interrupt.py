@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -76,7 +77,7 @@ class Window:
 
     def run(self, body: Callable[[], T]) -> T:
         """Call ``body``, open to interrupts."""
-        try:
+        with closing(self), closing(self):
             try:
                 self.open()
                 return body()
@@ -84,11 +85,6 @@ class Window:
                 if interrupt := self.interrupt_behind(error):
                     raise interrupt from None
                 raise
-            finally:
-                self.close()
-        finally:
-            # An interrupt may have come just before the window was closed above.
-            self.close()
 
     def interrupt_behind(self, error: Exception) -> BaseException | None:
         """The interrupt that cut a statement off, where the driver then complains of its connection's state."""
@@ -113,7 +109,11 @@ class Window:
                 delivery.task.uncancel()
 
     def open(self) -> None:
-        """Let interrupts in; raises the one that waits."""
+        """Let interrupts in; raises the one that waits.
+
+        To be called inside ``with closing(window), closing(window)``. One would not do: an interrupt that comes as its
+        ``__exit__`` begins keeps the window from being closed. It does not come a second time.
+        """
         with self._mutex:
             self.is_open = True
             waiting, self._waiting = self._waiting, None
