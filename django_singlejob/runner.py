@@ -1,25 +1,25 @@
 """Run a job under its lock. ``run`` is the story of the package."""
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import async_to_sync
 
-from django_singlejob.clock import DBNow, instant_in_words, local_now, since, sleep_in_loop
+from django_singlejob.clock import DBNow, instant_in_words, local_now, since
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.holder import this_process
+from django_singlejob.in_loop import acquire_in_loop, finished
 from django_singlejob.interrupt import Window
-from django_singlejob.locking.acquire import Acquisition, LockRequest, Reason, Refusal, acquire
+from django_singlejob.locking.acquire import LockRequest, Reason, Refusal, acquire
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.one_offs.enqueue import Order, place, result_of_job
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobRun, OneOffJob
 
 logger = logging.getLogger("django_singlejob")
-
-T = TypeVar("T")
 
 
 class Skipped(Enum):
@@ -142,131 +140,72 @@ def run(
     Raises what the job raises, unchanged; ``LeaseLost`` if it ended without an error but not under its lock;
     ``LockHeld`` if it wants that; ``UnsafeTransaction``; ``DatabaseUnreachable``.
     """
+    asked = RunRequest(job, args, kwargs or {}, trigger, command, early, one_off)
     with Window() as window:
         if job.is_async:
-            return async_to_sync(run_async)(
-                job, args, kwargs, trigger=trigger, command=command, early=early, one_off=one_off, window=window
-            )
-        asked_at = local_now()
-        answer = acquire(_lock_request(job, trigger, command, early, one_off))
+            return async_to_sync(_run_in_loop)(asked, window)
+        answer = acquire(asked.of_lock())
         if isinstance(answer, Refusal):
             return _skip(job, answer)
-        call = _Call(args, kwargs or {}, one_off)
-        execution = _Execution(job, answer, window, call, acquire_duration=since(asked_at))
+        execution = _Execution(asked, answer, window)
         try:
             with execution.surroundings():
-                execution.value = window.run(lambda: _call(job, answer, call))
+                execution.value = window.run(execution.body)
         except BaseException as error:
             execution.failure = error
         return execution.finish()
 
 
-def _call(job: Job, lease: Lease, call: "_Call") -> Any:
-    lease.prove()
-    value = job.func(*call.args, **call.kwargs)
-    if inspect.iscoroutine(value) or inspect.isgenerator(value):
-        value.close()
-        raise SingleJobError(
-            f"The job {job.name!r} returned {value!r}, whose body would run later and without the lock. "
-            "Decorate the function that does the work itself."
-        )
-    return value
-
-
-async def run_async(
-    job: Job,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    trigger: str = "call",
-    command: Sequence[str] | None = None,
-    early: timedelta = ZERO,
-    one_off: "OneOffJob | None" = None,
-    window: Window | None = None,
-) -> Outcome:
+async def run_async(job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Outcome:
     """The same for an ``async def``. The job runs in the caller's event loop; a thread only asks the database."""
-    asked_at = local_now()
-    answer = await _acquire(_lock_request(job, trigger, command, early, one_off))
+    return await _run_in_loop(RunRequest(job, args, kwargs or {}), Window())
+
+
+async def _run_in_loop(asked: "RunRequest", window: Window) -> Outcome:
+    answer = await acquire_in_loop(asked.of_lock())
     if isinstance(answer, Refusal):
-        return _skip(job, answer)
-    call = _Call(args, kwargs or {}, one_off)
-    execution = _Execution(job, answer, window or Window(), call, acquire_duration=since(asked_at))
+        return _skip(asked.job, answer)
+    execution = _Execution(asked, answer, window)
     try:
         with execution.surroundings():
-            execution.value = await execution.window.run_async(lambda: _call_async(job, answer, call))
+            execution.value = await window.run_async(execution.body_in_loop)
     except BaseException as error:
         execution.failure = error
-    outcome, cancelled = await _to_the_end(execution.finish)
-    if cancelled:
-        raise cancelled
-    return outcome
+    return await finished(execution.finish)
 
 
-async def _call_async(job: Job, lease: Lease, call: "_Call") -> Any:
-    if lease.lost:
-        await _to_the_end(lease.prove)
-    lease.check()
-    return await job.func(*call.args, **call.kwargs)
+@dataclass(frozen=True)
+class RunRequest:
+    """What is asked for: a run of this job. ``one_off``: the one that asks for it, if one does."""
 
+    job: Job
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    trigger: str = "call"
+    command: Sequence[str] | None = None
+    early: timedelta = ZERO
+    one_off: "OneOffJob | None" = None
+    asked_at: float = field(default_factory=local_now)
 
-async def _acquire(request: LockRequest) -> Lease | Refusal:
-    """``acquire`` for an event loop: it waits in the loop, so that Django's one thread is free meanwhile."""
-    acquisition = Acquisition(request)
-    while True:
-        answer, cancelled = await _to_the_end(acquisition.ask)
-        if cancelled and isinstance(answer, Lease):
-            end = ending(cancelled, duration=ZERO, acquire_duration=ZERO)
-            await _to_the_end(partial(answer.finish, end))
-        if isinstance(answer, float) and not cancelled:
-            cancelled = await _cancelled_in_sleep(answer)
-        if cancelled:
-            await _to_the_end(acquisition.leave_nothing)
-            raise cancelled
-        if not isinstance(answer, float):
-            return answer
-
-
-async def _cancelled_in_sleep(seconds: float) -> asyncio.CancelledError | None:
-    try:
-        await sleep_in_loop(seconds)
-    except asyncio.CancelledError as cancelled:
-        return cancelled
-    return None
-
-
-async def _to_the_end(function: Callable[[], T]) -> tuple[T, asyncio.CancelledError | None]:
-    """Call it in Django's thread. A cancellation waits until it has returned, for it must not leave a lock behind."""
-    cancelled = None
-    call = asyncio.ensure_future(sync_to_async(function)())
-    while not call.done():
-        try:
-            await asyncio.shield(call)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        except Exception:  # raised again below
-            break
-    return call.result(), cancelled
-
-
-def _lock_request(
-    job: Job, trigger: str, command: Sequence[str] | None, early: timedelta, one_off: "OneOffJob | None" = None
-) -> LockRequest:
-    return LockRequest.of(
-        job.lock,
-        lease=job.lease,
-        heartbeat=job.heartbeat,
-        wait=job.wait,
-        holder=this_process(command),
-        job_name=job.name,
-        min_interval=job.min_interval or ZERO,
-        rerun_abandoned=job.rerun_abandoned,
-        max_attempts=job.max_attempts,
-        policy=job.policy,
-        is_scheduled=trigger == "schedule",
-        early=early,
-        trigger=trigger,
-        one_off=one_off,
-    )
+    def of_lock(self) -> LockRequest:
+        """What is asked for first."""
+        job = self.job
+        return LockRequest.of(
+            job.lock,
+            lease=job.lease,
+            heartbeat=job.heartbeat,
+            wait=job.wait,
+            holder=this_process(self.command),
+            job_name=job.name,
+            min_interval=job.min_interval or ZERO,
+            rerun_abandoned=job.rerun_abandoned,
+            max_attempts=job.max_attempts,
+            policy=job.policy,
+            is_scheduled=self.trigger == "schedule",
+            early=self.early,
+            trigger=self.trigger,
+            one_off=self.one_off,
+        )
 
 
 def _skip(job: Job, refusal: Refusal) -> Outcome:
@@ -296,90 +235,115 @@ def held_message(name: str, refusal: Refusal) -> str:
     return f"The lock {name!r} was not granted: {refusal.reason.label}."
 
 
-class _Call(NamedTuple):
-    """What the job was called with; ``one_off``: the one that asked for it, if one did."""
-
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    one_off: "OneOffJob | None"
-
-
 class _Execution:
     """What stands around a body, and what becomes of it."""
 
-    def __init__(self, job: Job, lease: Lease, window: Window, call: _Call, *, acquire_duration: timedelta) -> None:
-        self.window = window
+    def __init__(self, asked: RunRequest, lease: Lease, window: Window) -> None:
         self.value: Any = None
-        self._job = job
-        self._lease = lease
-        self._call = call
-        self._run = CurrentRun(job=job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
-        self._acquire_duration = acquire_duration
-        self._started_at = local_now()
         #: What the body raised; it waits until the lock is released.
         self.failure: BaseException | None = None
+        self._asked = asked
+        self._lease = lease
+        self._window = window
+        self._run = CurrentRun(job=asked.job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
+        self._acquire_duration = since(asked.asked_at)
+        self._started_at = local_now()
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
         """To be around the body: the lease is kept alive, and ``current_run()`` knows it."""
-        with _as_current(self._run), kept_alive(self._lease, self.window, self._job.max_runtime):
-            job_started.send_robust(sender=Job, name=self._job.name, run=self._run)
+        job = self._asked.job
+        with _as_current(self._run), kept_alive(self._lease, self._window, job.max_runtime):
+            job_started.send_robust(sender=Job, name=job.name, run=self._run)
             yield
+
+    def body(self) -> Any:
+        """What the job returns."""
+        asked = self._asked
+        self._lease.prove()
+        value = asked.job.func(*asked.args, **asked.kwargs)
+        if inspect.iscoroutine(value) or inspect.isgenerator(value):
+            value.close()
+            raise SingleJobError(
+                f"The job {asked.job.name!r} returned {value!r}, whose body would run later and without the lock. "
+                "Decorate the function that does the work itself."
+            )
+        return value
+
+    async def body_in_loop(self) -> Any:
+        """The same of an ``async def``."""
+        if self._lease.lost:
+            await finished(self._lease.prove)
+        self._lease.check()
+        return await self._asked.job.func(*self._asked.args, **self._asked.kwargs)
 
     def finish(self) -> Outcome:
         """Release the lock, tell everybody, and raise what there is to raise: the job's own exception first."""
-        self.window.close()
-        is_ctrl_c = self.failure is not None and self.window.is_ctrl_c(self.failure)
-        times = {"duration": since(self._started_at), "acquire_duration": self._acquire_duration}
-        end = ending(self.failure, is_ctrl_c=is_ctrl_c, **times)
-        loss = self._release(replace(end, also_write=self._also_write(end)))
-        error = self.failure or loss
+        self._window.close()
+        end = self._ending()
+        status = self._release(end)
         if not self._lease.is_inherited:
-            status = "failed" if loss and not self.failure else end.status
-            job_finished.send_robust(
-                sender=Job,
-                name=self._job.name,
-                run=self._run,
-                status=status,
-                duration=end.duration,
-                error=error,
-            )
-        if error:
+            self._tell(status, end.duration)
+        if self.failure:
             try:
-                raise error
+                raise self.failure
             finally:
                 # Its traceback refers to this frame: the circle would keep alive what the body had in hand.
-                del error, loss
                 self.failure = None
         grant = self._lease.grant
         run_id = grant.entry.pk if grant.entry else None
-        return Outcome(status="successful", value=self.value, run_id=run_id, duration=end.duration, slot=grant.slot)
+        return Outcome(status=status, value=self.value, run_id=run_id, duration=end.duration, slot=grant.slot)
+
+    def _ending(self) -> Ending:
+        end = ending(
+            self.failure,
+            is_ctrl_c=self.failure is not None and self._window.is_ctrl_c(self.failure),
+            duration=since(self._started_at),
+            acquire_duration=self._acquire_duration,
+        )
+        return replace(end, also_write=self._also_write(end))
 
     def _also_write(self, end: Ending) -> Callable[[], object] | None:
         """What becomes of the one-off that asked for this run; or the one that shall run it again after a failure."""
-        call, job = self._call, self._job
-        if call.one_off:
-            result = result_of_job(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
+        if self._asked.one_off:
+            attempt = self._lease.grant.attempt
+            result = result_of_job(self._asked.job, end, self.failure, self.value, attempt=attempt)
             return partial(self._end_one_off, result)
-        if not end.is_failure or not job.retries:
-            return None
-        if not comes_back([call.args, dict(call.kwargs)]):
+        return self._retry() if end.is_failure and self._asked.job.retries else None
+
+    def _end_one_off(self, result: Mapping[str, Any]) -> None:
+        if not one_offs().finish(self._lease.token, result):
+            name = self._asked.job.name
+            logger.warning("A one-off of %r was changed by hand while it ran: only the history knows.", name)
+
+    def _retry(self) -> Callable[[], object] | None:
+        job, args, kwargs = self._asked.job, self._asked.args, self._asked.kwargs
+        if not comes_back([args, dict(kwargs)]):
             logger.error("The job %r is not tried again: its arguments would not come back from JSON.", job.name)
             return None
         order = Order(job_name=job.name, max_attempts=job.most_attempts)
         again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
-        return partial(place, order, *order.stored(call.args, call.kwargs), attempt=1, run_after=again_at)
+        return partial(place, order, *order.stored(args, kwargs), attempt=1, run_after=again_at)
 
-    def _end_one_off(self, result: Mapping[str, Any]) -> None:
-        if not one_offs().finish(self._lease.token, result):
-            logger.warning("A one-off of %r was changed by hand while it ran: only the history knows.", self._job.name)
+    def _release(self, end: Ending) -> str:
+        """How the run has ended: one that outlived its lease has failed, if nothing else went wrong."""
+        loss = self._loss(end)
+        if loss and not self.failure:
+            self.failure = loss
+            return "failed"
+        return end.status
 
-    def _release(self, end: Ending) -> LeaseLost | None:
-        """``None``: it was ours to the end."""
+    def _loss(self, end: Ending) -> LeaseLost | None:
+        """``None``: the lock was ours to the end, and is released."""
         try:
             return None if self._lease.finish(end) else LeaseLost(self._lease.why_lost())
         except LeaseLost as unreleased:
             return unreleased
+
+    def _tell(self, status: str, duration: timedelta) -> None:
+        job_finished.send_robust(
+            sender=Job, name=self._asked.job.name, run=self._run, status=status, duration=duration, error=self.failure
+        )
 
 
 @contextmanager

@@ -91,8 +91,12 @@ def test_what_equals_a_valid_value_is_not_taken_for_it(settings: Settings) -> No
 
 
 def test_it_is_validated_only_when_it_has_changed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def note(given: object) -> list[Any]:
+        seen.append(given)
+        return []
+
     seen: list[object] = []
-    monkeypatch.setattr(conf, "problems", lambda given: seen.append(given) or [])
+    monkeypatch.setattr(conf, "problems", note)
     for given in {"LEASE": SECOND}, {"LEASE": 2 * SECOND}:
         settings.SINGLEJOB = given
         assert options() is options()

@@ -207,7 +207,7 @@ def run_slot(job: Job, **terms: Any) -> runner.Outcome:
 
 def ask_for_slot(job: Job) -> Lease | Refusal:
     """The same, but the run goes on in some other process, which sends no heartbeats."""
-    request = runner._lock_request(job, "schedule", None, timedelta())
+    request = runner.RunRequest(job, trigger="schedule").of_lock()
     return acquire(replace(request, lease=MINUTE, heartbeat_interval=None))
 
 
