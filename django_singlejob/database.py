@@ -41,10 +41,9 @@ LONGEST_WAIT_TIMEOUT = 31_536_000
 
 def alias() -> str:
     """Where every statement goes, reads too: a router may send reads to a replica, which lags behind."""
-    if database := options().database:
-        return database
-    if not router.routers:
-        return DEFAULT_DB_ALIAS
+    database = options().database
+    if database or not router.routers:
+        return database or DEFAULT_DB_ALIAS
     # Asked each time: a router may answer by what it knows just now.
     return router.db_for_write(apps.get_model("django_singlejob", "JobLock"))
 

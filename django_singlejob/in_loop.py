@@ -1,7 +1,8 @@
 """Asking the database from an event loop, by Django's one thread. A cancellation leaves no lock behind."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -19,37 +20,30 @@ T = TypeVar("T")
 async def acquire_in_loop(request: LockRequest) -> Lease | Refusal:
     """``acquire``, but it waits in the loop, so that Django's thread is free meanwhile."""
     acquisition = Acquisition(request)
-    while True:
-        answer, cancelled = await _to_the_end(acquisition.ask)
-        if cancelled and isinstance(answer, Lease):
-            end = ending(cancelled, duration=ZERO, acquire_duration=ZERO)
-            await _to_the_end(partial(answer.finish, end))
-        if isinstance(answer, float) and not cancelled:
-            cancelled = await _cancelled_in_sleep(answer)
-        if cancelled:
-            await _to_the_end(acquisition.leave_nothing)
-            raise cancelled
-        if not isinstance(answer, float):
-            return answer
-
-
-async def _cancelled_in_sleep(seconds: float) -> asyncio.CancelledError | None:
+    answers: list[Lease | Refusal | float] = []
     try:
-        await sleep_in_loop(seconds)
+        while True:
+            await finished(lambda: answers.append(acquisition.ask()))
+            if not isinstance(answer := answers.pop(), float):
+                return answer
+            await sleep_in_loop(answer)
     except asyncio.CancelledError as cancelled:
-        return cancelled
-    return None
+        with suppress(asyncio.CancelledError):
+            await finished(partial(_leave_nothing, acquisition, answers, cancelled))
+        raise
+
+
+def _leave_nothing(
+    acquisition: Acquisition, answers: Iterable[Lease | Refusal | float], cancelled: BaseException
+) -> None:
+    for lease in answers:
+        if isinstance(lease, Lease):
+            lease.finish(ending(cancelled, duration=ZERO, acquire_duration=ZERO))
+    acquisition.leave_nothing()
 
 
 async def finished(function: Callable[[], T]) -> T:
     """What it returns, called in Django's thread. A cancellation is raised once it has returned."""
-    value, cancelled = await _to_the_end(function)
-    if cancelled:
-        raise cancelled
-    return value
-
-
-async def _to_the_end(function: Callable[[], T]) -> tuple[T, asyncio.CancelledError | None]:
     cancelled = None
     call = asyncio.ensure_future(sync_to_async(function)())
     while not call.done():
@@ -59,4 +53,7 @@ async def _to_the_end(function: Callable[[], T]) -> tuple[T, asyncio.CancelledEr
             cancelled = error
         except Exception:  # raised again below
             break
-    return call.result(), cancelled
+    value = call.result()
+    if cancelled:
+        raise cancelled
+    return value

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from django.db import Error, connections
 
@@ -22,6 +22,7 @@ from django_singlejob.handlers import held
 from django_singlejob.received_signals import here
 
 T = TypeVar("T")
+Interrupt = BaseException | type[BaseException]
 
 
 class Window:
@@ -41,7 +42,7 @@ class Window:
         self.inner: Window | None = None
         self._fired: set[type[BaseException]] = set()
         self._waiting: type[BaseException] | None = None
-        self._delivery: _Delivery = _ToMainThread() if here.is_main else _ToThread()
+        self._delivery: _ToThread | _ToTask = _ToMainThread() if here.is_main else _ToThread()
         self.is_open = False
         self.is_left = False
 
@@ -94,7 +95,7 @@ class Window:
         return cause if cause and _is_of_a_database(error) else None
 
     async def run_async(self, body: Callable[[], Awaitable[T]]) -> T:
-        """Await ``body``, open to interrupts: its task is cancelled, since a coroutine that waits has no thread."""
+        """Await ``body``, open to interrupts, which cancel its task."""
         self._delivery = delivery = _ToTask(self)
         try:
             self.open()
@@ -181,34 +182,24 @@ class Window:
         return self._is_mains and (here.innermost is self or not here.is_main)
 
 
-class _Delivery(Protocol):
-    """How an interrupt comes to the body."""
-
-    def deliver(self, exception: type[BaseException], /) -> None:
-        """Raise it there, from another thread."""
-
-    def throw(self, interrupt: BaseException, /) -> None:
-        """Raise it there, from the body's own thread."""
-
-    def call_back(self) -> type[BaseException] | None:
-        """Let nothing arrive from now on. Returns what is still under way; ``None``: nothing is."""
-
-
 class _ToThread:
-    """At the thread's next step in Python: a call into C that blocks goes on until it returns."""
+    """Interrupts come at the thread's next step in Python: a call into C that blocks goes on until it returns."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
         self._coming: set[type[BaseException]] = set()
 
     def deliver(self, exception: type[BaseException]) -> None:
+        """Raise it in the body, from another thread."""
         self._coming.add(exception)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(exception))
 
     def throw(self, interrupt: BaseException) -> None:
+        """Raise it in the body, from the body's own thread."""
         raise interrupt
 
     def call_back(self) -> type[BaseException] | None:
+        """Let nothing come from now on. Returns what is still on its way; ``None``: nothing is."""
         # An exception that is on its way arrives at the next jump backwards: here, where it harms nothing. To call it
         # back would do as well, but after that CPython 3.11 loops for ever in what is traced, as by coverage.
         try:
@@ -221,7 +212,7 @@ class _ToThread:
 
 
 class _ToMainThread(_ToThread):
-    """At once, where a command handles signals: one ends even a call that blocks."""
+    """Where a command handles signals, one brings them: it ends even a call that blocks."""
 
     def deliver(self, exception: type[BaseException]) -> None:
         signals = received_signals.in_force
@@ -236,28 +227,25 @@ class _ToMainThread(_ToThread):
 
 
 class _ToTask:
-    """By its loop: a coroutine that waits has no thread."""
+    """The task is cancelled, in its loop: a coroutine that waits has no thread."""
 
     def __init__(self, window: Window) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  (a coroutine runs in one)
-        self.task = task
-        self.came: list[BaseException | type[BaseException]] = []
+        self.task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self.came: list[Interrupt] = []
         self._window = window
-        self._loop = asyncio.get_running_loop()
 
-    def deliver(self, exception: BaseException | type[BaseException]) -> None:
-        self._loop.call_soon_threadsafe(self._cancel, exception)
+    def deliver(self, interrupt: Interrupt) -> None:
+        self.task.get_loop().call_soon_threadsafe(self._cancel, interrupt)
 
     throw = deliver
 
-    def _cancel(self, exception: BaseException | type[BaseException]) -> None:
+    def _cancel(self, interrupt: Interrupt) -> None:
         if self._window.is_open:
-            self.came.append(exception)
+            self.came.append(interrupt)
             self.task.cancel()
 
-    def call_back(self) -> type[BaseException] | None:
-        return None
+    def call_back(self) -> None:
+        """Nothing is cancelled once the window is closed."""
 
 
 def interrupt_behind(error: Exception) -> BaseException | None:

@@ -253,9 +253,13 @@ class _Execution:
     def surroundings(self) -> Iterator[None]:
         """To be around the body: the lease is kept alive, and ``current_run()`` knows it."""
         job = self._asked.job
-        with _as_current(self._run), kept_alive(self._lease, self._window, job.max_runtime):
-            job_started.send_robust(sender=Job, name=job.name, run=self._run)
-            yield
+        before = _current.set(self._run)
+        try:
+            with kept_alive(self._lease, self._window, job.max_runtime):
+                job_started.send_robust(sender=Job, name=job.name, run=self._run)
+                yield
+        finally:
+            _current.reset(before)
 
     def body(self) -> Any:
         """What the job returns."""
@@ -344,12 +348,3 @@ class _Execution:
         job_finished.send_robust(
             sender=Job, name=self._asked.job.name, run=self._run, status=status, duration=duration, error=self.failure
         )
-
-
-@contextmanager
-def _as_current(run: CurrentRun) -> Iterator[None]:
-    before = _current.set(run)
-    try:
-        yield
-    finally:
-        _current.reset(before)

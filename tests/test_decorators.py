@@ -9,7 +9,20 @@ from typing import Any, get_type_hints
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_singlejob import CurrentRun, DuplicateJob, InvalidName, SingleJobError, current_run, registry, singleton_job
+from django_singlejob import (
+    CurrentRun,
+    DuplicateJob,
+    InvalidName,
+    LeaseLost,
+    SingleJobError,
+    current_run,
+    job_lock,
+    registry,
+    singleton_job,
+)
+from django_singlejob.interrupt import Window
+from django_singlejob.locking.lease import Lease
+from tests.contract.acts import is_free
 
 pytest_plugins = "tests.fixtures"
 pytestmark = pytest.mark.usefixtures("fresh_process")
@@ -302,3 +315,28 @@ def test_outside_a_job_there_is_no_run_which_a_type_checker_knows() -> None:
     with pytest.raises(AttributeError):
         current_run().lease  # type: ignore[union-attr]  # noqa: B018
     assert get_type_hints(current_run)["return"] == CurrentRun | None
+
+
+@pytest.mark.django_db
+def test_an_interrupt_as_a_block_ends_comes_before_its_lock_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the window from being closed, once; then nothing must come in any more."""
+
+    def close(window: Window) -> None:
+        if window.is_open and not windows:
+            windows.append(window)
+            raise LeaseLost
+        usual_close(window)
+
+    def finish(lease: Lease) -> bool:
+        was_open.append(windows[0].is_open)
+        return usual_finish(lease)
+
+    windows: list[Window] = []
+    was_open: list[bool] = []
+    usual_close, usual_finish = Window.close, Lease.finish
+    monkeypatch.setattr(Window, "close", close)
+    monkeypatch.setattr(Lease, "finish", finish)
+    with pytest.raises(LeaseLost), job_lock("nightly"):
+        pass
+    assert was_open == [False]
+    assert is_free()

@@ -264,6 +264,21 @@ def test_what_is_on_its_way_to_the_outer_one_waits_for_the_inner_one_too(signals
         outer.run(body)
 
 
+def test_what_arrives_while_the_window_is_being_closed_waits_for_it_to_be_opened_again(
+    signals: ReceivedSignals,
+) -> None:
+    def body() -> None:
+        with blocked_signals():
+            fire(window)
+            window.is_open = False  # which is the first that close() does
+        spin()
+        window.close()
+
+    with Window() as window:
+        window.run(body)
+        assert window.is_awaited
+
+
 # --- who is told
 
 
