@@ -111,6 +111,18 @@ def test_a_handler_that_the_body_sets_is_heeded_too() -> None:
     signal.signal(signal.SIGUSR1, ring)
 
 
+def test_the_window_of_another_thread_lets_nothing_in() -> None:
+    def work() -> None:
+        with Window() as window:
+            window.run(lambda: None)
+
+    with Window():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert held.are_held
+
+
 def test_inside_a_window_that_is_open_it_goes_to_the_outer_body() -> None:
     def body() -> None:
         with Window() as inner:

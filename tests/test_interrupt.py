@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import subprocess
@@ -210,6 +211,41 @@ def test_who_was_interrupted_can_be_traced_afterwards() -> None:
     # Without an environment, coverage does not trace it from the start.
     done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "interrupted\ntraced\n", done.stderr
+
+
+# --- a coroutine
+
+
+def test_a_coroutine_is_interrupted_and_its_task_is_not_cancelled_afterwards() -> None:
+    async def work() -> int:
+        with Window() as window, pytest.raises(Stop):
+            await window.run_async(lambda: fire_and_sleep(window))
+        return cancellations()
+
+    async def fire_and_sleep(window: Window) -> None:
+        fire(window)
+        await asyncio.sleep(60)
+
+    assert asyncio.run(work()) == 0
+
+
+def test_what_comes_as_a_coroutine_returns_comes_to_nothing() -> None:
+    async def work() -> int:
+        with Window() as window:
+            await window.run_async(lambda: fire_and_return(window))
+        await asyncio.sleep(0.01)
+        return cancellations()
+
+    async def fire_and_return(window: Window) -> None:
+        fire(window)
+
+    assert asyncio.run(work()) == 0
+
+
+def cancellations() -> int:
+    task = asyncio.current_task()
+    assert task
+    return task.cancelling()
 
 
 # --- a window inside another

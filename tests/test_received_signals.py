@@ -58,6 +58,19 @@ def test_a_signal_before_the_body_waits_for_it(signals: ReceivedSignals) -> None
     assert caught.value.signum == signal.SIGTERM
 
 
+def test_it_does_not_wait_for_that_of_another_thread(signals: ReceivedSignals) -> None:
+    def work() -> None:
+        with Window() as window:
+            window.run(lambda: done.append("elsewhere"))
+
+    done: list[str] = []
+    send(signal.SIGTERM)
+    in_thread(work)
+    assert done
+    with Window() as window, pytest.raises(JobInterrupted):
+        window.run(lambda: pytest.fail("it began"))
+
+
 def test_a_signal_after_the_body_is_only_remembered(signals: ReceivedSignals) -> None:
     with Window() as window:
         window.run(spin)

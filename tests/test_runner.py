@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import weakref
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +88,24 @@ class TestCalls:
         with job_lock("nightly") as lease:
             assert lease.expires_at - lease.acquired_at == 10 * MINUTE
             assert lock().heartbeat_interval == MINUTE
+
+    def test_what_a_failed_job_had_in_hand_is_not_kept_alive(self) -> None:
+        @singleton_job
+        def nightly() -> None:
+            thing = Thing()
+            things.append(weakref.ref(thing))
+            raise ValueError
+
+        class Thing: ...
+
+        things: list[weakref.ref[Thing]] = []
+        gc.disable()
+        try:
+            with suppress(ValueError):
+                nightly()
+            assert things[0]() is None
+        finally:
+            gc.enable()
 
     def test_a_block_has_a_lease_of_its_own_length_and_belongs_to_no_job(self) -> None:
         with job_lock("nightly", lease=6 * MINUTE) as lease:
