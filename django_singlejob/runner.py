@@ -176,7 +176,7 @@ async def _run_in_loop(asked: "RunRequest", window: Window) -> Outcome:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What is asked for: a run of this job. ``one_off``: the one that asks for it, if one does."""
+    """A run of a job, as it is asked for. ``one_off``: the one that asks for it, if one does."""
 
     job: Job
     args: Sequence[Any] = ()
