@@ -135,7 +135,7 @@ class JobStatus(Row):
 
     objects = JobStatusQuerySet.as_manager()
 
-    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.seen
+    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.look_up
         now: datetime
         started_recently: bool | None
         timeline: int
