@@ -153,7 +153,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
 
     def make_exclusive(self, job: Job) -> int:
         """Have those that wait run under the lock of the job that their function has become. Returns how many."""
-        changes = {"job_name": job.name, "exclusive": True, "max_attempts": job.most_attempts}
+        changes = {"job_name": job.name, "task_path": "", "max_attempts": job.most_attempts}
         return self.waiting().update(version=F("version") + 1, **changes)
 
     def cancel(self) -> int:
@@ -181,6 +181,5 @@ def _claimed(token: UUID, holder: Holder) -> dict[str, Any]:
         "pid": holder.pid,
         "worker_ids": Concat(F("worker_ids"), Value(worker_id(holder)), output_field=TextField()),
         "started_at": DBNow(),
-        "heartbeat_at": DBNow(),
         "finished_at": None,
     }

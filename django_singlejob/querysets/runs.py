@@ -15,6 +15,8 @@ from django_singlejob.querysets.rows import AttemptQuerySet, rows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from django_singlejob.models import JobRun  # noqa: F401  (named below)
+
 
 def runs() -> JobRunQuerySet:
     """The history, on the database that decides."""

@@ -206,9 +206,9 @@ def of_performance(performance: Performance, *, is_ours: bool) -> Report:
     if failure is None and not is_ours:
         failure = LeaseLost()
     if failure:
-        return logged(Report(row.job_name, error=failure))
+        return logged(Report(row.name, error=failure))
     outcome = runner.Outcome(status="successful", value=performance.value, duration=performance.duration)
-    return Report(row.job_name, outcome)
+    return Report(row.name, outcome)
 
 
 def waitless(job: Job) -> Job:
