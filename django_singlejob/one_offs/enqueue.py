@@ -85,18 +85,8 @@ class Order:
 def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
     """Insert the row; the arguments are JSON. No crash loses it then, unless it is part of the caller's transaction."""
     with database.synchronous(database.alias()):
-        return one_offs().create(
-            job_name=order.job_name,
-            task_path=order.task_path,
-            args=list(args),
-            kwargs=dict(kwargs),
-            queue_name=order.queue_name,
-            priority=order.priority,
-            max_attempts=order.max_attempts,
-            backend=order.backend,
-            created_at=DBNow(),
-            **{"run_after": order.run_after or DBNow(), **others},
-        )
+        asked = {**vars(order), "args": list(args), "kwargs": dict(kwargs), "run_after": order.run_after or DBNow()}
+        return one_offs().create(**{**asked, "created_at": DBNow(), **others})
 
 
 def result_of_job(
