@@ -682,6 +682,7 @@ def test_one_that_was_asked_for_before_it_became_a_job_runs_under_the_lock_too(t
     assert lease.release()
     ticked()
     assert (the_one_off().status, the_one_off().result) == ("done", False)
+    assert (the_one_off().job_name, the_one_off().task_path) == ("stock", "")
 
 
 @pytest.mark.parametrize("name", JOBS)
