@@ -79,12 +79,12 @@ class SingleJobBackend(BaseTaskBackend):
     def _order(self, task: Task[..., Any]) -> Order:
         job = django_tasks.job_of(task)
         return Order(
-            job_name=job.name if job else task.module_path,
+            job_name=job.name if job else "",
+            task_path="" if job else task.module_path,
             max_attempts=job.most_attempts if job else self._max_attempts,
             queue_name=task.queue_name,
             priority=task.priority,
             run_after=task.run_after,
-            exclusive=job is not None,
             backend=self.alias,
         )
 

@@ -16,9 +16,8 @@ from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH
 
 _SECRETIVE = r"[\w.-]*(?:pass|pwd|secret|token|key|credential|auth)[\w.-]*"
 _SECRET_OPTION = re.compile(rf"(?i)-{{1,2}}{_SECRETIVE}|-p")
-_SECRET_ASSIGNED = re.compile(rf"(?is)(-{{1,2}}{_SECRETIVE}=).*")
 _SECRET_VALUE = re.compile(
-    rf"""(?i)((?:^|(?<=[\s'"({{,;&|]))(?:{_SECRETIVE}["']?(?:=|:\s*(?:\w+\s+)?)|-{{1,2}}{_SECRETIVE}\s+|-p\s*))"""
+    rf"""(?i)(?<![^\s'"({{,;&|])({_SECRETIVE}["']?(?:=|:\s*(?:\w+\s+)?)|-{{1,2}}{_SECRETIVE}\s+|-p\s*)"""
     r"""('[^']*'|"[^"]*"|\S+)"""
 )
 _URL_PASSWORD = re.compile(r"(?<=//)[^\s'\"]*@|[^\s/@:]*:[^\s/@]+@")
@@ -82,17 +81,18 @@ def redact(arguments: Sequence[str]) -> str:
     ``--password x``, ``TOKEN=x``, ``user:pw@host``."""
     shown = []
     hide_next = False
-    for argument in arguments[:COMMAND_LENGTH]:
-        # The patterns' time grows with the square of the length.
-        shown.append(_MASK if hide_next else _masked(argument[:COMMAND_LENGTH]))
-        hide_next = _SECRET_OPTION.fullmatch(argument) is not None
+    # The patterns' time grows with the square of the length.
+    for argument in [argument[:COMMAND_LENGTH] for argument in arguments[:COMMAND_LENGTH]]:
+        option, equals, _ = argument.partition("=")
+        is_secret = _SECRET_OPTION.fullmatch(option) is not None
+        masked = f"{option}={_MASK}" if is_secret and equals else _masked(argument)
+        shown.append(_MASK if hide_next else masked)
+        hide_next = is_secret and not equals
     return " ".join(shown)
 
 
-def _masked(argument: str) -> str:
-    if assigned := _SECRET_ASSIGNED.fullmatch(argument):
-        return f"{assigned[1]}{_MASK}"
-    return _URL_PASSWORD.sub(f"{_MASK}@", _SECRET_VALUE.sub(rf"\1{_MASK}", argument))
+def _masked(text: str) -> str:
+    return _URL_PASSWORD.sub(f"{_MASK}@", _SECRET_VALUE.sub(rf"\1{_MASK}", text))
 
 
 def _ask(hook: str, arguments: Sequence[str]) -> str:

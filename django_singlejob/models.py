@@ -12,6 +12,7 @@ from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH,
 from django_singlejob.querysets.jobs import JobStatusQuerySet
 from django_singlejob.querysets.locks import JobLockQuerySet
 from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+from django_singlejob.querysets.rows import whether
 from django_singlejob.querysets.runs import JobRunQuerySet
 
 
@@ -135,7 +136,7 @@ class JobStatus(Row):
 
     objects = JobStatusQuerySet.as_manager()
 
-    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.seen
+    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.look_up
         now: datetime
         started_recently: bool | None
         timeline: int
@@ -208,7 +209,7 @@ class JobLock(Row):
 
 
 class OneOffJob(Row):
-    """A job to be run once, at or after an instant."""
+    """A run that is asked for once, at or after an instant: of a job, or else of one of Django's tasks."""
 
     class Status(models.TextChoices):
         WAITING = "waiting", _("waiting")
@@ -217,7 +218,20 @@ class OneOffJob(Row):
         FAILED = "failed", _("failed")
         CANCELLED = "cancelled", _("cancelled")
 
-    job_name = models.CharField(_("job"), max_length=NAME_LENGTH)
+    job_name = models.CharField(
+        _("job"), max_length=NAME_LENGTH, blank=True, default="", help_text=_("It runs under this job's lock.")
+    )
+    task_path = models.CharField(
+        _("task"),
+        max_length=NAME_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("Where a task is found that is not a job. Many of these run at a time."),
+    )
+    # For the index: "any job's" is a range of names, behind which no index has the priorities in order.
+    exclusive = models.GeneratedField(
+        expression=whether(~models.Q(job_name="")), output_field=models.BooleanField(), db_persist=True
+    )
     args = models.JSONField(_("arguments"), default=list, blank=True)
     kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
     queue_name = models.CharField(_("queue"), max_length=NAME_LENGTH, default="default")
@@ -226,7 +240,6 @@ class OneOffJob(Row):
     run_after = models.DateTimeField(_("run after"))
     started_at = models.DateTimeField(_("started at"), null=True, blank=True)
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
-    heartbeat_at = models.DateTimeField(_("last heartbeat at"), null=True, blank=True)
     version = models.PositiveBigIntegerField(_("version"), default=0, help_text=_("Grows with each change."))
     token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Of the lock of its last run."))
     attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("How often it was begun."))
@@ -237,11 +250,6 @@ class OneOffJob(Row):
         blank=True,
         default="",
         help_text=_("Of Django's tasks, by which it was enqueued."),
-    )
-    exclusive = models.BooleanField(
-        _("exclusive"),
-        default=True,
-        help_text=_("It runs under its job's lock. A task that is no job has none: many run at a time."),
     )
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH, blank=True, default="")
     pid = models.PositiveBigIntegerField(_("process id"), null=True, blank=True)
@@ -270,7 +278,12 @@ class OneOffJob(Row):
         ]
 
     def __str__(self) -> str:
-        return f"{self.job_name} #{self.pk} ({self.get_status_display()})"
+        return f"{self.name} #{self.pk} ({self.get_status_display()})"
+
+    @property
+    def name(self) -> str:
+        """The job's, or the task's path."""
+        return self.job_name or self.task_path
 
 
 class Overview(JobStatus):

@@ -175,7 +175,7 @@ class Entry:
             self.pk = alone(self._found_or_inserted, self._lease)
             if self._former is not None:
                 # A later end must find room.
-                _at_gate(self.facts["job_name"], methodcaller("recorded", self._former))
+                _at_gate(self.facts["job_name"], methodcaller("forget", self._former))
 
     def _found_or_inserted(self) -> int:
         return runs().key_of(self._token) or self._insert()
@@ -240,7 +240,7 @@ def _end_late_for(lock: "JobLock", result: Mapping[str, Any]) -> None:
     except HistoryFailed as failed:
         _tell("The end of a run of %r is not in the history yet (%s): %s", failed, {**_facts(lock), **result})
         return
-    _at_gate(lock.job_name, methodcaller("recorded", _kept(lock.token, result)))
+    _at_gate(lock.job_name, methodcaller("forget", _kept(lock.token, result)))
     if not is_recorded:
         _tell_missing(lock, result)
 
@@ -263,7 +263,7 @@ def catch_up(kept: Mapping[str, object]) -> None:
     for name, end in kept.items():
         alone(partial(_record, end))
         # If the gate is busy, the job's next run clears it.
-        _at_gate(name, methodcaller("recorded", end))
+        _at_gate(name, methodcaller("forget", end))
 
 
 def _at_gate(name: str, change: "Callable[[JobStatusQuerySet], object]") -> None:

@@ -84,11 +84,13 @@ def test_each_has_an_id_of_its_own() -> None:
     assert tasks.plain.enqueue().id != tasks.plain.enqueue().id
 
 
-@pytest.mark.parametrize(("name", "job_name"), [("plain", "tests.app.tasks.plain"), ("stock", "stock")])
-def test_it_is_a_one_off_of_the_job_or_else_of_the_functions_path(name: str, job_name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "job_name", "task_path"), [("plain", "", "tests.app.tasks.plain"), ("stock", "stock", "")]
+)
+def test_it_is_a_one_off_of_the_job_or_else_of_the_functions_path(name: str, job_name: str, task_path: str) -> None:
     getattr(tasks, name).using(priority=3, queue_name="mail").enqueue()
     row = one_offs().get()
-    assert (row.job_name, row.exclusive, row.backend) == (job_name, name == "stock", "default")
+    assert (row.job_name, row.task_path, row.backend) == (job_name, task_path, "default")
     assert (row.priority, row.queue_name) == (3, "mail")
 
 
@@ -320,7 +322,7 @@ def test_a_one_off_that_is_no_task_has_no_result() -> None:
 @pytest.mark.parametrize("path", ["tests.app.tasks.gone", "tests.app.gone.task", "tests.app.tasks.echo", "gone", ""])
 def test_nor_has_one_that_this_release_does_not_know(path: str) -> None:
     result = tasks.plain.enqueue()
-    one_offs().update(job_name=path)
+    one_offs().update(task_path=path)
     with pytest.raises(TaskResultDoesNotExist):
         default_task_backend.get_result(result.id)
 
@@ -480,7 +482,7 @@ def test_there_may_be_several(settings: Settings) -> None:
 def test_a_dead_worker_costs_a_task_an_attempt_of_three_unless_told_otherwise() -> None:
     tasks.plain.enqueue()
     tasks.stock.enqueue()
-    assert dict(one_offs().values_list("job_name", "max_attempts")) == {"tests.app.tasks.plain": 3, "stock": 2}
+    assert {row.name: row.max_attempts for row in one_offs()} == {"tests.app.tasks.plain": 3, "stock": 2}
 
 
 @pytest.mark.parametrize("options", [{}, {"max_attempts": 1}, {"max_attempts": 100}], ids=str)

@@ -50,7 +50,7 @@ def status(**values: Any) -> JobStatus:
     """A gate, as it was seen."""
     gates().remember("nightly")
     gates().filter(name="nightly").update(**values)
-    return gates().seen({"nightly"}, ZERO)["nightly"]
+    return gates().look_up({"nightly"}, ZERO)["nightly"]
 
 
 def on(schedule: Any, **values: Any) -> JobStatus:

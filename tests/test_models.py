@@ -10,6 +10,7 @@ from django.db import connection, models
 
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import lock, start_run
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ FIELDS: dict[type[Model], str] = {
     JobRun: """id job_name fence token status trigger slot attempt hostname pid started_at finished_at duration
         acquire_duration error traceback""",
     # token is not in the design either.
-    OneOffJob: """id job_name args kwargs queue_name priority status run_after started_at finished_at heartbeat_at
+    OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class traceback
         created_at""",
 }
@@ -87,7 +88,7 @@ def test_tables_and_indexes_have_these_names(model: type[Model]) -> None:
         constraints = connection.introspection.get_constraints(cursor, model._meta.db_table)
     named = {name: found["columns"] for name, found in constraints.items() if found["index"]}
     # PostgreSQL's second index on a text key is for LIKE; MariaDB calls what makes a column unique an index too.
-    others = ("PRIMARY", "_pkey", "_like", "_uniq")
+    others = ("PRIMARY", "_pkey", "_like", "token")
     assert {name: columns for name, columns in named.items() if not name.endswith(others)} == INDEXES[model]
 
 
@@ -125,6 +126,12 @@ class TestRows:
         assert lock().holder == f"{lock().hostname}, pid {lock().pid}"
         one_off = Order(job_name="nightly").enqueue()
         assert str(one_off) == f"nightly #{one_off.pk} (waiting)"
+
+    def test_a_one_off_has_a_lock_if_it_has_a_job(self) -> None:
+        job, task = Order(job_name="nightly").enqueue(), Order(task_path="shop.tasks.mail").enqueue()
+        assert (job.name, task.name) == ("nightly", "shop.tasks.mail")
+        assert (job.exclusive, task.exclusive) == (True, False)
+        assert (*one_offs().exclusive(), *one_offs().parallel()) == (job, task)
 
     def test_a_lock_outlives_the_row_of_its_run(self) -> None:
         lease = start_run()

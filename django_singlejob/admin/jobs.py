@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import ChangeList
-from django.core.paginator import InvalidPage, Paginator
+from django.contrib.admin.views.main import SEARCH_VAR
+from django.core.paginator import Paginator
 from django.db import Error, transaction
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -47,7 +46,7 @@ OURS = "django_singlejob."
 
 
 class StateFilter(admin.SimpleListFilter):
-    """What a job is up to; ``JobsPage`` does the filtering, since no column says it."""
+    """What a job is up to; ``JobStatusAdmin.get_paginator`` does the filtering, since no column says it."""
 
     title = _("state")
     parameter_name = "state"
@@ -57,25 +56,6 @@ class StateFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobStatus]) -> QuerySet[JobStatus]:
         return queryset
-
-
-class JobsPage(ChangeList):
-    """The jobs, those first that need attention; also those that nobody has asked for yet, which have no row."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        wanted = request.GET.get(StateFilter.parameter_name)
-        found = [job for job in jobs(request) if _is_wanted(job, wanted) and self.query.lower() in job.name]
-        found.sort(key=lambda job: (-job.state.level, job.name))
-        self.paginator = Paginator(found, self.list_per_page)
-        try:
-            healths = list(self.paginator.page(self.page_num))
-        except InvalidPage as error:
-            raise IncorrectLookupParameters from error
-        self.result_list: Any = [_row(health) for health in healths]
-        cast("JobStatusAdmin", self.model_admin).furnish(self.result_list)
-        self.result_count, self.full_result_count = len(found), None
-        self.show_full_result_count, self.show_admin_actions = False, True
-        self.can_show_all, self.multi_page = False, len(found) > self.list_per_page
 
 
 def jobs(request: HttpRequest, name: str | None = None) -> list[Health]:
@@ -112,8 +92,17 @@ class JobStatusAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobStatus]:
         return gates()
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return JobsPage
+    def get_paginator(
+        self, request: HttpRequest, queryset: QuerySet[JobStatus], per_page: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The jobs, those first that need attention; also those that nobody has asked for yet, which have no row."""
+        if queryset.model is not JobStatus:  # but the admin's log of one
+            return super().get_paginator(request, queryset, per_page, *args, **kwargs)
+        wanted = request.GET.get(StateFilter.parameter_name)
+        part = request.GET.get(SEARCH_VAR, "").replace("\0", "").lower()
+        found = [job for job in jobs(request) if _is_wanted(job, wanted) and part in job.name]
+        found.sort(key=lambda job: (-job.state.level, job.name))
+        return Paginator([_row(health) for health in found], per_page)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         site = self.admin_site

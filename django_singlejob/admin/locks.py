@@ -275,7 +275,7 @@ class JobLockAdmin(ReadOnlyAdmin):
     def _clear(self, request: HttpRequest, shown: Shown, *, force: bool = False, left: timedelta | None = None) -> None:
         """Clear the lock if it is still the one that was shown, and, unless ``force``, its holder is presumed dead.
         ``left``: what is left of its watch; ``None``: its holder is alive."""
-        lock = locks().seen(shown.name)
+        lock = locks().look_up(shown.name)
         if lock is None:
             told = gettext("The lock %s is free: nobody holds it any more.") % shown.name
             self.message_user(request, told, messages.INFO)
@@ -314,7 +314,7 @@ def _watched(chosen: Sequence[Shown]) -> dict[str, timedelta]:
     watches = {shown.name: Watch() for shown in chosen}
     until = local_now() + LONGEST_WAIT.total_seconds()
     while True:
-        rows = {lock.name: lock for lock in locks().filter(name__in=watches).surveyed()}
+        rows = {lock.name: lock for lock in locks().filter(name__in=watches).survey()}
         still = {shown: rows[shown.name] for shown in chosen if shown.name in rows and shown.is_still(rows[shown.name])}
         left = {
             shown.name: max(rest, shown.to_wait(lock))

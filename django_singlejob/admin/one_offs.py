@@ -135,9 +135,9 @@ def _of_kind(kind: type[T], given: object, hint: object) -> T:
 @admin.register(OneOffJob)
 class OneOffJobAdmin(ReadOnlyAdmin):
     form = OneOffForm
-    list_display = ["job_name", "state", "due", "arguments", "attempts", "problem", "ended", "queue_name", "priority"]
+    list_display = ["name", "state", "due", "arguments", "attempts", "problem", "ended", "queue_name", "priority"]
     list_filter = ["status"]
-    search_fields = ["job_name", "queue_name", "hostname"]
+    search_fields = ["job_name", "task_path", "queue_name", "hostname"]
     ordering = ["-pk"]
     sortable_by = ()
     actions = ["cancel", "retry"]
@@ -157,7 +157,6 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         "last_run",
         "queue_name",
         "priority",
-        "exclusive",
         "backend",
         "created",
     ]
@@ -180,9 +179,9 @@ class OneOffJobAdmin(ReadOnlyAdmin):
 
     # --- what is shown
 
-    @admin.display(description=_("job"))
+    @admin.display(description=_("job or task"))
     def job(self, row: OneOffJob) -> str:
-        return link("jobstatus", row.job_name, row.job_name) if row.exclusive else row.job_name
+        return link("jobstatus", row.job_name, row.job_name) if row.job_name else row.task_path
 
     @admin.display(description=_("status"))
     def state(self, row: Any) -> SafeString:

@@ -43,8 +43,8 @@ class Page(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        # To find once more that there are none might take a look at the whole history.
-        self.result_list = list(self.result_list) if self.result_count else []
+        # The paginator knows it if there are none: to find that once more might take a look at the whole history.
+        self.result_list = list(self.paginator.get_page(self.page_num))
         cast("ReadOnlyAdmin", self.model_admin).furnish(self.result_list)
         self.is_cut = self.result_count >= MOST_COUNTED
 

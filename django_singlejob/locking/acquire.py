@@ -271,7 +271,7 @@ class Acquisition:
         return Refusal(Reason.UNDECIDED, detail=f"it was tried for {PERSEVERANCE:.0f} seconds, and {obstacle}")
 
     def _ask(self) -> Lease | Refusal | Undecided:
-        lock = locks().seen(self.request.name)
+        lock = locks().look_up(self.request.name)
         is_ours = lock is not None and lock.token == self.token
         left = self._watch.look(lock) if lock and not is_ours else ZERO
         if lock and left is None:
@@ -332,10 +332,10 @@ class Acquisition:
 
     def _look(self, lock: "JobLock | None") -> Snapshot:
         names = {self.request.name, self.request.own_name}
-        seen = gates().seen(names, self.request.min_interval)
+        seen = gates().look_up(names, self.request.min_interval)
         if missing := names - seen.keys():
             gates().remember(*missing)
-            seen = gates().seen(names, self.request.min_interval)
+            seen = gates().look_up(names, self.request.min_interval)
         return Snapshot(lock, seen[self.request.name], seen[self.request.own_name], local_now())
 
     def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Undecided:

@@ -75,7 +75,7 @@ def _release_row(name: str, token: UUID) -> bool:
     alias = database.alias()
     # An interrupt may have left the connection in the middle of a statement.
     database.drop(alias)
-    lock = locks().seen(name)
+    lock = locks().look_up(name)
     if lock is None or lock.token != token:
         return False
     with_history(partial(_release_once, alias, lock), lock.lease)

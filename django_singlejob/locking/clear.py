@@ -34,7 +34,7 @@ class Watchman:
     def dead(self) -> list["JobLock"]:
         """The locks whose holders are dead by now. To be asked again after ``pause``."""
         # The live ones too: when one of them is suspected later on, it is known since when it has not changed.
-        seen = {lock.name: lock for lock in locks().surveyed()}
+        seen = {lock.name: lock for lock in locks().survey()}
         self._watches = {name: self._watches.get(name) or Watch() for name in seen}
         left = {name: self._watches[name].look(lock) for name, lock in seen.items()}
         self.undecided = {name: (seen[name], rest) for name, rest in left.items() if rest}

@@ -408,7 +408,7 @@ class Lease:
         return token is not None and not (self.lost or status == "abandoned")
 
     def _kept_status(self) -> str | None:
-        kept = gates().keeping().get(self.grant.own_name, {})
+        kept = gates().kept_ends().get(self.grant.own_name, {})
         return kept.get("status") if kept.get("token") == str(self.token) else None
 
     def _recorded_status(self) -> str | None:

@@ -94,7 +94,7 @@ def survey(name: str | None = None) -> list[Health]:
     if name is not None:
         statuses, seen = statuses.filter(name=name), seen.filter(Q(job_name=name) | Q(job_name="", name=name))
         known &= {name}
-    return _judge(statuses.surveyed(), seen, known)
+    return _judge(statuses.survey(), seen, known)
 
 
 def _judge(statuses: Mapping[str, "JobStatus"], seen: Iterable["JobLock"], known: set[str]) -> list[Health]:

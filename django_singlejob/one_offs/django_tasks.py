@@ -33,11 +33,12 @@ logger = logging.getLogger("django_singlejob")
 
 
 def find(row: "OneOffJob") -> "Task[..., Any] | None":
-    """The task that the row is for: over the job of that name, or else of that dotted path. ``None``: it was not asked
-    for as a task, or this release of the code has none of that name."""
+    """The task that the row is for: over its job, or else of that dotted path. ``None``: it was not asked for as a
+    task, or this release of the code has no such task."""
     if not row.backend or django.VERSION < (6, 0):
         return None
-    return _at(registry.get(row.job_name).path if registry.is_known(row.job_name) else row.job_name)
+    # A job is found by its name, wherever it stands by now.
+    return _at(registry.get(row.job_name).path if registry.is_known(row.job_name) else row.task_path)
 
 
 def is_found(task: "Task[..., Any]") -> bool:

@@ -27,26 +27,26 @@ _NOW = DBNow()
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A one-off of a job that is to be asked for.
+    """A one-off that is to be asked for: of a job, or of a task that is not a job.
 
     Attributes:
-        job_name: the job's.
+        job_name: the job's, under whose lock it runs.
+        task_path: the task's dotted path.
         max_attempts: how often it is begun at most, if its holders die or it fails.
         queue_name: which workers run it: those of this queue, and those of all queues.
         priority: -100 to 100; of those that are due the highest is run first.
         run_after: not before this instant (aware); ``None``: as soon as somebody can.
-        exclusive: it runs under its job's lock.
         backend: the alias of the backend of Django's tasks by which it is asked for.
 
     Raises ``InvalidOrder``.
     """
 
-    job_name: str
+    job_name: str = ""
+    task_path: str = ""
     max_attempts: int = 1
     queue_name: str = "default"
     priority: int = 0
     run_after: datetime | None = None
-    exclusive: bool = True
     backend: str = ""
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Order:
                 {as_stored(name, "a name"): as_stored(value, f"argument {name!r}") for name, value in kwargs.items()},
             )
         except Unstorable as error:
-            raise InvalidOrder(f"The job {self.job_name!r} cannot be enqueued: {error}.") from None
+            raise InvalidOrder(f"The job {self.job_name or self.task_path!r} cannot be enqueued: {error}.") from None
 
     async def aenqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
         """The same, for an ``async def``."""
@@ -85,18 +85,8 @@ class Order:
 def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
     """Insert the row; the arguments are JSON. No crash loses it then, unless it is part of the caller's transaction."""
     with database.synchronous(database.alias()):
-        return one_offs().create(
-            job_name=order.job_name,
-            args=list(args),
-            kwargs=dict(kwargs),
-            queue_name=order.queue_name,
-            priority=order.priority,
-            max_attempts=order.max_attempts,
-            exclusive=order.exclusive,
-            backend=order.backend,
-            created_at=DBNow(),
-            **{"run_after": order.run_after or DBNow(), **others},
-        )
+        asked = {**vars(order), "args": list(args), "kwargs": dict(kwargs), "run_after": order.run_after or DBNow()}
+        return one_offs().create(**{**asked, "created_at": DBNow(), **others})
 
 
 def result_of_job(

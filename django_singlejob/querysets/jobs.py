@@ -43,23 +43,23 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         for name in sorted({*names} - known):
             self.bulk_create([self.model(name=name)], ignore_conflicts=True)
 
-    def seen(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
-        """The gates by name, with ``now``, ``timeline``, and ``started_recently``: sooner than ``min_interval`` ago."""
+    def look_up(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
+        """Read these gates, by name, with ``now``, ``timeline`` and ``started_recently``: within ``min_interval``."""
         recently = whether(_recently(min_interval))
         facts = {"now": DBNow(), "started_recently": recently, "timeline": Timeline()}
         found = telling(self.db, lambda: self.annotate(**facts).without_mean().in_bulk(names))
         return {name: in_utc(status) for name, status in found.items()}
 
-    def scheduled(self) -> dict[str, JobStatus]:
-        """The gates of jobs that have a schedule by name, with ``now``."""
-        return self.exclude(schedule="").without_mean().surveyed()
+    def scheduled(self) -> JobStatusQuerySet:
+        """The gates of jobs that have a schedule."""
+        return self.exclude(schedule="")
 
     def without_mean(self) -> JobStatusQuerySet:
         """Not even reading the mean durations: nobody needs them for a run, and one that cannot be read stops none."""
         return self.defer("mean_duration")
 
-    def surveyed(self) -> dict[str, JobStatus]:
-        """The gates by name, with ``now``."""
+    def survey(self) -> dict[str, JobStatus]:
+        """Read all of these, by name, with ``now``."""
         facts = {"now": DBNow()}
         return {status.name: in_utc(status) for status in self.annotate(**facts)}
 
@@ -156,13 +156,13 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """Keep how a run ended that the history does not know. ``False``: it keeps another end already."""
         return self.filter(unrecorded__isnull=True).update(unrecorded=end) == 1
 
-    def keeping(self) -> dict[str, dict[str, Any]]:
+    def kept_ends(self) -> dict[str, dict[str, Any]]:
         """The ends that are kept, by the name of their job."""
         rows = self.filter(unrecorded__isnull=False).values_list("name", "unrecorded")
         return {name: end for name, end in rows if isinstance(end, dict)}  # or somebody edited it
 
-    def recorded(self, end: object) -> bool:
-        """This end need not be kept any more. ``False``: it was not, or another one is by now."""
+    def forget(self, end: object) -> bool:
+        """Keep this end no longer, since it is recorded. ``False``: it was not kept, or another one is by now."""
         return self.filter(unrecorded=end).update(unrecorded=None) == 1
 
     def revoke(self, name: str) -> None:

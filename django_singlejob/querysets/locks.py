@@ -59,13 +59,13 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         verdict = {"is_stale": whether(_STALE), "is_impossible": whether(_IMPOSSIBLE), "now": DBNow()}
         return self.annotate(**verdict)
 
-    def surveyed(self) -> list[JobLock]:
-        """All of them, judged."""
+    def survey(self) -> list[JobLock]:
+        """Read all of these, judged."""
         return [in_utc(lock) for lock in self.judged()]
 
-    def seen(self, name: str) -> JobLock | None:
-        """The lock's row, judged; ``None``: the lock is free."""
-        return next(iter(self.filter(name=name).surveyed()), None)
+    def look_up(self, name: str) -> JobLock | None:
+        """Read the lock's row, judged. ``None``: the lock is free."""
+        return next(iter(self.filter(name=name).survey()), None)
 
     def grant(self, name: str, columns: Mapping[str, Any]) -> bool:
         """Insert the row. ``False``: there is one."""

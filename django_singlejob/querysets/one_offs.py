@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from django.db import connections
-from django.db.models import Case, F, Q, QuerySet, Subquery, TextField, Value, When
+from django.db.models import Case, F, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Concat, Greatest
 
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.rows import delete_rows, rows
+from django_singlejob.querysets.rows import AttemptQuerySet, rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +42,7 @@ def one_offs() -> OneOffJobQuerySet:
     return cast("OneOffJobQuerySet", rows("OneOffJob"))
 
 
-class OneOffJobQuerySet(QuerySet["OneOffJob"]):
+class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
     """The one-off jobs: those that wait, those in progress, and those that have ended, which are the log."""
 
     def waiting(self) -> OneOffJobQuerySet:
@@ -137,11 +136,7 @@ class OneOffJobQuerySet(QuerySet["OneOffJob"]):
 
     def abandon_orphans(self, error: str) -> int:
         """Put back those whose lock is gone, as after a DELETE by hand. Returns how many."""
-        # Two reads, in this order: one that begins between them is not among the first.
-        tokens = dict(self.in_progress().values_list("pk", "token"))
-        held = set(locks().values_list("token", flat=True)) if tokens else set()
-        orphans = {pk: token for pk, token in tokens.items() if token not in held}
-        return sum(self.filter(pk=pk, token=token).put_back(error) for pk, token in orphans.items())
+        return self.filter(token__in=self.in_progress().orphan_tokens()).put_back(error)
 
     def put_back(self, error: str) -> int:
         """Have those that are in progress be begun again, unless it was their last attempt. Returns how many."""
@@ -158,7 +153,7 @@ class OneOffJobQuerySet(QuerySet["OneOffJob"]):
 
     def make_exclusive(self, job: Job) -> int:
         """Have those that wait run under the lock of the job that their function has become. Returns how many."""
-        changes = {"job_name": job.name, "exclusive": True, "max_attempts": job.most_attempts}
+        changes = {"job_name": job.name, "task_path": "", "max_attempts": job.most_attempts}
         return self.waiting().update(version=F("version") + 1, **changes)
 
     def cancel(self) -> int:
@@ -175,13 +170,6 @@ class OneOffJobQuerySet(QuerySet["OneOffJob"]):
         """Those that ended longer ago than ``age``."""
         return self.ended().filter(finished_at__lt=DBNow() - age)
 
-    def prune(self, batch: int = 1000) -> int:
-        """Delete all of these, a batch at a time. Returns how many it were."""
-        pruned = 0
-        while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
-            pruned += delete_rows(one_offs().ended().filter(pk__in=keys))
-        return pruned
-
 
 def _claimed(token: UUID, holder: Holder) -> dict[str, Any]:
     return {
@@ -193,6 +181,5 @@ def _claimed(token: UUID, holder: Holder) -> dict[str, Any]:
         "pid": holder.pid,
         "worker_ids": Concat(F("worker_ids"), Value(worker_id(holder)), output_field=TextField()),
         "started_at": DBNow(),
-        "heartbeat_at": DBNow(),
         "finished_at": None,
     }

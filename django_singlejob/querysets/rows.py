@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from django.apps import apps
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet
 
 from django_singlejob.database import alias
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
 
 Row = TypeVar("Row", "JobLock", "JobStatus")
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def rows(model: str) -> QuerySet[Any]:
@@ -45,3 +47,21 @@ def delete_rows(rows: QuerySet[Any]) -> int:
 def whether(condition: Q) -> ExpressionWrapper[Q]:
     """The condition, as a column."""
     return ExpressionWrapper(condition, output_field=BooleanField())
+
+
+class AttemptQuerySet(QuerySet[AnyModel]):
+    """Rows of attempts, each under the token of its lock: runs and one-offs."""
+
+    def orphan_tokens(self) -> set[UUID]:
+        """The tokens of those whose lock is gone, as after a DELETE by hand."""
+        # Two reads, in this order: an attempt that begins between them is not among the first.
+        tokens = set(self.values_list("token", flat=True))
+        return tokens - set(rows("JobLock").values_list("token", flat=True)) if tokens else tokens
+
+    def prune(self, batch: int = 1000) -> int:
+        """Delete all of these, a batch at a time: one huge DELETE would hold up everybody. Returns how many it were."""
+        pruned = 0
+        # MySQL has no LIMIT in a subquery. One that was changed since it was read is left alone.
+        while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
+            pruned += delete_rows(self.filter(pk__in=keys))
+        return pruned

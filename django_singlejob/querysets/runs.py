@@ -6,17 +6,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.rows import delete_rows, rows
+from django_singlejob.querysets.rows import AttemptQuerySet, rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from django_singlejob.models import JobRun
+    from django_singlejob.models import JobRun  # noqa: F401  (named below)
 
 
 def runs() -> JobRunQuerySet:
@@ -24,7 +23,7 @@ def runs() -> JobRunQuerySet:
     return cast("JobRunQuerySet", rows("JobRun"))
 
 
-class JobRunQuerySet(QuerySet["JobRun"]):
+class JobRunQuerySet(AttemptQuerySet["JobRun"]):
     """The history: one row an attempt."""
 
     def running(self) -> JobRunQuerySet:
@@ -50,17 +49,11 @@ class JobRunQuerySet(QuerySet["JobRun"]):
 
     def abandon_orphans(self, error: str) -> int:
         """End every attempt whose lock is gone, as after a DELETE by hand. Returns how many."""
-        # In this order: what begins between the reads is not among the first, what ends is kept by its gate or changed.
-        tokens = dict(self.running().values_list("pk", "token"))
-        held = {str(token) for token in locks().values_list("token", flat=True)}
-        kept = {str(end.get("token")) for end in gates().keeping().values()}
-        orphans = [pk for pk, token in tokens.items() if str(token) not in held | kept]
-        ended = {"status": "abandoned", "finished_at": DBNow(), "error": error}
-        return self.running().filter(pk__in=orphans).update(**ended)
-
-    def newest(self, job_name: str) -> JobRun | None:
-        """The job's last attempt; ``None``: there was none, or it was pruned."""
-        return self.filter(job_name=job_name).order_by("-pk").first()
+        tokens = self.running().orphan_tokens()
+        # Read last: what ends meanwhile is kept by its gate, or is no longer running.
+        kept = {str(end.get("token")) for end in gates().kept_ends().values()}
+        orphans = self.running().filter(token__in=[token for token in tokens if str(token) not in kept])
+        return orphans.update(status="abandoned", finished_at=DBNow(), error=error)
 
     def surplus(self, age: timedelta, keep: int) -> JobRunQuerySet:
         """Those that ended and began longer ago than ``age``, and of each job those beyond its newest ``keep``."""
@@ -73,11 +66,3 @@ class JobRunQuerySet(QuerySet["JobRun"]):
 
     def _newest_beyond(self, job_name: str, keep: int) -> int | None:
         return self.filter(job_name=job_name).order_by("-pk").values_list("pk", flat=True)[keep : keep + 1].first()
-
-    def prune(self, batch: int = 1000) -> int:
-        """Delete all of these, a batch at a time: one huge DELETE would hold up everybody. Returns how many it were."""
-        pruned = 0
-        # MySQL has no LIMIT in a subquery.
-        while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
-            pruned += delete_rows(runs().filter(pk__in=keys))
-        return pruned

@@ -97,7 +97,7 @@ class Batches:
 
     def waiting(self) -> "OneOffJobQuerySet":
         """Those that this release of the code can run."""
-        return one_offs().parallel().in_queues(self._queues).exclude(job_name__in=self._unknown)
+        return one_offs().parallel().in_queues(self._queues).exclude(task_path__in=self._unknown)
 
     def record_and_claim(self, most: int, until: datetime | None = None) -> list[Claimed]:
         """Record what was handed in, and claim so many others at most, due now or at that instant. They are to be
@@ -261,7 +261,7 @@ class Batches:
     def _lock_due(self, most: int, until: datetime | None) -> "list[OneOffJob]":
         while most:
             locked = self.waiting().lock_due(most, until)
-            found = {row.job_name: django_tasks.find(row) for row in locked}
+            found = {row.task_path: django_tasks.find(row) for row in locked}
             if not self._leaves(found):
                 return locked
         return []
@@ -275,7 +275,7 @@ class Batches:
             logger.warning("There is no task %s here: its one-offs wait.", ", ".join(sorted(unknown)))
         jobs = {name: job for name, task in found.items() if task and (job := django_tasks.job_of(task))}
         for name, job in jobs.items():
-            one_offs().parallel().filter(job_name=name).make_exclusive(job)
+            one_offs().parallel().filter(task_path=name).make_exclusive(job)
         return bool(unknown or jobs)
 
     # --- in another thread
@@ -342,7 +342,7 @@ def _send_finished_before_recording(row: "OneOffJob", result: Mapping[str, Any])
 def _record(performed: Sequence[Performance], lease: Lease, *, is_uncertain: bool) -> None:
     for result, rows in _alike(performed):
         if one_offs().finish_all(rows, lease.token, result) != len(rows) and not is_uncertain:
-            logger.warning("A one-off of %s was changed by hand while it ran.", {row.job_name for row in rows})
+            logger.warning("A one-off of %s was changed by hand while it ran.", {row.name for row in rows})
 
 
 def _alike(performed: Sequence[Performance]) -> "list[tuple[dict[str, Any], list[OneOffJob]]]":

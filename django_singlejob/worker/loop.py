@@ -62,7 +62,7 @@ _RECALL_AFTER = 1.0
 def prune() -> str:
     """Delete the runs and one-offs that are older than the settings want. Whatever the gates keep is recorded first."""
     alone(runs().exists)  # a thread that waits for a locked table runs no jobs
-    catch_up(gates().keeping())
+    catch_up(gates().kept_ends())
     age = timedelta(days=options().history_days)
     return f"{runs().surplus(age, options().history_keep).prune()} runs, {one_offs().surplus(age).prune()} one-offs"
 

@@ -207,9 +207,9 @@ def of_performance(performance: Performance, *, is_ours: bool) -> Report:
     if failure is None and not is_ours:
         failure = LeaseLost()
     if failure:
-        return logged(Report(row.job_name, error=failure))
+        return logged(Report(row.name, error=failure))
     outcome = runner.Outcome(status="successful", value=performance.value, duration=performance.duration)
-    return Report(row.job_name, outcome)
+    return Report(row.name, outcome)
 
 
 def waitless(job: Job) -> Job:
@@ -240,7 +240,7 @@ def keep_up() -> None:
     next slot from now, those that are no more are forgotten. A restart alone changes nothing. One-offs whose lock was
     deleted by hand are put back."""
     one_offs().abandon_orphans("Its lock was deleted by hand.")
-    statuses = gates().scheduled()
+    statuses = gates().scheduled().without_mean().survey()
     with suppress(HistoryFailed):
         catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
     for status in statuses.values():
@@ -249,7 +249,7 @@ def keep_up() -> None:
     schedules = {job.name: policy.schedule for job in registry.all_jobs() if (policy := job.policy)}
     if new := schedules.keys() - statuses.keys():
         gates().remember(*sorted(new))
-        statuses |= gates().seen(new, ZERO)
+        statuses |= gates().look_up(new, ZERO)
     for name, schedule in schedules.items():
         status = statuses[name]
         if not is_followed(status, schedule):
@@ -272,7 +272,7 @@ def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | Non
     """The jobs, or those of ``names``, with a slot that is due, or is to be run again since its holder died; the oldest
     slot first. Not those of ``busy`` names or locks: of a job whose lock was renamed, the former one may be watched."""
     due = gates().due() if names is None else gates().due().filter(name__in=names)
-    statuses = {name: status for name, status in due.without_mean().surveyed().items() if registry.is_known(name)}
+    statuses = {name: status for name, status in due.without_mean().survey().items() if registry.is_known(name)}
     jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
     return [job for job in jobs if busy.isdisjoint({job.name, job.lock})]
 

@@ -61,14 +61,14 @@ FILL_RUNS_UNDER_WAY = f"""
     SELECT job_name, 1, token, 'running', 'schedule', 1, hostname, pid, acquired_at, '', '' FROM {TABLES[JobLock]}
 """
 FILL_ONE_OFFS = f"""
-    INSERT INTO {TABLES[OneOffJob]} (job_name, args, kwargs, queue_name, priority, status, run_after, started_at,
-        finished_at, version, attempt, max_attempts, backend, exclusive, hostname, pid, worker_ids, error, error_class,
+    INSERT INTO {TABLES[OneOffJob]} (job_name, task_path, args, kwargs, queue_name, priority, status, run_after,
+        started_at, finished_at, version, attempt, max_attempts, backend, hostname, pid, worker_ids, error, error_class,
         traceback, created_at)
-    SELECT job.name, '[4711]', '{{"language": "it"}}', 'default', 0,
+    SELECT job.name, '', '[4711]', '{{"language": "it"}}', 'default', 0,
         CASE WHEN n > %(one_offs)s THEN 'waiting' WHEN n %% 30 = 0 THEN 'failed' WHEN n %% 100 = 1 THEN 'cancelled'
             ELSE 'done' END,
         now() - age, now() - age, CASE WHEN n <= %(one_offs)s THEN now() - age END,
-        2, 1, 3, '', true, 'web-' || 1 + n %% 7, 4711, 'web-1:4711',
+        2, 1, 3, '', 'web-' || 1 + n %% 7, 4711, 'web-1:4711',
         CASE WHEN n %% 30 = 0 THEN 'ValueError: It went wrong.' ELSE '' END, '',
         CASE WHEN n %% 30 = 0 THEN %(traceback)s ELSE '' END, now() - age
     FROM (

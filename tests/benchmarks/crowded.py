@@ -31,7 +31,7 @@ DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 TABLE = OneOffJob._meta.db_table
 PAUSED = "bench.paused"
 EMPTY = "an empty table"
-TASK: dict[str, Any] = {"job_name": noop.module_path, "backend": "default", "exclusive": False}
+TASK: dict[str, Any] = {"task_path": noop.module_path, "backend": "default"}
 #: What waits beside the tasks that are to be run: what it is like, and when it is to be run.
 CROWDS: dict[str, dict[str, Any]] = {
     "as the tasks themselves": TASK | {"run_after": DBNow() - MINUTE},

@@ -272,7 +272,7 @@ def test_a_task_that_ends_beside_a_lost_node_is_done(cluster: Galera, nodes: lis
         node.pause()
     worker.wait_for("1180")
     cluster.heal()
-    sql = "SELECT status, attempt FROM django_singlejob_oneoffjob WHERE job_name = 'tests.app.load.nap'"
+    sql = "SELECT status, attempt FROM django_singlejob_oneoffjob WHERE task_path = 'tests.app.load.nap'"
     here.wait_for_rows(sql, [["done", "1"], ["done", "1"]])
     worker.terminate()
     assert worker.finish() == 0

@@ -89,7 +89,7 @@ def nth_fence(number: int) -> int:
 
 
 def lock(name: str = "nightly") -> JobLock:
-    seen = locks().seen(name)
+    seen = locks().look_up(name)
     assert seen is not None, f"Nobody holds {name!r}."
     return seen
 
@@ -99,7 +99,7 @@ def gate(name: str = "nightly") -> JobStatus:
 
 
 def is_free(name: str = "nightly") -> bool:
-    return locks().seen(name) is None
+    return locks().look_up(name) is None
 
 
 def last_run(job_name: str = "nightly") -> JobRun:

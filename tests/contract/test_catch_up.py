@@ -94,7 +94,7 @@ def test_a_connections_own_time_zone_changes_nothing_when_its_clocks_change(
 def test_a_run_that_was_repeated_meanwhile_is_not_repeated_once_more() -> None:
     """It does not move the next slot: only the fence tells."""
     scheduled(schedule="0 0 1 1 *")
-    seen = gates().seen({"nightly"}, timedelta())["nightly"]
+    seen = gates().look_up({"nightly"}, timedelta())["nightly"]
     assert gates().unchanged(seen).start(timedelta(), {"fence": seen.fence + 1})
     assert not gates().unchanged(seen).start(timedelta(), {})
     assert not gates().move_on(seen, {})
@@ -148,4 +148,4 @@ def queries_of_a_tick(more_jobs: int) -> int:
 
 
 def _now() -> datetime:
-    return gates().seen({"job-0"}, timedelta())["job-0"].now
+    return gates().look_up({"job-0"}, timedelta())["job-0"].now

@@ -210,7 +210,7 @@ ON_THEIR_OWN = {
     "hold the gate": lambda zombie, seen: gates().hold(zombie.name, zombie.token),
     "finish": lambda zombie, seen: gates().finish(zombie.name, zombie.token, {"last_status": "successful"}),
     "close the run": lambda zombie, seen: runs().finish(zombie.token, {"status": "successful"}),
-    "record what the gate keeps": lambda zombie, seen: gates().recorded(str(zombie.token)),
+    "record what the gate keeps": lambda zombie, seen: gates().forget(str(zombie.token)),
     "pass": lambda zombie, seen: gates().pass_through(seen.gate, zombie.token),
     "pass and start": lambda zombie, seen: gates().unchanged(seen.gate).start(timedelta(), {}),
 }
@@ -220,7 +220,7 @@ ON_THEIR_OWN = {
 def test_each_write_on_its_own_finds_nothing_of_the_successors(write: Any) -> None:
     zombie = start_run()
     expire()
-    seen = Seen(lock(), gates().seen({"nightly"}, timedelta())["nightly"])
+    seen = Seen(lock(), gates().look_up({"nightly"}, timedelta())["nightly"])
     start_run()
     expire()
     before = everything()

@@ -113,7 +113,7 @@ def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytes
         answer = next(answers, None)
         if answer == "lost":
             grant_once(self, sight, start, writer)
-            monkeypatch.setattr(type(locks()), "seen", lambda rows, name: None)
+            monkeypatch.setattr(type(locks()), "look_up", lambda rows, name: None)
             raise OperationalError("the answer is lost")
         if answer == "raced":
             monkeypatch.undo()

@@ -596,7 +596,7 @@ def test_a_task_that_is_a_job_runs_under_its_lock(tasks: Any, name: str) -> None
     ticked()
     result.refresh()
     assert result.return_value == [name, 1, False, True]
-    assert (the_one_off().job_name, the_one_off().exclusive) == (name, True)
+    assert (the_one_off().job_name, the_one_off().task_path) == (name, "")
     assert (last_run(name).trigger, last_run(name).status) == ("one_off", "successful")
 
 
@@ -675,13 +675,14 @@ def test_a_task_that_is_a_job_can_be_called_without_a_worker(tasks: Any, name: s
 def test_one_that_was_asked_for_before_it_became_a_job_runs_under_the_lock_too(tasks: Any) -> None:
     tasks.body = lambda: is_free("stock")
     tasks.plain.enqueue()
-    one_offs().update(job_name="tests.app.tasks.stock")
+    one_offs().update(task_path="tests.app.tasks.stock")
     lease = take("stock")
     ticked()
     assert the_one_off().status == "waiting"
     assert lease.release()
     ticked()
     assert (the_one_off().status, the_one_off().result) == ("done", False)
+    assert (the_one_off().job_name, the_one_off().task_path) == ("stock", "")
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -705,7 +706,7 @@ def test_a_task_that_this_release_does_not_know_waits_and_is_told_of(
 ) -> None:
     for _ in range(3):
         tasks.plain.using(priority=10).enqueue()
-    one_offs().update(job_name=path)
+    one_offs().update(task_path=path)
     tasks.plain.enqueue()
     ticked()
     assert statuses() == [("waiting", 0)] * 3 + [("done", 1)]
@@ -716,7 +717,7 @@ def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest
     batches = Batches()
     for _ in range(3):
         tasks.plain.enqueue()
-        one_offs().update(job_name="tests.app.tasks.gone")
+        one_offs().update(task_path="tests.app.tasks.gone")
         assert batches.record_and_claim(10) == []
     batches.close()
     assert caplog.text.count("There is no task") == 1
@@ -728,7 +729,7 @@ def test_a_module_that_cannot_be_imported_stops_no_others(
     (tmp_path / "tasks_of_a_broken_release.py").write_text("raise ZeroDivisionError\n")
     monkeypatch.syspath_prepend(tmp_path)
     tasks.plain.using(priority=10).enqueue()
-    one_offs().update(job_name="tasks_of_a_broken_release.task")
+    one_offs().update(task_path="tasks_of_a_broken_release.task")
     tasks.plain.enqueue()
     ticked()
     assert [status for status, _ in statuses()][1] == "done"
@@ -765,7 +766,7 @@ def test_where_django_has_no_tasks_they_wait() -> None:
     singleton_job("mail")(lambda: None).enqueue()
     for name in "tests.app.tasks.plain", "gone":
         now = {"created_at": DBNow(), "run_after": DBNow()}
-        one_offs().create(job_name=name, backend="default", exclusive=False, **now)
+        one_offs().create(task_path=name, backend="default", **now)
     assert len(ticked()) == 1
     assert statuses() == [("done", 1), ("waiting", 0), ("waiting", 0)]
 

@@ -51,7 +51,7 @@ def promote(monkeypatch: pytest.MonkeyPatch, number: int = 7) -> None:
 
 def seen(name: str = "nightly") -> JobStatus:
     gates().remember(name)
-    return gates().seen({name}, timedelta())[name]
+    return gates().look_up({name}, timedelta())[name]
 
 
 def seconds_to_take(**terms: Any) -> float:

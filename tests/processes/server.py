@@ -89,7 +89,7 @@ def now() -> datetime:
 
 def clock_error() -> float:
     """By how many seconds it is wrong, as the database sees it."""
-    return (now() - gates().seen({"timely"}, ZERO)["timely"].now).total_seconds()
+    return (now() - gates().look_up({"timely"}, ZERO)["timely"].now).total_seconds()
 
 
 def seconds(text: str) -> timedelta:

@@ -34,10 +34,10 @@ def one_off(name: str, *args: Any) -> OneOffJob:
     """Not yet in the database: of the job of that name, or of the task in `tests/app/load.py`."""
     is_task = name.startswith("tasks.")
     return OneOffJob(
-        job_name=name.replace("tasks.", "tests.app.load.", 1),
+        job_name="" if is_task else name,
+        task_path=name.replace("tasks.", "tests.app.load.", 1) if is_task else "",
         args=list(args),
         max_attempts=1000,
-        exclusive=not is_task,
         backend="default" if is_task else "",
         created_at=DBNow(),
         run_after=DBNow(),

@@ -139,7 +139,7 @@ def test_it_takes_so_many_statements(django_assert_num_queries: DjangoAssertNumQ
 @pytest.mark.parametrize("change", [{"next_slot": DBNow()}, {"schedule": "@daily"}, {"time_zone": "UTC"}, {"fence": 5}])
 def test_a_row_that_was_edited_is_not_unchanged(change: dict[str, Any]) -> None:
     gates().remember("nightly")
-    seen = gates().seen({"nightly"}, timedelta())["nightly"]
+    seen = gates().look_up({"nightly"}, timedelta())["nightly"]
     assert gates().unchanged(seen).exists()
     gates().update(**change)
     assert not gates().unchanged(seen).exists()

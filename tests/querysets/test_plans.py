@@ -36,8 +36,8 @@ MOST = 40
 TABLE = OneOffJob._meta.db_table
 #: What waits, as many of each kind: parallel and exclusive ones, due and, of a higher priority, for tomorrow.
 KINDS: list[dict[str, Any]] = [
-    {"exclusive": is_exclusive, "priority": priority, "in": delay}
-    for is_exclusive in (False, True)
+    {**name, "priority": priority, "in": delay}
+    for name in ({"task_path": "shop.tasks.mail"}, {"job_name": "nightly"})
     for priority, delay in ((0, -HOUR), (0, DAY), (10, DAY))
 ]
 
@@ -54,15 +54,15 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 
 def crowd_rows(now: datetime) -> Iterator[OneOffJob]:
-    facts = {"job_name": "nightly", "created_at": now - 2 * DAY}
+    facts: dict[str, Any] = {"created_at": now - 2 * DAY}
     for number in range(ENDED):
         finished_at = now - DAY * number / ENDED
-        yield OneOffJob(status="done", run_after=finished_at, finished_at=finished_at, **facts)
+        yield OneOffJob(job_name="nightly", status="done", run_after=finished_at, finished_at=finished_at, **facts)
     for number in range(WAITING // len(KINDS)):
         for kind in KINDS:
-            run_after = now + kind["in"] + timedelta(milliseconds=number)
-            differences = {"exclusive": kind["exclusive"], "priority": kind["priority"], "run_after": run_after}
-            yield OneOffJob(status="waiting", **facts, **differences)
+            columns = {**facts, **kind}
+            run_after = now + columns.pop("in") + timedelta(milliseconds=number)
+            yield OneOffJob(status="waiting", run_after=run_after, **columns)
 
 
 def update_statistics() -> None:

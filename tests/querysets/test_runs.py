@@ -77,13 +77,3 @@ def test_a_run_whose_lock_is_gone_is_abandoned() -> None:
     assert orphan.finished_at >= orphan.started_at  # type: ignore[operator]
     assert (last_run("hourly").status, last_run("weekly").status) == ("running", "successful")
     assert runs().abandon_orphans("It is gone.") == 0
-
-
-def test_the_newest_run_is_the_last_that_began() -> None:
-    assert runs().newest("nightly") is None
-    has_run(status="failed", ago=DAY)
-    has_run(status="successful")
-    has_run(job_name="hourly", status="running")
-    newest = runs().newest("nightly")
-    assert newest is not None
-    assert newest.status == "successful"

@@ -68,8 +68,8 @@ def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def enqueue(count: int, **order: Any) -> None:
     for number in range(count):
-        asked: dict[str, Any] = {"job_name": "tests.app.tasks.plain", "max_attempts": 3, "backend": "default", **order}
-        Order(exclusive=False, **asked).enqueue(number)
+        asked: dict[str, Any] = {"task_path": "tests.app.tasks.plain", "max_attempts": 3, "backend": "default", **order}
+        Order(**asked).enqueue(number)
 
 
 def perform(batches: Batches, claimed: list[Claimed]) -> None:

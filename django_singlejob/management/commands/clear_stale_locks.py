@@ -51,7 +51,7 @@ class Command(CallableCommand):
                 self._list_overrunning()
 
     def _force(self, name: str, *, is_dry: bool) -> None:
-        lock = locks().seen(name)
+        lock = locks().look_up(name)
         if lock is None:
             raise CommandError(f"Nobody holds a lock called {name!r}. Held are: {_names() or 'none'}.")
         self._clear([lock], is_dry=is_dry, force=True)
@@ -69,7 +69,7 @@ class Command(CallableCommand):
 
     def _tidy_the_history(self) -> None:
         try:
-            catch_up(kept := gates().keeping())
+            catch_up(kept := gates().kept_ends())
             orphans = abandon_orphans("Its lock was deleted by hand.")
         except HistoryFailed as failed:
             self.stderr.write(f"The history could not be written: {failed}.")

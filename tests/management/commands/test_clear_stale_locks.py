@@ -100,13 +100,13 @@ def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a look takes longer than the heartbeat interval, each one begins the watch anew."""
     take(heartbeat_interval=BEAT / 2)
     expire()
-    surveyed = JobLockQuerySet.surveyed
+    survey = JobLockQuerySet.survey
 
     def slowly(rows: JobLockQuerySet) -> list[JobLock]:
         time.sleep(BEAT.total_seconds())
-        return surveyed(rows)
+        return survey(rows)
 
-    monkeypatch.setattr(JobLockQuerySet, "surveyed", slowly)
+    monkeypatch.setattr(JobLockQuerySet, "survey", slowly)
     monkeypatch.setattr(clear, "LONGEST_WATCH", 5 * BEAT)
     assert told("clear_stale_locks").startswith("Left nightly (held by ")
     assert not is_free()
