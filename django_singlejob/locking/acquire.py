@@ -124,8 +124,7 @@ class Acquisition:
 
     def _end_or_go_on(self, answer: Refusal | Undecided) -> Refusal | float:
         """End it with a refusal, or ask again: as long as there is patience left, who has the lock may release it."""
-        is_final = isinstance(answer, Refusal) and (self._is_patience_over or not answer.may_be_held)
-        if isinstance(answer, Refusal) and is_final:
+        if isinstance(answer, Refusal) and (self._is_patience_over or not answer.may_be_held):
             self.leave_nothing()
             return answer
         if is_told_to_end():
@@ -141,8 +140,8 @@ class Acquisition:
         try:
             answer = self._ask()
         except Error as problem:
+            self._raise_unless_retryable(problem)
             error, answer = problem, Undecided.RACED
-            self._raise_unless_retryable(error)
         if answer is not Undecided.RACED:
             self._trouble_since = None
             return answer
@@ -178,7 +177,7 @@ class Acquisition:
             self._longest_pause = float("inf")
             return Refusal(Reason.HELD, lock)
         snapshot = self._look(lock)
-        if self._in_doubt and self._is_superseded(self._in_doubt, snapshot.gate):
+        if self._in_doubt and self._in_doubt.is_superseded(snapshot.gate):
             self._begin_anew()
         planned = self._plan(snapshot)
         if not isinstance(planned, PlannedRun):
@@ -189,10 +188,6 @@ class Acquisition:
             self._longest_pause = rest.total_seconds()
             return Undecided.WATCHING
         return self._grant(snapshot, planned) or Undecided.RACED
-
-    def _is_superseded(self, grant: Grant, gate: "JobStatus") -> bool:
-        """Whether somebody else has passed the gate, before our COMMIT whose outcome is in doubt, or after it."""
-        return gate.token != grant.token and gate.fence >= grant.fence
 
     def _begin_anew(self) -> None:
         """With another token: the history may know this one's run as abandoned."""

@@ -22,7 +22,7 @@ from django_singlejob.recording import Entry, Writer
 from django_singlejob.timeline import next_fence
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobLock
+    from django_singlejob.models import JobLock, JobStatus
     from django_singlejob.querysets.jobs import JobStatusQuerySet
 
 
@@ -75,6 +75,10 @@ class Grant:
             entry=entry if request.trigger is not None else None,
             columns=columns,
         )
+
+    def is_superseded(self, gate: "JobStatus") -> bool:
+        """Whether somebody else has passed the gate, before our COMMIT whose outcome is in doubt, or after it."""
+        return gate.token != self.token and gate.fence >= self.fence
 
 
 @dataclass(frozen=True)

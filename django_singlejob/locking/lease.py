@@ -299,16 +299,19 @@ class Lease:
         self._release.ending = ending
         if self._is_over:
             database.leave_no_transaction(database.alias())
+            is_kept = not self._is_lost
         else:
-            self._end()
-        self._release.record_late(self.why_lost() if self._is_lost else "")
-        return not self._is_lost
+            is_kept = self._end()
+        self._release.record_late("" if is_kept else self.why_lost())
+        return is_kept
 
-    def _end(self) -> None:
+    def _end(self) -> bool:
         try:
-            self._is_lost = not self._release.carry_out()
+            is_kept = self._release.carry_out()
         except LeaseLost:
             self._is_lost = True
             raise
-        self._is_over = True
+        # A heartbeat that is under way finds no row, and must not call that a loss.
+        self._is_lost, self._is_over = not is_kept, True
         forget(self.token)
+        return is_kept

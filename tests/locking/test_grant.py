@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -29,16 +30,31 @@ pytestmark = [
 ]
 
 MINUTE = timedelta(minutes=1)
+
+
+def nothing() -> None: ...
+
+
+def a_dead_holder() -> None:
+    take()
+    expire()
+
+
+def a_dead_run(job_name: str = "nightly") -> None:
+    start_run(job_name, name="nightly")
+    expire()
+
+
 #: What is asked for, and what was there before.
 WAYS: dict[str, tuple[dict[str, Any], Callable[[], object]]] = {
-    "the job's own gate": ({"job_name": "nightly", "trigger": "call"}, lambda: None),
-    "no job": ({}, lambda: None),
-    "the gate of several jobs": ({"job_name": "orders", "trigger": "call"}, lambda: None),
-    "the gate of a dead holder": ({}, lambda: (take(), expire())),
-    "the gate of a dead run": ({"job_name": "nightly", "trigger": "call"}, lambda: (start_run(), expire())),
+    "the job's own gate": ({"job_name": "nightly", "trigger": "call"}, nothing),
+    "no job": ({}, nothing),
+    "the gate of several jobs": ({"job_name": "orders", "trigger": "call"}, nothing),
+    "the gate of a dead holder": ({}, a_dead_holder),
+    "the gate of a dead run": ({"job_name": "nightly", "trigger": "call"}, a_dead_run),
     "the gate of another job's dead run": (
         {"job_name": "orders", "trigger": "call"},
-        lambda: (start_run("stock", name="nightly"), expire()),
+        partial(a_dead_run, "stock"),
     ),
 }
 each_way = pytest.mark.parametrize(("terms", "arrange"), WAYS.values(), ids=WAYS)

@@ -69,7 +69,7 @@ def test_a_run_in_the_place_of_a_dead_one_need_not_wait(dead: dict[str, Any]) ->
 
 
 def test_nor_if_its_lock_was_cleared_or_taken_over_by_another_job() -> None:
-    abandoned = {"last_status": "abandoned", "consecutive_failures": 1}
+    abandoned: dict[str, Any] = {"last_status": "abandoned", "consecutive_failures": 1}
     run = planned(plan(request(min_interval=HOUR, max_attempts=2), seen(**abandoned)))
     assert run.min_interval == timedelta()
     assert run.changes["last_status"] == ""
@@ -117,7 +117,7 @@ def test_a_slot_that_is_due_is_run() -> None:
 
 
 def test_the_slot_of_a_dead_holder_is_run_again() -> None:
-    own = {"next_slot": SLOT + HOUR, "last_slot": SLOT, "last_attempt": 1}
+    own: dict[str, Any] = {"next_slot": SLOT + HOUR, "last_slot": SLOT, "last_attempt": 1}
     for rows in seen(dead={"slot": SLOT, "attempt": 1}, **own), seen(abandoned=True, **own):
         run = planned(plan(of_slot(max_attempts=2), rows))
         assert (run.slot, run.attempt) == (SLOT, 2)
@@ -127,8 +127,7 @@ def test_the_slot_of_a_dead_holder_is_run_again() -> None:
 
 
 def test_a_slot_that_somebody_ran_has_run_and_no_slot_is_not_due() -> None:
-    a_minute_after = {"last_slot": SLOT, "next_slot": SLOT + HOUR}
-    rows = seen(**a_minute_after)
+    rows = seen(last_slot=SLOT, next_slot=SLOT + HOUR)
     assert reason(plan(of_slot(early=MINUTE), rows)) == Reason.NOT_DUE
     rows.own.now = SLOT + timedelta(seconds=1)
     answer = plan(of_slot(early=MINUTE), rows)
@@ -138,7 +137,7 @@ def test_a_slot_that_somebody_ran_has_run_and_no_slot_is_not_due() -> None:
 
 
 def test_slots_that_are_all_too_late_are_passed_by() -> None:
-    policy = {"catch_up": "none", "misfire_grace": MINUTE}
+    policy: dict[str, Any] = {"catch_up": "none", "misfire_grace": MINUTE}
     answer = plan(of_slot(policy=policy), seen(next_slot=SLOT))
     assert isinstance(answer, Claim)
     assert (answer.slot, answer.next_slot) == (None, SLOT + HOUR)

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
 from django_singlejob.holder import this_process
 from django_singlejob.locking.request import LONGEST_INTERVAL, LockRequest, Reason, Refusal
-
-if TYPE_CHECKING:
-    from pytest_django.fixtures import SettingsWrapper
 
 MINUTE = timedelta(minutes=1)
 
@@ -18,7 +15,7 @@ def request(lease: timedelta | None = None, *, heartbeat: bool = True) -> LockRe
     return LockRequest.of("nightly", lease=lease, heartbeat=heartbeat, wait=None, holder=this_process())
 
 
-def test_the_settings_say_what_is_not_asked_for(settings: SettingsWrapper) -> None:
+def test_the_settings_say_what_is_not_asked_for(settings: Any) -> None:
     settings.SINGLEJOB = {"LEASE": 6 * MINUTE, "HEARTBEATS_PER_LEASE": 6}
     assert (request().lease, request().heartbeat_interval) == (6 * MINUTE, MINUTE)
     assert request(3 * MINUTE).heartbeat_interval == MINUTE / 2
