@@ -90,15 +90,11 @@ class Granting:
     planned: PlannedRun
     history: Writer
 
-    @property
-    def _request(self) -> LockRequest:
-        return self.grant.request
-
     def pass_gate(self) -> bool:
         """Pass the lock's gate, and have the job begin at its own. ``False``: somebody was faster, look again."""
         if self.snapshot.lock:
             return self._pass_gate_of_dead(self.snapshot.lock)
-        if self._request.job_name and self.snapshot.is_own_gate:
+        if self.grant.request.job_name and self.snapshot.is_own_gate:
             return self._pass_own_gate()
         return self._pass_other_gate()
 
@@ -116,7 +112,7 @@ class Granting:
         Safe, since whoever wants the lock must change the one gate, as it was seen. The job's own row is the gate of
         another lock perhaps, so it is compared as well, and takes no token.
         """
-        return self._pass_through() and self._start_inside()
+        return gates().pass_through(self.snapshot.gate, self.grant.token) and self._start_inside()
 
     def _pass_gate_of_dead(self, dead: "JobLock") -> bool:
         """The lock is stale: its gate is passed as by anybody, and the end of its holder is recorded.
@@ -125,22 +121,20 @@ class Granting:
         has changed, so ``take_lock`` fails and all this is rolled back.
         """
         # Somebody may be inside a fenced transaction: MySQL would wait for it for almost a minute.
-        if not (gates().is_at_hand(self._request.name) and self._pass_through()):
+        is_at_hand = gates().is_at_hand(self.grant.request.name)
+        if not (is_at_hand and gates().pass_through(self.snapshot.gate, self.grant.token)):
             return False
         # Before the start, since both change what is known of the job.
-        error = f"{silence(dead)}; {self._request.holder.hostname} took the lock over."
+        error = f"{silence(dead)}; {self.grant.request.holder.hostname} took the lock over."
         abandon(dead, error, self.history)
         return self._start_inside()
 
-    def _pass_through(self) -> bool:
-        return gates().pass_through(self.snapshot.gate, self.grant.token)
-
     def _start_inside(self) -> bool:
         """Start the job, if there is one, behind the lock's gate."""
-        if not self._request.job_name:
+        if not self.grant.request.job_name:
             return True
         if self.snapshot.is_own_gate:
-            return self._start(gates().passed(self._request.name, self.grant.token), {})
+            return self._start(gates().passed(self.grant.request.name, self.grant.token), {})
         return self._start(gates().unchanged(self.snapshot.own), {"fence": self.snapshot.own.fence + 1})
 
     def _start(self, own: "JobStatusQuerySet", changes: Mapping[str, Any]) -> bool:
@@ -151,14 +145,14 @@ class Granting:
     def take_lock(self) -> bool:
         """Insert the lock's row, or replace the dead holder's. ``False``: somebody has it."""
         if self.snapshot.lock is None:
-            return locks().grant(self._request.name, self.grant.columns)
+            return locks().grant(self.grant.request.name, self.grant.columns)
         # Never an INSERT here: if the row is gone, its holder was alive and has finished, and nothing is to be rerun.
         return locks().take_over(self.snapshot.lock, self.grant.columns)
 
     def claim_one_off(self) -> bool:
         """``False``: somebody else runs the one-off that is asked for, or has, or it was cancelled."""
-        one_off = self._request.one_off
-        return one_off is None or one_offs().claim(one_off, self.grant.token, self._request.holder)
+        one_off = self.grant.request.one_off
+        return one_off is None or one_offs().claim(one_off, self.grant.token, self.grant.request.holder)
 
     def begin_entry(self) -> None:
         """Have the history know of the run."""

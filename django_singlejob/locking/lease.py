@@ -1,8 +1,8 @@
-"""What a holder has in hand: the right to run, for a time. Renewing it, distrusting it, releasing it.
+"""What a holder has in hand: the right to run, for a time. Renewing it, distrusting it, writing behind its fence.
 
 The protocol is two rows a name. The gate (``JobStatus``) lasts for ever, and carries the token of the last grant; the
 lease (``JobLock``) exists while somebody holds the lock. Everything changes them in one order, gate, lease, run, so
-nothing deadlocks. How a lease is granted stands in ``locking.acquire``.
+nothing deadlocks. How a lease is granted stands in ``locking.grant``, and how it ends in ``locking.release``.
 
 A lease expires by the database's clock; its holder counts by its own, from before it asked, so it distrusts itself
 first (Gray and Cheriton 1989, "Leases"). The fence is the fencing token of Kleppmann 2016.
