@@ -59,7 +59,8 @@ class Lease:
         self._proven_at = grant.asked_at
         self._is_lost = False
         self._is_over = False
-        self._release = Release(self)
+        # Whether a release gave up behind a COMMIT whose answer never came.
+        self._is_in_doubt = False
         self._own_transaction: Callable[[], bool] | None = None
         self._pid = os.getpid()
 
@@ -296,21 +297,23 @@ class Lease:
         """
         if self.is_inherited:
             return False
-        self._release.ending = ending
+        release = Release(self, ending, is_in_doubt=self._is_in_doubt)
         if self._is_over:
             database.leave_no_transaction(database.alias())
             is_kept = not self._is_lost
         else:
-            is_kept = self._end()
-        self._release.record_late("" if is_kept else self.why_lost())
+            is_kept = self._end(release)
+        release.record_late("" if is_kept else self.why_lost())
         return is_kept
 
-    def _end(self) -> bool:
+    def _end(self, release: Release) -> bool:
         try:
-            is_kept = self._release.carry_out()
+            is_kept = release.carry_out()
         except LeaseLost:
             self._is_lost = True
             raise
+        finally:
+            self._is_in_doubt = release.is_in_doubt
         # A heartbeat that is under way finds no row, and must not call that a loss.
         self._is_lost, self._is_over = not is_kept, True
         forget(self.token)

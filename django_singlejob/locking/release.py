@@ -32,14 +32,14 @@ class Release:
     and a later try that finds the lock gone asks whether that was its own doing.
 
     Attributes:
-        ending: how the run ended; ``None``: there was no run.
+        is_in_doubt: whether a COMMIT was sent, by this release or by one that gave up, and its answer never came.
     """
 
-    def __init__(self, lease: "Lease") -> None:
-        self.ending: Ending | None = None
+    def __init__(self, lease: "Lease", ending: Ending | None, *, is_in_doubt: bool) -> None:
+        self.is_in_doubt = is_in_doubt
         self._lease = lease
         self._entry = lease.grant.entry
-        self._is_in_doubt = False
+        self._ending = ending
         self._is_recorded = False
 
     def carry_out(self) -> bool:
@@ -84,14 +84,14 @@ class Release:
         return min(self._lease.grant.request.lease, timedelta(seconds=max(0.0, min(seconds, 1e9))))
 
     def _once(self, history: Writer) -> bool:
-        was_in_doubt = self._is_in_doubt
+        was_in_doubt = self.is_in_doubt
         try:
             is_released = self._transaction(history)
         except Error as error:
             if database.is_undone(error):
-                self._is_in_doubt = was_in_doubt
+                self.is_in_doubt = was_in_doubt
             raise
-        return is_released or (self._is_in_doubt and self._was_released())
+        return is_released or (self.is_in_doubt and self._was_released())
 
     def _transaction(self, history: Writer) -> bool:
         alias = database.alias()
@@ -100,17 +100,17 @@ class Release:
             if not is_released:
                 database.roll_back(alias)
             is_recorded = is_released and self._record(history)
-            self._is_in_doubt = self._is_in_doubt or is_released
+            self.is_in_doubt = self.is_in_doubt or is_released
         self._is_recorded = is_recorded
         return is_released
 
     def _tell_gates(self, history: Writer) -> bool:
         name, token, own_name = self._lease.name, self._lease.token, self._lease.grant.request.own_name
-        if self.ending is None:
+        if self._ending is None:
             return gates().hold(name, token)
-        result = _status_result(self.ending)
+        result = _status_result(self._ending)
         if self._entry:
-            result |= self._entry.kept(history, self._late_result(self.ending))
+            result |= self._entry.kept(history, self._late_result(self._ending))
         if own_name == name:
             return gates().finish(name, token, result)
         # The job's own gate may be another lock's, so its token is none of ours: the lock's gate is held meanwhile.
@@ -118,11 +118,11 @@ class Release:
 
     def _record(self, history: Writer) -> bool:
         """Whether the history knows the end now."""
-        if self.ending is None:
+        if self._ending is None:
             return False
-        is_recorded = self._entry is not None and self._entry.end(history, _run_result(self.ending))
-        if self.ending.also_write:
-            self.ending.also_write()
+        is_recorded = self._entry is not None and self._entry.end(history, _run_result(self._ending))
+        if self._ending.also_write:
+            self._ending.also_write()
         return is_recorded
 
     def _was_released(self) -> bool:
@@ -135,7 +135,7 @@ class Release:
         if token == self._lease.token:
             return True
         status = self._kept_status() or self._recorded_status()
-        if self.ending and status == self.ending.status:
+        if self._ending and status == self._ending.status:
             return True
         return token is not None and not (self._lease.lost or status == "abandoned")
 
@@ -156,10 +156,10 @@ class Release:
 
         ``loss``: how the lock was lost; empty: it was not.
         """
-        if self.ending is None or self._entry is None or self._is_recorded:
+        if self._ending is None or self._entry is None or self._is_recorded:
             return
-        result = self._late_result(self.ending)
-        if self.ending.status == "successful" and loss:
+        result = self._late_result(self._ending)
+        if self._ending.status == "successful" and loss:
             result |= {"status": "failed", "error": f"LeaseLost: {loss}"}
         self._entry.end_late(result)
 
