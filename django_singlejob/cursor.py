@@ -1,6 +1,6 @@
 """How far a job's schedule has got: what ``JobStatus`` remembers of it, and how that moves on without a run.
 
-A claim, which moves it past a slot that is run, is part of the grant: see ``locking.acquire``.
+A claim, which moves it past a slot that is run, is part of the grant: see ``locking.grant``.
 """
 
 import logging

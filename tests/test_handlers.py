@@ -20,6 +20,7 @@ from django_singlejob import handlers, job_lock, singleton_job
 from django_singlejob.handlers import HeldSignals, held, signals_let_in
 from django_singlejob.interrupt import Window
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.release import Release
 from tests.children import ROOT
 from tests.contract.acts import is_free, last_run
 from tests.databases import APPS
@@ -241,16 +242,17 @@ def replaced_by_one_that_raises_at_once(some: HeldSignals) -> None:
 
 def at(method: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None] = send) -> None:
     """Have a signal come in the middle of it."""
-    usual = getattr(Lease, method)
+    owner = Lease if method == "__init__" else Release
+    usual = getattr(owner, method)
 
-    def interrupted(lease: Lease, *args: Any, **kwargs: Any) -> Any:
+    def interrupted(self: Any, *args: Any, **kwargs: Any) -> Any:
         act()
-        return usual(lease, *args, **kwargs)
+        return usual(self, *args, **kwargs)
 
-    monkeypatch.setattr(Lease, method, interrupted)
+    monkeypatch.setattr(owner, method, interrupted)
 
 
-@pytest.mark.parametrize("method", ["__init__", "_release"])
+@pytest.mark.parametrize("method", ["__init__", "_transaction"])
 def test_a_signal_while_a_lock_is_taken_or_released_leaves_nothing(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +268,7 @@ def test_a_signal_while_a_lock_is_taken_or_released_leaves_nothing(
 
 def test_a_lock_that_is_released_early_is_released_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with job_lock("nightly") as lease:
-        at("_release", monkeypatch)
+        at("_transaction", monkeypatch)
         with pytest.raises(Alarm):
             lease.release()
         assert is_free()
@@ -279,7 +281,7 @@ def test_what_insists_while_a_lock_is_released_leaves_nothing_either(monkeypatch
         send()
 
     monkeypatch.setattr(handlers, "SECOND_SIGNAL", 0)
-    at("_release", monkeypatch, insist)
+    at("_transaction", monkeypatch, insist)
     with pytest.raises(Alarm):
         singleton_job("nightly")(lambda: None)()
     assert is_free()

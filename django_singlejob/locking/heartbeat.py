@@ -54,11 +54,11 @@ class _Keeper:
         self._is_left = False
         self._is_told = False
         self._beats_under_way = 0
-        interval = None if lease.is_private else lease.grant.heartbeat_interval
+        interval = None if lease.is_private else lease.grant.request.heartbeat_interval
         self._interval = interval.total_seconds() if interval else float("inf")
         self._beat_at = local_now() + self._interval
         self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
-        self._longest_wait = lease.grant.duration.total_seconds() / 4
+        self._longest_wait = lease.grant.request.lease.total_seconds() / 4
 
     def start(self) -> None:
         # Nobody could take over a private lease, so there is nothing to keep.

@@ -1,8 +1,8 @@
-"""What a holder has in hand: the right to run, for a time. Renewing it, distrusting it, releasing it.
+"""What a holder has in hand: the right to run, for a time. Renewing it, distrusting it, writing behind its fence.
 
 The protocol is two rows a name. The gate (``JobStatus``) lasts for ever, and carries the token of the last grant; the
 lease (``JobLock``) exists while somebody holds the lock. Everything changes them in one order, gate, lease, run, so
-nothing deadlocks. How a lease is granted stands in ``locking.acquire``.
+nothing deadlocks. How a lease is granted stands in ``locking.grant``, and how it ends in ``locking.release``.
 
 A lease expires by the database's clock; its holder counts by its own, from before it asked, so it distrusts itself
 first (Gray and Cheriton 1989, "Leases"). The fence is the fencing token of Kleppmann 2016.
@@ -12,28 +12,22 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from threading import Event
-from typing import Any
-from uuid import UUID
 
 from django.db import Error, connections, transaction
-from django.db.models import F
 
 from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, since, sleep
-from django_singlejob.cutoff import cut_off_at
+from django_singlejob.clock import backoff, local_now, sleep
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.interrupt import Window, interrupt_behind
-from django_singlejob.locking.at_exit import forget, release_granted
-from django_singlejob.querysets.jobs import gates, mean_with
+from django_singlejob.locking.at_exit import forget
+from django_singlejob.locking.grant import Grant
+from django_singlejob.locking.release import Release
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again
-from django_singlejob.recording import Entry, HistoryFailed, Writer, alone, with_history
 from django_singlejob.results import Ending
 
 logger = logging.getLogger("django_singlejob")
@@ -42,23 +36,6 @@ logger = logging.getLogger("django_singlejob")
 FENCE_LEASES = 10
 # How often a failed fenced transaction looks whether somebody took the lock over, while others are in the way.
 LOOKS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grant:
-    """What the database granted, and the rows as they were seen. ``entry``: the run's history row; ``None``: no job."""
-
-    name: str
-    own_name: str
-    token: UUID
-    fence: int
-    duration: timedelta
-    heartbeat_interval: timedelta | None
-    asked_at: float
-    acquired_at: datetime
-    entry: Entry | None = None
-    slot: datetime | None = None
-    attempt: int = 1
 
 
 class Lease:
@@ -73,7 +50,7 @@ class Lease:
     """
 
     def __init__(self, grant: Grant) -> None:
-        self.name = grant.name
+        self.name = grant.request.name
         self.token = grant.token
         self.fence = grant.fence
         self.acquired_at = grant.acquired_at.astimezone(UTC)
@@ -82,9 +59,8 @@ class Lease:
         self._proven_at = grant.asked_at
         self._is_lost = False
         self._is_over = False
-        # Whether a COMMIT was sent that releases the lock, and its answer never came.
+        # Whether a release gave up behind a COMMIT whose answer never came.
         self._is_in_doubt = False
-        self._is_recorded = False
         self._own_transaction: Callable[[], bool] | None = None
         self._pid = os.getpid()
 
@@ -94,7 +70,7 @@ class Lease:
     @property
     def expires_at(self) -> datetime:
         """When it ends unless it is renewed, by the database's clock, as far as the holder knows."""
-        return self.acquired_at + timedelta(seconds=self._proven_at - self.grant.asked_at) + self.grant.duration
+        return self.acquired_at + timedelta(seconds=self._proven_at - self.grant.asked_at) + self.grant.request.lease
 
     @property
     def deadline(self) -> float:
@@ -102,7 +78,7 @@ class Lease:
         # Nobody else can see a private row; and while our own transaction is the only writer, nobody takes over.
         if self.is_private or self.is_only_writer:
             return float("inf")
-        return self._proven_at + self.grant.duration.total_seconds()
+        return self._proven_at + self.grant.request.lease.total_seconds()
 
     @property
     def is_only_writer(self) -> bool:
@@ -149,7 +125,7 @@ class Lease:
         if self._is_over:
             return f"The lease on {self.name!r} was released."
         return (
-            f"The lease on {self.name!r} could not be renewed for {self.grant.duration}: "
+            f"The lease on {self.name!r} could not be renewed for {self.grant.request.lease}: "
             "the database does not answer, and somebody else may run this job by now."
         )
 
@@ -173,7 +149,7 @@ class Lease:
         return is_kept
 
     def _renew_row(self) -> bool:
-        return locks().renew(self.name, self.token, self.grant.duration, database.sent_now())
+        return locks().renew(self.name, self.token, self.grant.request.lease, database.sent_now())
 
     def _prove(self, sent_at: float) -> None:
         self._proven_at = max(self._proven_at, sent_at)
@@ -283,7 +259,7 @@ class Lease:
     def _entered(self, alias: str) -> ExitStack:
         """A transaction that holds the gate; the caller leaves it. If it fails before it holds the gate, nothing was
         written, so another one begins."""
-        idle_timeout = self.grant.duration * FENCE_LEASES
+        idle_timeout = self.grant.request.lease * FENCE_LEASES
         for pause in backoff():
             sleep(pause)
             try:
@@ -321,150 +297,24 @@ class Lease:
         """
         if self.is_inherited:
             return False
+        release = Release(self, ending, is_in_doubt=self._is_in_doubt)
         if self._is_over:
             database.leave_no_transaction(database.alias())
-            self._record_late(ending)
-            return not self._is_lost
-        is_kept = self._to_the_end(lambda: with_history(partial(self._release, ending), self._left()))
-        self._is_lost = not is_kept
-        self._is_over = True
-        forget(self.token)
-        self._record_late(ending)
+            is_kept = not self._is_lost
+        else:
+            is_kept = self._end(release)
+        release.record_late("" if is_kept else self.why_lost())
         return is_kept
 
-    def _left(self) -> timedelta:
-        """How long the lease lasts still, without another heartbeat."""
-        seconds = self.deadline - local_now()
-        return min(self.grant.duration, timedelta(seconds=max(0.0, min(seconds, 1e9))))
-
-    def _to_the_end(self, release: Callable[[], bool]) -> bool:
+    def _end(self, release: Release) -> bool:
         try:
-            return self._while_the_lease_lasts(release)
+            is_kept = release.carry_out()
         except LeaseLost:
+            self._is_lost = True
             raise
-        except BaseException:
-            # Signals wait for this, but for one that comes again and again. What it cuts off is released anew.
-            release_granted(self.token)
-            raise
-
-    def _while_the_lease_lasts(self, release: Callable[[], bool]) -> bool:
-        """Try until the database answers."""
-        alias = database.alias()
-        give_up_at = max(min(self.deadline, local_now() + self.grant.duration.total_seconds()), local_now() + 2)
-        for pause in backoff():
-            was_in_doubt, began_at = self._is_in_doubt, local_now()
-            try:
-                with cut_off_at(alias, give_up_at):
-                    database.leave_no_transaction(alias)
-                    return release()
-            except Error as error:
-                is_transient = database.is_transient(error)
-                is_hopeless = pause > 0 and not (is_transient or database.is_connection_lost(error))
-                is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
-                if is_hopeless or self.is_private or is_too_late:
-                    self._is_lost = True
-                    if is_too_late:
-                        forget(self.token)  # the process's exit would wait for it once more
-                    raise LeaseLost(
-                        f"The lock {self.name!r} could not be released, and is left to expire: {error}"
-                    ) from error
-                logger.info("Releasing the lock %r failed and is tried again: %s", self.name, error)
-                self._is_in_doubt = was_in_doubt or (self._is_in_doubt and not database.is_undone(error))
-                database.drop(alias)
-                sleep(pause)
-        raise AssertionError("backoff() never ends")
-
-    def _release(self, ending: Ending | None, history: Writer) -> bool:
-        alias = database.alias()
-        with database.durable(alias, statement_timeout=history.patience):
-            is_released = self._tell_gates(ending, history) and locks().release(self.name, self.token)
-            if not is_released:
-                database.roll_back(alias)
-            is_recorded = is_released and self._record(ending, history)
-            self._is_in_doubt = self._is_in_doubt or is_released
-        self._is_recorded = is_recorded
-        return is_released or (self._is_in_doubt and self._was_released(ending))
-
-    def _record(self, ending: Ending | None, history: Writer) -> bool:
-        """Whether the history knows the end now."""
-        entry = self.grant.entry
-        is_recorded = bool(ending and entry and entry.end(history, _run_result(ending)))
-        if ending and ending.also_write:
-            ending.also_write()
-        return is_recorded
-
-    def _was_released(self, ending: Ending | None) -> bool:
-        """Whether a COMMIT was carried out whose answer was lost.
-
-        While the lease lasts nobody else takes the lock: if it is gone, we released it, unless somebody cleared it by
-        force. Then the gate has no token until somebody else passes; after that the job's gate or the history knows.
-        """
-        token = gates().filter(name=self.name).values_list("token", flat=True).first()
-        if token == self.token:
-            return True
-        status = self._kept_status() or self._recorded_status()
-        if ending and status == ending.status:
-            return True
-        return token is not None and not (self.lost or status == "abandoned")
-
-    def _kept_status(self) -> str | None:
-        kept = gates().kept_ends().get(self.grant.own_name, {})
-        return kept.get("status") if kept.get("token") == str(self.token) else None
-
-    def _recorded_status(self) -> str | None:
-        if self.grant.entry is None:
-            return None
-        try:
-            return alone(lambda: runs().filter(token=self.token).values_list("status", flat=True).first())
-        except HistoryFailed:
-            return None
-
-    def _tell_gates(self, ending: Ending | None, history: Writer) -> bool:
-        if ending is None:
-            return gates().hold(self.name, self.token)
-        result = _status_result(ending)
-        if self.grant.entry:
-            result |= self.grant.entry.kept(history, self._late_result(ending))
-        if self.grant.own_name == self.name:
-            return gates().finish(self.name, self.token, result)
-        # The job's own gate may be another lock's, so its token is none of ours: the lock's gate is held meanwhile.
-        return gates().hold(self.name, self.token) and gates().finish_own(self.grant.own_name, result)
-
-    def _record_late(self, ending: Ending | None) -> None:
-        """Without the lock, our own run's row is all that we may still write."""
-        if ending is None or self.grant.entry is None or self._is_recorded:
-            return
-        result = self._late_result(ending)
-        if ending.status == "successful" and self._is_lost:
-            result |= {"status": "failed", "error": f"LeaseLost: {self.why_lost()}"}
-        self.grant.entry.end_late(result)
-
-    def _late_result(self, ending: Ending) -> dict[str, Any]:
-        """What the history is told if it is told later."""
-        return {**_run_result(ending), "finished_at": self.acquired_at + since(self.grant.asked_at)}
-
-
-def _is_pointless(began_at: float, pause: float, error: Error) -> bool:
-    """Whether a second signal wants no other try, after this pause, of what began then. One on a new connection it
-    does want, unless this was given up while it hung."""
-    is_still_away = pause > 0 and not database.is_transient(error)
-    return gave_up_since(began_at) or is_database_given_up() or (is_told_again() and is_still_away)
-
-
-def _status_result(ending: Ending) -> dict[str, Any]:
-    result: dict[str, Any] = {"last_status": ending.status}
-    if ending.status == "successful":
-        result |= {"consecutive_failures": 0, "mean_duration": mean_with(ending.duration)}
-    elif ending.is_failure:
-        result |= {"consecutive_failures": F("consecutive_failures") + 1}
-    return result
-
-
-def _run_result(ending: Ending) -> dict[str, Any]:
-    return {
-        "status": ending.status,
-        "duration": ending.duration,
-        "acquire_duration": ending.acquire_duration,
-        "error": ending.error,
-        "traceback": ending.traceback,
-    }
+        finally:
+            self._is_in_doubt = release.is_in_doubt
+        # A heartbeat that is under way finds no row, and must not call that a loss.
+        self._is_lost, self._is_over = not is_kept, True
+        forget(self.token)
+        return is_kept

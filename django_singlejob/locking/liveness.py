@@ -53,6 +53,8 @@ class Watch:
         self._seen_at = self._looked_at = local_now()
         #: Since when it is watched without a gap; ``None``: it is not suspected.
         self._watched_at: float | None = None
+        #: Since when the lock is suspected, whatever row it had, gaps included; ``None``: it is not.
+        self.suspected_at: float | None = None
         self._is_told = False
 
     def look(
@@ -66,9 +68,9 @@ class Watch:
         """
         now = self._take_note(lock)
         if not lock.is_suspected:
-            self._watched_at = None
+            self._watched_at = self.suspected_at = None
             return None
-        self._watched_at = self._watched_at or now
+        self._watched_at, self.suspected_at = self._watched_at or now, self.suspected_at or now
         watched, unchanged = timedelta(seconds=now - self._watched_at), timedelta(seconds=now - self._seen_at)
         to_watch = min(_two_intervals(lock), most) - watched
         to_pass = min(_left_by_clocks(lock), _lease_and_margin(lock) - max(unchanged, unchanged_for))

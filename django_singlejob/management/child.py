@@ -36,7 +36,7 @@ UNLOCKED = "Processes that the command started are still running, without the lo
 def _grace() -> float:
     """Seconds to be polite in: nobody else is let in before two more heartbeats have been missed."""
     run = current_run()
-    interval = run.lease.grant.heartbeat_interval if run else None
+    interval = run.lease.grant.request.heartbeat_interval if run else None
     return interval.total_seconds() if interval else 0.0
 
 

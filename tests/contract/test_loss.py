@@ -61,7 +61,7 @@ def is_robbed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
     def stop(keep: Any, name: str) -> None:
         lease = keep.__self__._lease
-        lease._proven_at -= lease.grant.duration.total_seconds()
+        lease._proven_at -= lease.grant.request.lease.total_seconds()
         if request.param == "robbed":
             in_thread(partial(rob, lease.name))
 

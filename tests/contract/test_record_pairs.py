@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -12,12 +12,11 @@ import pytest
 from django.db import Error, OperationalError, connection, transaction
 from django.db.models.signals import post_save
 
-from django_singlejob import current_run, job_lock, recording, registry, singleton_job
+from django_singlejob import current_run, database, job_lock, recording, registry, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.locking import acquire
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.clear import clear
-from django_singlejob.locking.lease import Lease
 from django_singlejob.models import JobRun
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -360,19 +359,22 @@ END = Ending(status="successful", duration=SECOND)
 
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any) -> None:
-    release = Lease._release
+    """That to the next COMMIT."""
+    usual = database.durable
     first = iter([True])
 
-    def lost(lease: Any, ending: Any, writer: Any) -> bool:
-        if not next(first, False):
-            return release(lease, ending, writer)
-        if carried_out:
-            release(lease, ending, writer)
-        lease._is_in_doubt = True
-        then()
-        raise OperationalError("the answer is lost")
+    @contextmanager
+    def lossy(alias: str, **limits: Any) -> Iterator[None]:
+        is_lost = next(first, False)
+        with usual(alias, **limits):
+            yield
+            if is_lost and not carried_out:
+                database.roll_back(alias)
+        if is_lost:
+            then()
+            raise OperationalError("the answer is lost")
 
-    monkeypatch.setattr(Lease, "_release", lost)
+    monkeypatch.setattr(database, "durable", lossy)
 
 
 @pytest.mark.on_database("postgresql")

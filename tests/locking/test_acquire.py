@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from django.db import OperationalError
 
 from django_singlejob import database, timeline
 from django_singlejob.clock import DBNow, local_now, since
@@ -17,10 +18,11 @@ from django_singlejob.holder import this_process
 from django_singlejob.locking.acquire import Acquisition, LockRequest, Reason, Refusal
 from django_singlejob.locking.lease import Lease
 from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.results import Ending
-from tests.contract.acts import BEAT, ask, start_run, take
+from tests.contract.acts import BEAT, ask, lock, start_run, take
 from tests.processes.witness import eventually
 
 if TYPE_CHECKING:
@@ -204,3 +206,38 @@ def test_who_was_superseded_asks_as_somebody_else(late: Acquisition) -> None:
     assert runs().get(fence=lease.fence).status == "successful"
     assert runs().get(token=first).status == "abandoned"
     assert runs().count() == 3
+
+
+def test_a_commit_that_may_still_come_keeps_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer was lost, and the gate does not know of it yet: under another token, two grants would be ours."""
+    take().release()
+    usual = database.durable
+    losses = [OperationalError("The connection was lost.")]
+
+    @contextmanager
+    def unanswered(alias: str, **limits: Any) -> Iterator[None]:
+        with usual(alias, **limits):
+            yield
+            if losses:
+                database.roll_back(alias)
+        if losses:
+            raise losses.pop()
+
+    monkeypatch.setattr(database, "durable", unanswered)
+    acquisition = Acquisition(request())
+    first = acquisition.token
+    assert isinstance(acquisition.ask(), float)
+    assert asked_on(acquisition).token == first
+
+
+def test_a_grant_whose_gate_was_passed_since_is_not_adopted(late: Acquisition) -> None:
+    gates().revoke("nightly")
+    assert isinstance(late.ask(), float)
+    assert lock().heartbeats == 0
+
+
+def test_nor_one_whose_row_is_gone_when_it_is_renewed(late: Acquisition, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(locks()), "renew", lambda *_: False)
+    assert isinstance(late.ask(), float)
+    monkeypatch.undo()
+    assert asked_on(late).token == late.token

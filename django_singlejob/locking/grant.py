@@ -1,0 +1,160 @@
+"""What the database grants, and what is written for it: in one transaction, in the order gate, lock, one-off, run.
+
+All servers race. The gate's conditional UPDATE lets one of them through, and the unique key of the lock's row is the
+proof (Lu 2025, "A Simple Way to Run One Copy of a Job on Many Servers").
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
+
+from django_singlejob import database
+from django_singlejob.clock import DBNow, local_now
+from django_singlejob.locking.liveness import abandon, silence
+from django_singlejob.locking.plan import PlannedRun, Snapshot
+from django_singlejob.locking.request import LockRequest
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.recording import Entry, Writer
+from django_singlejob.timeline import next_fence
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.querysets.jobs import JobStatusQuerySet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """What is granted, as it is asked for.
+
+    Attributes:
+        asked_at: when it was asked for, as ``local_now()``.
+        acquired_at: the same instant by the database's clock.
+        entry: the run's history row; ``None``: no job.
+        columns: what the lock's row says.
+    """
+
+    request: LockRequest
+    token: UUID
+    fence: int
+    asked_at: float
+    acquired_at: datetime
+    entry: Entry | None
+    slot: datetime | None
+    attempt: int
+    columns: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
+        """What is asked for at this moment."""
+        asked_at, sent_at = local_now(), database.sent_now()
+        fence, holder = next_fence(snapshot.gate), request.holder
+        run: dict[str, Any] = {"token": token, "slot": planned.slot, "attempt": planned.attempt}
+        facts = {**run, "hostname": holder.hostname, "pid": holder.pid}
+        entry = Entry(snapshot.own, request.lease, {**facts, "fence": fence, "trigger": request.trigger})
+        columns = {
+            **facts,
+            "command": holder.command,
+            "job_name": request.job_name,
+            "acquired_at": DBNow(),
+            "heartbeat_at": DBNow(),
+            "heartbeats": 0,
+            "heartbeat_interval": request.heartbeat_interval,
+            "expires_at": DBNow() + request.lease,
+            "sent_at": sent_at,
+        }
+        return cls(
+            **run,
+            request=request,
+            fence=fence,
+            asked_at=asked_at,
+            acquired_at=snapshot.time_at(asked_at),
+            entry=entry if request.trigger is not None else None,
+            columns=columns,
+        )
+
+    def is_superseded(self, gate: "JobStatus") -> bool:
+        """Whether somebody else has passed the gate, before our COMMIT whose outcome is in doubt, or after it."""
+        return gate.token != self.token and gate.fence >= self.fence
+
+
+@dataclass(frozen=True)
+class Granting:
+    """One try to be granted the lock: the writes of its transaction, each ``False`` if it is to be rolled back."""
+
+    grant: Grant
+    snapshot: Snapshot
+    planned: PlannedRun
+    history: Writer
+
+    def pass_gate(self) -> bool:
+        """Pass the lock's gate, and have the job begin at its own. ``False``: somebody was faster, look again."""
+        if self.snapshot.lock:
+            return self._pass_gate_of_dead(self.snapshot.lock)
+        if self.grant.request.job_name and self.snapshot.is_own_gate:
+            return self._pass_own_gate()
+        return self._pass_other_gate()
+
+    def _pass_own_gate(self) -> bool:
+        """The gate is the job's own, and the lock is free: one UPDATE passes it and starts the job.
+
+        Safe, since it demands the row as it was seen: of all who have seen it so, one alone changes it.
+        """
+        passed = {"fence": self.grant.fence, "token": self.grant.token}
+        return self._start(gates().grantable(self.snapshot.gate), passed)
+
+    def _pass_other_gate(self) -> bool:
+        """The lock is no job's, or several jobs share it: first its gate is passed, then the job starts at its own.
+
+        Safe, since whoever wants the lock must change the one gate, as it was seen. The job's own row is the gate of
+        another lock perhaps, so it is compared as well, and takes no token.
+        """
+        return gates().pass_through(self.snapshot.gate, self.grant.token) and self._start_inside()
+
+    def _pass_gate_of_dead(self, dead: "JobLock") -> bool:
+        """The lock is stale: its gate is passed as by anybody, and the end of its holder is recorded.
+
+        Safe, since no write of the former holder gets through a gate that has another token; and if it lives, its row
+        has changed, so ``take_lock`` fails and all this is rolled back.
+        """
+        # Somebody may be inside a fenced transaction: MySQL would wait for it for almost a minute.
+        is_at_hand = gates().is_at_hand(self.grant.request.name)
+        if not (is_at_hand and gates().pass_through(self.snapshot.gate, self.grant.token)):
+            return False
+        # Before the start, since both change what is known of the job.
+        error = f"{silence(dead)}; {self.grant.request.holder.hostname} took the lock over."
+        abandon(dead, error, self.history)
+        return self._start_inside()
+
+    def _start_inside(self) -> bool:
+        """Start the job, if there is one, behind the lock's gate."""
+        if not self.grant.request.job_name:
+            return True
+        if self.snapshot.is_own_gate:
+            return self._start(gates().passed(self.grant.request.name, self.grant.token), {})
+        return self._start(gates().unchanged(self.snapshot.own), {"fence": self.snapshot.own.fence + 1})
+
+    def _start(self, own: "JobStatusQuerySet", changes: Mapping[str, Any]) -> bool:
+        if self.snapshot.own.unrecorded is not None and not self.history.is_off:
+            changes = {**changes, "unrecorded": None}  # the entry of this run brings it into the history
+        return own.start(self.planned.min_interval, {**changes, **self.planned.changes})
+
+    def take_lock(self) -> bool:
+        """Insert the lock's row, or replace the dead holder's. ``False``: somebody has it."""
+        if self.snapshot.lock is None:
+            return locks().grant(self.grant.request.name, self.grant.columns)
+        # Never an INSERT here: if the row is gone, its holder was alive and has finished, and nothing is to be rerun.
+        return locks().take_over(self.snapshot.lock, self.grant.columns)
+
+    def claim_one_off(self) -> bool:
+        """``False``: somebody else runs the one-off that is asked for, or has, or it was cancelled."""
+        one_off = self.grant.request.one_off
+        return one_off is None or one_offs().claim(one_off, self.grant.token, self.grant.request.holder)
+
+    def begin_entry(self) -> None:
+        """Have the history know of the run."""
+        if self.grant.entry:
+            self.grant.entry.begin(self.history)

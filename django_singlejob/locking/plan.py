@@ -1,0 +1,137 @@
+"""What the run would be that is asked for: pure functions of the request and of the rows as they were seen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django_singlejob.conf import ZERO, options
+from django_singlejob.cursor import begun
+from django_singlejob.locking.request import LockRequest, Reason, Refusal
+from django_singlejob.scheduling.schedule import latest_slot
+from django_singlejob.scheduling.slots import Claim, Misfires, Policy, claim, reach
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock, JobStatus
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The rows of a name, as they were seen at one instant.
+
+    Attributes:
+        lock: the stale lock; ``None``: the lock is free.
+        gate: the lock's gate.
+        own: the gate that remembers the job; for most it is the same.
+        at: the instant, as ``local_now()``.
+    """
+
+    lock: "JobLock | None"
+    gate: "JobStatus"
+    own: "JobStatus"
+    at: float
+
+    @property
+    def is_own_gate(self) -> bool:
+        """Whether the lock's gate is the job's own."""
+        return self.own is self.gate
+
+    def time_at(self, instant: float) -> datetime:
+        """The time by the database's clock at an instant of ``local_now()``."""
+        return self.gate.now + timedelta(seconds=instant - self.at)
+
+    @property
+    def dead_run(self) -> "JobLock | None":
+        """The stale lock, if it is that of a run of our own job."""
+        return self.lock if self.lock and self.lock.job_name == self.own.name else None
+
+    @property
+    def is_slot_abandoned(self) -> bool:
+        """Whether who ran the last slot died: the lock is there still, or was cleared, or taken over."""
+        own, dead = self.own, self.dead_run
+        is_of_last_slot = dead is not None and (dead.slot, dead.attempt) == (own.last_slot, own.last_attempt)
+        return own.last_slot is not None and (own.abandoned or is_of_last_slot)
+
+
+class PlannedRun(NamedTuple):
+    """What the run would be that is asked for.
+
+    Attributes:
+        slot: its slot; ``None``: no schedule starts it.
+        attempt: 1, or more in the place of a run whose holder died.
+        changes: to what is known of the job.
+        misfires: the slots that nobody ran in time.
+        min_interval: how long ago the job must have been started last.
+    """
+
+    slot: datetime | None = None
+    attempt: int = 1
+    changes: Mapping[str, Any] = MappingProxyType({})
+    misfires: Sequence[Misfires] = ()
+    min_interval: timedelta = ZERO
+
+
+def plan(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal | Claim:
+    """What is to be run, or why nothing is. A ``Claim``: all the slots that are due are too late, pass them by.
+
+    If a slot is asked for, the job's own row has to follow the schedule.
+    """
+    if not request.job_name:
+        return PlannedRun()
+    own = snapshot.own
+    if own.paused:
+        return Refusal(Reason.PAUSED, snapshot.lock)
+    policy = request.due_policy
+    planned = _scheduled(request, snapshot, policy) if policy else _called(request, snapshot)
+    if not isinstance(planned, PlannedRun):
+        return planned
+    min_interval = _min_interval(request, snapshot, planned)
+    if own.started_recently and min_interval > ZERO:
+        return Refusal(Reason.ALREADY_RAN, snapshot.lock)
+    is_rerun = snapshot.dead_run or own.last_status == "abandoned"
+    changes = {**planned.changes, "last_status": ""} if is_rerun else planned.changes
+    return planned._replace(changes=changes, min_interval=min_interval)
+
+
+def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun:
+    """A run that no schedule starts. It consumes no slot, also not that of a run whose holder died."""
+    if request.one_off:
+        return PlannedRun(attempt=request.one_off.attempt + 1)
+    dead = snapshot.dead_run
+    if dead and dead.slot is None and request.allows_rerun(dead.attempt):
+        return PlannedRun(attempt=dead.attempt + 1)
+    return PlannedRun()
+
+
+def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> PlannedRun | Refusal | Claim:
+    """The run of the slot that is due, or, once more, of the one whose holder died."""
+    own = snapshot.own
+    assert own.next_slot  # noqa: S101  (it follows the schedule)
+    again = own.last_slot if snapshot.is_slot_abandoned and request.allows_rerun(own.last_attempt) else None
+    claimed = claim(policy, own.next_slot, own.now, request.early, again)
+    if claimed is None:
+        return _not_due(request, own, policy)
+    if claimed.slot is None:
+        return claimed
+    attempt = own.last_attempt + 1 if claimed.slot == again else 1
+    return PlannedRun(claimed.slot, attempt, begun(claimed, attempt), claimed.misfires)
+
+
+def _not_due(request: LockRequest, own: "JobStatus", policy: Policy) -> Refusal:
+    """A cron daemon fired for a slot that somebody has run, or for none."""
+    meant = latest_slot(policy.schedule, reach(policy.schedule, own.now, request.early))
+    has_run = own.last_slot is not None and own.last_slot >= meant > own.now - options().slot_tolerance
+    return Refusal(Reason.ALREADY_RAN if has_run else Reason.NOT_DUE, next_slot=own.next_slot)
+
+
+def _min_interval(request: LockRequest, snapshot: Snapshot, planned: PlannedRun) -> timedelta:
+    """How long ago the job must have been started last. A run in the place of another one has nothing to wait for."""
+    dead, own = snapshot.dead_run, snapshot.own
+    if planned.attempt > 1:
+        return ZERO  # it is the same run, tried again
+    if dead and request.allows_rerun(dead.attempt):
+        return ZERO  # the last start came to nothing: its holder died
+    if not dead and own.last_status == "abandoned" and request.allows_rerun(own.consecutive_failures):
+        return ZERO  # so it did, and its lock was cleared, or taken over by a job that shares it
+    return request.min_interval  # as well if too many have died

@@ -1,0 +1,194 @@
+"""How a lease ends: the gate is told, the lock's row is deleted, the run's end is recorded, in one transaction."""
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import Error
+from django.db.models import F
+
+from django_singlejob import database
+from django_singlejob.clock import backoff, local_now, since, sleep
+from django_singlejob.cutoff import cut_off_at
+from django_singlejob.exceptions import LeaseLost
+from django_singlejob.locking.at_exit import forget, release_granted
+from django_singlejob.querysets.jobs import gates, mean_with
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.runs import runs
+from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again
+from django_singlejob.recording import HistoryFailed, Writer, alone, with_history
+from django_singlejob.results import Ending
+
+if TYPE_CHECKING:
+    from django_singlejob.locking.lease import Lease
+
+logger = logging.getLogger("django_singlejob")
+
+
+class Release:
+    """The release of one lease, which is tried until the database answers.
+
+    If the answer to a COMMIT is lost, it may have been carried out all the same: from then on the release is in doubt,
+    and a later try that finds the lock gone asks whether that was its own doing.
+
+    Attributes:
+        is_in_doubt: whether a COMMIT was sent, by this release or by one that gave up, and its answer never came.
+    """
+
+    def __init__(self, lease: "Lease", ending: Ending | None, *, is_in_doubt: bool) -> None:
+        self.is_in_doubt = is_in_doubt
+        self._lease = lease
+        self._entry = lease.grant.entry
+        self._ending = ending
+        self._is_recorded = False
+
+    def carry_out(self) -> bool:
+        """Release the lock, and record the end. ``False``: the lock was not ours any more.
+
+        Raises ``LeaseLost`` if the database could not be asked while the lease lasted.
+        """
+        try:
+            return self._while_the_lease_lasts()
+        except LeaseLost:
+            raise
+        except BaseException:
+            # Signals wait for this, but for one that comes again and again. What it cuts off is released anew.
+            release_granted(self._lease.token)
+            raise
+
+    def _while_the_lease_lasts(self) -> bool:
+        alias = database.alias()
+        give_up_at = local_now() + max(self._left().total_seconds(), 2)
+        for pause in backoff():
+            began_at = local_now()
+            try:
+                with cut_off_at(alias, give_up_at):
+                    database.leave_no_transaction(alias)
+                    return with_history(self._once, self._left())
+            except Error as error:
+                is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
+                if is_too_late:
+                    forget(self._lease.token)  # the process's exit would wait for it once more
+                if is_too_late or self._lease.is_private or _is_hopeless(pause, error):
+                    raise LeaseLost(
+                        f"The lock {self._lease.name!r} could not be released, and is left to expire: {error}"
+                    ) from error
+                logger.info("Releasing the lock %r failed and is tried again: %s", self._lease.name, error)
+                database.drop(alias)
+                sleep(pause)
+        raise AssertionError("backoff() never ends")
+
+    def _left(self) -> timedelta:
+        """How long the lease lasts still, without another heartbeat."""
+        seconds = self._lease.deadline - local_now()
+        return min(self._lease.grant.request.lease, timedelta(seconds=max(0.0, min(seconds, 1e9))))
+
+    def _once(self, history: Writer) -> bool:
+        was_in_doubt = self.is_in_doubt
+        try:
+            is_released = self._transaction(history)
+        except Error as error:
+            if database.is_undone(error):
+                self.is_in_doubt = was_in_doubt
+            raise
+        return is_released or (self.is_in_doubt and self._was_released())
+
+    def _transaction(self, history: Writer) -> bool:
+        alias = database.alias()
+        with database.durable(alias, statement_timeout=history.patience):
+            is_released = self._tell_gates(history) and locks().release(self._lease.name, self._lease.token)
+            if not is_released:
+                database.roll_back(alias)
+            is_recorded = is_released and self._record(history)
+            self.is_in_doubt = self.is_in_doubt or is_released
+        self._is_recorded = is_recorded
+        return is_released
+
+    def _tell_gates(self, history: Writer) -> bool:
+        name, token, own_name = self._lease.name, self._lease.token, self._lease.grant.request.own_name
+        if self._ending is None:
+            return gates().hold(name, token)
+        result = _status_result(self._ending)
+        if self._entry:
+            result |= self._entry.kept(history, self._late_result(self._ending))
+        if own_name == name:
+            return gates().finish(name, token, result)
+        # The job's own gate may be another lock's, so its token is none of ours: the lock's gate is held meanwhile.
+        return gates().hold(name, token) and gates().finish_own(own_name, result)
+
+    def _record(self, history: Writer) -> bool:
+        """Whether the history knows the end now."""
+        if self._ending is None:
+            return False
+        is_recorded = self._entry is not None and self._entry.end(history, _run_result(self._ending))
+        if self._ending.also_write:
+            self._ending.also_write()
+        return is_recorded
+
+    def _was_released(self) -> bool:
+        """Whether a COMMIT was carried out whose answer was lost.
+
+        While the lease lasts nobody else takes the lock: if it is gone, we released it, unless somebody cleared it by
+        force. Then the gate has no token until somebody else passes; after that the job's gate or the history knows.
+        """
+        token = gates().filter(name=self._lease.name).values_list("token", flat=True).first()
+        if token == self._lease.token:
+            return True
+        status = self._kept_status() or self._recorded_status()
+        if self._ending and status == self._ending.status:
+            return True
+        return token is not None and not (self._lease.lost or status == "abandoned")
+
+    def _kept_status(self) -> str | None:
+        kept = gates().kept_ends().get(self._lease.grant.request.own_name, {})
+        return kept.get("status") if kept.get("token") == str(self._lease.token) else None
+
+    def _recorded_status(self) -> str | None:
+        if self._entry is None:
+            return None
+        try:
+            return alone(lambda: runs().filter(token=self._lease.token).values_list("status", flat=True).first())
+        except HistoryFailed:
+            return None
+
+    def record_late(self, loss: str) -> None:
+        """Record the end if the release did not. Without the lock, our own run's row is all that we may still write.
+
+        ``loss``: how the lock was lost; empty: it was not.
+        """
+        if self._ending is None or self._entry is None or self._is_recorded:
+            return
+        result = self._late_result(self._ending)
+        if self._ending.status == "successful" and loss:
+            result |= {"status": "failed", "error": f"LeaseLost: {loss}"}
+        self._entry.end_late(result)
+
+    def _late_result(self, ending: Ending) -> dict[str, Any]:
+        """What the history is told if it is told later."""
+        return {**_run_result(ending), "finished_at": self._lease.acquired_at + since(self._lease.grant.asked_at)}
+
+
+def _is_hopeless(pause: float, error: Error) -> bool:
+    """Whether a new connection does not help either."""
+    return pause > 0 and not (database.is_transient(error) or database.is_connection_lost(error))
+
+
+def _is_pointless(began_at: float, pause: float, error: Error) -> bool:
+    """Whether a second signal wants no other try, after this pause, of what began then. One on a new connection it
+    does want, unless this was given up while it hung."""
+    is_still_away = pause > 0 and not database.is_transient(error)
+    return gave_up_since(began_at) or is_database_given_up() or (is_told_again() and is_still_away)
+
+
+def _status_result(ending: Ending) -> dict[str, Any]:
+    result: dict[str, Any] = {"last_status": ending.status}
+    if ending.status == "successful":
+        result |= {"consecutive_failures": 0, "mean_duration": mean_with(ending.duration)}
+    elif ending.is_failure:
+        result |= {"consecutive_failures": F("consecutive_failures") + 1}
+    return result
+
+
+def _run_result(ending: Ending) -> dict[str, Any]:
+    names = ("status", "duration", "acquire_duration", "error", "traceback")
+    return {name: getattr(ending, name) for name in names}

@@ -1,0 +1,109 @@
+"""What became of a COMMIT that releases the lock, when nobody answers. See also ``contract/test_record_pairs``."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import OperationalError
+
+from django_singlejob import LeaseLost, database
+from django_singlejob.locking import at_exit
+from django_singlejob.locking.clear import clear
+from django_singlejob.results import Ending
+from tests.contract.acts import is_free, last_run, lock, start_run, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"]),
+    pytest.mark.usefixtures("fresh_process"),
+]
+
+SUCCESS = Ending(status="successful", duration=timedelta(seconds=1))
+
+
+class SerializationFailure(Exception):
+    sqlstate = "40001"
+
+
+UNANSWERED = OperationalError("The connection was lost.")
+UNDONE = OperationalError("Others were in the way.")
+UNDONE.__cause__ = SerializationFailure()
+
+
+@contextmanager
+def commits(
+    monkeypatch: pytest.MonkeyPatch, *, fail_with: Exception, carried_out: bool, then: Callable[[], object] = int
+) -> Iterator[None]:
+    """The first one inside fails; then something else happens."""
+    usual = database.durable
+    failures = [fail_with]
+
+    @contextmanager
+    def failing(alias: str, **limits: Any) -> Iterator[None]:
+        failure = failures.pop() if failures else None
+        with usual(alias, **limits):
+            yield
+            if failure and not carried_out:
+                database.roll_back(alias)
+        if failure:
+            then()
+            raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "durable", failing)
+        yield
+
+
+def give_to_another() -> None:
+    assert clear(lock(), force=True)
+    take()
+
+
+def test_a_commit_that_was_carried_out_without_an_answer_has_released_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = start_run()
+    with commits(monkeypatch, fail_with=UNANSWERED, carried_out=True):
+        assert lease.finish(SUCCESS)
+    assert is_free()
+    assert last_run().status == "successful"
+
+
+def test_one_that_was_not_carried_out_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = start_run()
+    with commits(monkeypatch, fail_with=UNANSWERED, carried_out=False):
+        assert lease.finish(SUCCESS)
+    assert is_free()
+    assert last_run().status == "successful"
+
+
+def test_one_that_was_undone_for_certain_leaves_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found afterwards was somebody else's doing."""
+    lease = take()
+    with commits(monkeypatch, fail_with=UNDONE, carried_out=False, then=give_to_another):
+        assert not lease.finish()
+    assert not is_free()
+
+
+def test_the_doubt_outlives_a_release_that_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body released its lock, the answer was lost, and so was the database; the end of the run asks again."""
+    lease = start_run()
+    lease.is_private = True  # so that it gives up at once
+    with commits(monkeypatch, fail_with=UNANSWERED, carried_out=True), pytest.raises(LeaseLost, match="is left to"):
+        lease.release()
+    assert lease.lost
+    lease.is_private = False
+    assert lease.finish(SUCCESS)
+    assert last_run().status == "successful"
+
+
+def test_the_exit_waits_no_more_for_what_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = take()
+    monkeypatch.setattr("django_singlejob.locking.release._is_pointless", lambda *_: True)
+    with commits(monkeypatch, fail_with=UNANSWERED, carried_out=False), pytest.raises(LeaseLost, match="is left to"):
+        lease.finish()
+    assert lease.token not in at_exit._granted
