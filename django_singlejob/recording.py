@@ -8,12 +8,12 @@ A gate keeps one end, and that is enough: no later run of the job has a row unle
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID
 
 from django.core.serializers.json import DjangoJSONEncoder
@@ -54,12 +54,29 @@ class HistoryFailed(Exception):
 class Writer:
     """Writes to the history in a transaction that decides something; or leaves it alone, if it is off.
 
-    ``patience``: how long each statement may take; ``None``: it is off.
+    A context manager around that transaction: if the history cannot be written, the transaction is rolled back, and
+    ``has_failed`` is true behind it.
+
+    Attributes:
+        patience: how long each statement may take; ``None``: it is off.
     """
 
     def __init__(self, patience: timedelta | None) -> None:
         self.patience = patience
+        self.has_failed = False
         self._later: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        self.has_failed = isinstance(error, HistoryFailed)
+        if isinstance(error, HistoryFailed):
+            _leave_out(error.__cause__)
+        elif error is None:
+            for act in self._later:
+                act()
+        return self.has_failed
 
     @property
     def is_off(self) -> bool:
@@ -79,27 +96,18 @@ class Writer:
         """To be done once the transaction is committed, and over."""
         transaction.on_commit(partial(self._later.append, act), using=database.alias())
 
-    def finish(self) -> None:
-        """Do what was to be done after the commit."""
-        for act in self._later:
-            act()
 
-
-def with_history(decide: Callable[[Writer], T], lease: timedelta | None = None) -> T:
-    """Carry out a transaction that writes to the history as well; without the history if that fails.
+def writers(lease: timedelta | None = None) -> Iterator[Writer]:
+    """The writers for a transaction that writes to the history as well: carry it out inside each of them. There is one,
+    and if it has failed another that is off.
 
     ``lease``: what is left of it to the holder who waits for this.
     """
     patience = _patience(lease)
-    history = Writer(None if _is_away() or patience < LEAST_PATIENCE else patience)
-    try:
-        decided = decide(history)
-    except HistoryFailed as failed:
-        _leave_out(failed.__cause__)
-        history = Writer(None)
-        decided = decide(history)
-    history.finish()
-    return decided
+    writer = Writer(None if _is_away() or patience < LEAST_PATIENCE else patience)
+    yield writer
+    if writer.has_failed:
+        yield Writer(None)
 
 
 def _leave_out(problem: BaseException | None) -> None:

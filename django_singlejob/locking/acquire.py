@@ -9,7 +9,6 @@ import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
-from functools import partial
 from typing import TYPE_CHECKING
 
 from django.db import Error
@@ -36,7 +35,7 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.received_signals import is_told_to_end
-from django_singlejob.recording import Writer, with_history
+from django_singlejob.recording import Writer, writers
 from django_singlejob.scheduling.slots import Claim
 from django_singlejob.signals import lock_taken_over
 from django_singlejob.timeline import is_from_before, known_for
@@ -259,7 +258,10 @@ class Acquisition:
 
     def _grant(self, snapshot: Snapshot, planned: PlannedRun) -> Lease | Refusal | None:
         """``None``: look again. Somebody was faster, and nothing was written; or the lease is over by now."""
-        lease = with_history(partial(self._grant_once, snapshot, planned), self.request.lease)
+        lease: Lease | Refusal | None = None
+        for history in writers(self.request.lease):
+            with history:
+                lease = self._grant_once(snapshot, planned, history)
         if not isinstance(lease, Lease):
             return lease
         if lease.grant.entry:

@@ -5,7 +5,6 @@ import logging
 import os
 import sys
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
@@ -14,10 +13,10 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import gave_up_since, status_if_given_up
-from django_singlejob.recording import Writer, end_for, with_history
+from django_singlejob.recording import end_for, writers
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobLock
+    pass
 
 logger = logging.getLogger("django_singlejob")
 
@@ -78,15 +77,13 @@ def _release_row(name: str, token: UUID) -> bool:
     lock = locks().look_up(name)
     if lock is None or lock.token != token:
         return False
-    with_history(partial(_release_once, alias, lock), lock.lease)
+    result = {"status": "interrupted", "error": "The process ended.", "finished_at": lock.now}
+    for history in writers(lock.lease):
+        with history, database.durable(alias, statement_timeout=history.patience):
+            if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):
+                one_offs().release(lock.token)
+                end_for(lock, result, history)
     return True
-
-
-def _release_once(alias: str, lock: "JobLock", history: Writer) -> None:
-    with database.durable(alias, statement_timeout=history.patience):
-        if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):
-            one_offs().release(lock.token)
-            end_for(lock, {"status": "interrupted", "error": "The process ended.", "finished_at": lock.now}, history)
 
 
 if hasattr(os, "register_at_fork"):

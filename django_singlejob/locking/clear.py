@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 
 from django.db import Error
@@ -13,7 +12,7 @@ from django_singlejob.conf import ZERO
 from django_singlejob.locking.liveness import LONGEST_STAY, LONGEST_WATCH, Watch, abandon
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.recording import Writer, with_history
+from django_singlejob.recording import writers
 from django_singlejob.signals import lock_taken_over
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
         sleep(pause)
         try:
             gates().remember(lock.name)
-            is_cleared = with_history(partial(_clear_once, alias, lock, force, error))
+            is_cleared = _clear_once(alias, lock, force, error)
         except Error as problem:
             if not database.is_undone(problem):
                 raise
@@ -98,15 +97,17 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
     raise AssertionError("backoff() never ends")
 
 
-def _clear_once(alias: str, lock: "JobLock", force: bool, error: str, history: Writer) -> bool | None:
+def _clear_once(alias: str, lock: "JobLock", force: bool, error: str) -> bool | None:
     """``None``: the gate is busy."""
-    with database.durable(alias, statement_timeout=history.patience):
-        if not gates().is_at_hand(lock.name):
-            return None  # MySQL would wait for it for almost a minute
-        gates().revoke(lock.name)
-        is_cleared = locks().clear(lock, force=force)
-        if is_cleared:
-            abandon(lock, error, history)
-        else:
-            database.roll_back(alias)
-        return is_cleared
+    is_cleared: bool | None = None
+    for history in writers():
+        with history, database.durable(alias, statement_timeout=history.patience):
+            if not gates().is_at_hand(lock.name):
+                return None  # MySQL would wait for it for almost a minute
+            gates().revoke(lock.name)
+            is_cleared = locks().clear(lock, force=force)
+            if is_cleared:
+                abandon(lock, error, history)
+            else:
+                database.roll_back(alias)
+    return is_cleared

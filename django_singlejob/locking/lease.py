@@ -297,7 +297,14 @@ class Lease:
         """
         if self.is_inherited:
             return False
-        release = Release(self, ending, is_in_doubt=self._is_in_doubt)
+        release = Release(
+            self.grant,
+            ending,
+            deadline=self.deadline,
+            is_lost=self._is_lost,
+            is_private=self.is_private,
+            is_in_doubt=self._is_in_doubt,
+        )
         if self._is_over:
             database.leave_no_transaction(database.alias())
             is_kept = not self._is_lost

@@ -2,7 +2,7 @@
 
 import logging
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import Error
 from django.db.models import F
@@ -12,15 +12,13 @@ from django_singlejob.clock import backoff, local_now, since, sleep
 from django_singlejob.cutoff import cut_off_at
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.at_exit import forget, release_granted
+from django_singlejob.locking.grant import Grant
 from django_singlejob.querysets.jobs import gates, mean_with
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again
-from django_singlejob.recording import HistoryFailed, Writer, alone, with_history
+from django_singlejob.recording import HistoryFailed, Writer, alone, writers
 from django_singlejob.results import Ending
-
-if TYPE_CHECKING:
-    from django_singlejob.locking.lease import Lease
 
 logger = logging.getLogger("django_singlejob")
 
@@ -32,14 +30,29 @@ class Release:
     and a later try that finds the lock gone asks whether that was its own doing.
 
     Attributes:
+        deadline: when the holder stops trusting itself, as ``local_now()``.
+        is_lost: whether the lease is known to be lost.
+        is_private: whether nobody else can see the lock.
         is_in_doubt: whether a COMMIT was sent, by this release or by one that gave up, and its answer never came.
     """
 
-    def __init__(self, lease: "Lease", ending: Ending | None, *, is_in_doubt: bool) -> None:
+    def __init__(
+        self,
+        grant: Grant,
+        ending: Ending | None,
+        *,
+        deadline: float,
+        is_lost: bool,
+        is_private: bool,
+        is_in_doubt: bool,
+    ) -> None:
         self.is_in_doubt = is_in_doubt
-        self._lease = lease
-        self._entry = lease.grant.entry
+        self._name, self._token, self._own_name = grant.request.name, grant.token, grant.request.own_name
+        self._grant = grant
         self._ending = ending
+        self._deadline = deadline
+        self._is_lost = is_lost
+        self._is_private = is_private
         self._is_recorded = False
 
     def carry_out(self) -> bool:
@@ -53,7 +66,7 @@ class Release:
             raise
         except BaseException:
             # Signals wait for this, but for one that comes again and again. What it cuts off is released anew.
-            release_granted(self._lease.token)
+            release_granted(self._token)
             raise
 
     def _while_the_lease_lasts(self) -> bool:
@@ -64,29 +77,31 @@ class Release:
             try:
                 with cut_off_at(alias, give_up_at):
                     database.leave_no_transaction(alias)
-                    return with_history(self._once, self._left())
+                    return self._carry_out_once()
             except Error as error:
                 is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
                 if is_too_late:
-                    forget(self._lease.token)  # the process's exit would wait for it once more
-                if is_too_late or self._lease.is_private or _is_hopeless(pause, error):
+                    forget(self._token)  # the process's exit would wait for it once more
+                if is_too_late or self._is_private or _is_hopeless(pause, error):
                     raise LeaseLost(
-                        f"The lock {self._lease.name!r} could not be released, and is left to expire: {error}"
+                        f"The lock {self._name!r} could not be released, and is left to expire: {error}"
                     ) from error
-                logger.info("Releasing the lock %r failed and is tried again: %s", self._lease.name, error)
+                logger.info("Releasing the lock %r failed and is tried again: %s", self._name, error)
                 database.drop(alias)
                 sleep(pause)
         raise AssertionError("backoff() never ends")
 
     def _left(self) -> timedelta:
         """How long the lease lasts still, without another heartbeat."""
-        seconds = self._lease.deadline - local_now()
-        return min(self._lease.grant.request.lease, timedelta(seconds=max(0.0, min(seconds, 1e9))))
+        seconds = self._deadline - local_now()
+        return min(self._grant.request.lease, timedelta(seconds=max(0.0, min(seconds, 1e9))))
 
-    def _once(self, history: Writer) -> bool:
-        was_in_doubt = self.is_in_doubt
+    def _carry_out_once(self) -> bool:
+        was_in_doubt, is_released = self.is_in_doubt, False
         try:
-            is_released = self._transaction(history)
+            for history in writers(self._left()):
+                with history:
+                    is_released = self._transaction(history)
         except Error as error:
             if database.is_undone(error):
                 self.is_in_doubt = was_in_doubt
@@ -96,7 +111,7 @@ class Release:
     def _transaction(self, history: Writer) -> bool:
         alias = database.alias()
         with database.durable(alias, statement_timeout=history.patience):
-            is_released = self._tell_gates(history) and locks().release(self._lease.name, self._lease.token)
+            is_released = self._tell_gates(history) and locks().release(self._name, self._token)
             if not is_released:
                 database.roll_back(alias)
             is_recorded = is_released and self._record(history)
@@ -105,22 +120,21 @@ class Release:
         return is_released
 
     def _tell_gates(self, history: Writer) -> bool:
-        name, token, own_name = self._lease.name, self._lease.token, self._lease.grant.request.own_name
         if self._ending is None:
-            return gates().hold(name, token)
+            return gates().hold(self._name, self._token)
         result = _status_result(self._ending)
-        if self._entry:
-            result |= self._entry.kept(history, self._late_result(self._ending))
-        if own_name == name:
-            return gates().finish(name, token, result)
+        if self._grant.entry:
+            result |= self._grant.entry.kept(history, self._late_result(self._ending))
+        if self._own_name == self._name:
+            return gates().finish(self._name, self._token, result)
         # The job's own gate may be another lock's, so its token is none of ours: the lock's gate is held meanwhile.
-        return gates().hold(name, token) and gates().finish_own(own_name, result)
+        return gates().hold(self._name, self._token) and gates().finish_own(self._own_name, result)
 
     def _record(self, history: Writer) -> bool:
         """Whether the history knows the end now."""
         if self._ending is None:
             return False
-        is_recorded = self._entry is not None and self._entry.end(history, _run_result(self._ending))
+        is_recorded = self._grant.entry is not None and self._grant.entry.end(history, _run_result(self._ending))
         if self._ending.also_write:
             self._ending.also_write()
         return is_recorded
@@ -131,23 +145,24 @@ class Release:
         While the lease lasts nobody else takes the lock: if it is gone, we released it, unless somebody cleared it by
         force. Then the gate has no token until somebody else passes; after that the job's gate or the history knows.
         """
-        token = gates().filter(name=self._lease.name).values_list("token", flat=True).first()
-        if token == self._lease.token:
+        token = gates().filter(name=self._name).values_list("token", flat=True).first()
+        if token == self._token:
             return True
         status = self._kept_status() or self._recorded_status()
         if self._ending and status == self._ending.status:
             return True
-        return token is not None and not (self._lease.lost or status == "abandoned")
+        is_trusted = not self._is_lost and local_now() < self._deadline
+        return token is not None and is_trusted and status != "abandoned"
 
     def _kept_status(self) -> str | None:
-        kept = gates().kept_ends().get(self._lease.grant.request.own_name, {})
-        return kept.get("status") if kept.get("token") == str(self._lease.token) else None
+        kept = gates().kept_ends().get(self._own_name, {})
+        return kept.get("status") if kept.get("token") == str(self._token) else None
 
     def _recorded_status(self) -> str | None:
-        if self._entry is None:
+        if self._grant.entry is None:
             return None
         try:
-            return alone(lambda: runs().filter(token=self._lease.token).values_list("status", flat=True).first())
+            return alone(lambda: runs().filter(token=self._token).values_list("status", flat=True).first())
         except HistoryFailed:
             return None
 
@@ -156,16 +171,16 @@ class Release:
 
         ``loss``: how the lock was lost; empty: it was not.
         """
-        if self._ending is None or self._entry is None or self._is_recorded:
+        if self._ending is None or self._grant.entry is None or self._is_recorded:
             return
         result = self._late_result(self._ending)
         if self._ending.status == "successful" and loss:
             result |= {"status": "failed", "error": f"LeaseLost: {loss}"}
-        self._entry.end_late(result)
+        self._grant.entry.end_late(result)
 
     def _late_result(self, ending: Ending) -> dict[str, Any]:
         """What the history is told if it is told later."""
-        return {**_run_result(ending), "finished_at": self._lease.acquired_at + since(self._lease.grant.asked_at)}
+        return {**_run_result(ending), "finished_at": self._grant.acquired_at + since(self._grant.asked_at)}
 
 
 def _is_hopeless(pause: float, error: Error) -> bool:

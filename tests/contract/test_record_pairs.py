@@ -242,16 +242,14 @@ def test_there_is_room_for_the_end_of_a_run_that_was_begun_late(
     """Only the transaction of the grant could not write; and then the job releases itself."""
     end_in(history, "full")  # the gate keeps the first end
     registry._jobs.clear()
-    with_history = recording.with_history
+    writers = recording.writers
 
-    def away_then_back(decide: Any, lease: Any = None) -> Any:
+    def away_then_back(lease: Any = None) -> Iterator[recording.Writer]:
         monkeypatch.setattr(recording, "_away_until", float("inf"))
-        try:
-            return with_history(decide, lease)
-        finally:
-            monkeypatch.setattr(recording, "_away_until", float("-inf"))
+        yield from writers(lease)
+        monkeypatch.setattr(recording, "_away_until", float("-inf"))
 
-    monkeypatch.setattr(acquire, "with_history", away_then_back)
+    monkeypatch.setattr(acquire, "writers", away_then_back)
 
     release_and_break(history.broken("full"))
     assert runs().abandon_orphans("It is gone.") == 0
