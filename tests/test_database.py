@@ -68,8 +68,9 @@ def test_where_the_locks_are(settings: Settings) -> None:
 # --- what is open when a lock is asked for
 
 
-def test_without_a_transaction_all_is_well() -> None:
-    refuse_open_transaction("default")
+def test_without_a_transaction_all_is_well(django_assert_num_queries: Callable[..., Any]) -> None:
+    with django_assert_num_queries(0):
+        refuse_open_transaction("default")
 
 
 def test_inside_a_transaction_is_refused() -> None:

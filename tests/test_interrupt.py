@@ -167,7 +167,7 @@ def test_what_comes_before_the_body_waits_for_it() -> None:
 
 def test_what_comes_after_the_body_comes_to_nothing() -> None:
     with Window() as window:
-        window.run(spin)
+        assert window.run(lambda: "done") == "done"
         fire(window)
         spin()
     fire(window)

@@ -238,9 +238,11 @@ def test_a_thread_that_is_started_with_signals_blocked_gets_none() -> None:
 
 
 def test_where_signals_cannot_be_blocked_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    mask = signal.pthread_sigmask
     monkeypatch.delattr(signal, "pthread_sigmask")
     with blocked_signals():
-        pass
+        assert mask(signal.SIG_BLOCK, []) == before
 
 
 def test_what_is_on_its_way_to_the_outer_one_waits_for_the_inner_one_too(signals: ReceivedSignals) -> None:
