@@ -51,6 +51,7 @@ def test_what_waits_for_an_answer_fails_at_that_instant(through_proxy: Proxy) ->
     ask()
 
 
+@pytest.mark.slow
 def test_whoever_is_answered_in_time_notices_nothing() -> None:
     threads = active_count()
     with cut_off_at("default", local_now() + 0.2):

@@ -264,6 +264,7 @@ def write_until(stop: Event) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 def test_of_many_threads_that_write_none_starves() -> None:
     gates().remember("a")
@@ -289,6 +290,7 @@ def take_and_release() -> None:
     take().release()
 
 
+@pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 def test_what_waits_for_its_turn() -> None:
     lease = take()
@@ -314,6 +316,7 @@ def test_where_the_server_lets_them_queue_they_do_not() -> None:
     assert not waits_for_its_turn(take_and_release)
 
 
+@pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 def test_who_never_ends_their_turn_is_waited_for_once() -> None:
     gates().remember("a")
@@ -326,6 +329,7 @@ def test_who_never_ends_their_turn_is_waited_for_once() -> None:
     assert LOCK_TIMEOUT <= timedelta(seconds=local_now() - begun_at) < 2 * LOCK_TIMEOUT
 
 
+@pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 def test_who_comes_back_late_ends_nobody_elses_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_singlejob.database.LOCK_TIMEOUT", timedelta(0))

@@ -188,6 +188,7 @@ def test_they_are_put_back_behind_a_command_that_was_not_told_to_end() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "status"), [(0, 5), (2, -signal.SIGTERM)])
 def test_once_it_was_told_to_end_only_a_second_thought_changes_how(seconds: float, status: int) -> None:
     """Another signal of the same burst, which comes while threads are waited for, or while Python is torn down."""

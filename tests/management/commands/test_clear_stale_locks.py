@@ -96,6 +96,7 @@ def test_what_the_clocks_disagree_about_is_left_and_said() -> None:
     assert not is_free()
 
 
+@pytest.mark.slow
 def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a look takes longer than the heartbeat interval, each one begins the watch anew."""
     take(heartbeat_interval=BEAT / 2)

@@ -459,6 +459,7 @@ def test_the_lock_may_be_a_jobs_but_not_its_name(calls: list[object]) -> None:
 LEAVES_A_PROCESS = "(sleep 1.5; touch {}) & exit 0"
 
 
+@pytest.mark.slow
 def test_what_it_leaves_behind_is_waited_for_and_told_to_standard_error(tmp_path: Path) -> None:
     output, errors, ended = StringIO(), StringIO(), tmp_path / "ended"
     command = ["sh", "-c", LEAVES_A_PROCESS.format(ended)]
@@ -471,6 +472,7 @@ def test_what_it_leaves_behind_is_waited_for_and_told_to_standard_error(tmp_path
     assert output.getvalue().startswith("backup: ran in ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("I/O operation on closed file"), None])
 def test_a_terminal_that_is_gone_ends_nothing(tmp_path: Path, error: Exception | None) -> None:
     class Gone(StringIO):
