@@ -1,7 +1,14 @@
 # `make demo` and `make test` need nothing but make and python3 >= 3.11: each target installs what it uses into .venv.
+# `make check` is for while you work, on SQLite and within half a minute; `make test` is the whole.
 comma := ,
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal --ignore=tests/browser --ignore=tests/clusters
+# What is all slow is not even imported.
+FAST := $(PYTHON) -m pytest -n 2 --dist worksteal -m 'not slow' --database sqlite
+FAST += --ignore=tests/browser --ignore=tests/clusters --ignore=tests/processes
+# Another order each time: it begins by saying which one. To repeat it: make test-fast SEED=1234
+SEED ?= default
+SHUFFLED := -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
 # After the others: browsers take the processor from tests that count seconds.
 BROWSE := $(PYTHON) -m pytest -n 2 --dist worksteal tests/browser
 # After the others too: a cluster takes both processors.
@@ -13,7 +20,10 @@ MYSQL := $(findstring mysql,$(DATABASE_URL) $(MYSQL_URL))
 EXTRAS := postgres$(addprefix $(comma),$(MYSQL))
 INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 
-.PHONY: demo serve test test-all lint format bench chaos clusters pictures docs
+# A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo serve check test-fast test test-all coverage lint format bench chaos clusters pictures docs
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -23,8 +33,13 @@ serve: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
 	$(MANAGE) runserver
 
+check: lint test-fast
+
+test-fast: $(INSTALLED)-test
+	$(FAST) $(SHUFFLED)
+
 test: $(INSTALLED)-test
-	$(PYTEST) --database sqlite
+	$(PYTEST) $(SHUFFLED) --database sqlite
 	$(PYTEST) --database postgresql
 	$(if $(MYSQL_URL),$(PYTEST) --database mysql)
 	$(CLUSTER) --database postgresql
@@ -36,6 +51,10 @@ test: $(INSTALLED)-test
 test-all:
 	$(if $(MYSQL_URL),,$(error Set MYSQL_URL, for example to mysql://root@127.0.0.1:3306/test: test-all demands MariaDB or MySQL too))
 	$(MAKE) test
+
+# What tests.processes and the clusters do in processes of their own is not measured.
+coverage: $(INSTALLED)-test
+	$(PYTEST) --ignore=tests/processes --database sqlite --cov --cov-report=term:skip-covered --cov-report=html
 
 lint: $(INSTALLED)-lint
 	$(PYTHON) -m ruff check .

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.children import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PACKAGE = ROOT / "django_singlejob"
 TESTS = ROOT / "tests"
@@ -82,3 +87,42 @@ def test_every_wing_says_what_it_is_for() -> None:
     for folder in {(PACKAGE / module).parent for module in modules()} - {PACKAGE}:
         if folder.name != "commands":
             assert (folder / "__init__.py").read_text().startswith('"""'), folder
+
+
+#: What fails when something else is seen. The last two are methods: of a child, and of the stage for browsers.
+ASSERTIONS = {"assert", "expect", "fail", "raises", "warns", "django_assert_num_queries", "wait_for", "visit"}
+Place = tuple[Path, str]
+
+
+def test_every_test_asserts_something() -> None:
+    """Itself, or through a function of tests/ that it names: else it would pass whatever came back."""
+    words = defaultdict[Place, set[str | Place]](set)
+    for path in TESTS.rglob("*.py"):
+        for place, word in words_of(path):
+            words[place].add(word)
+    asserting: set[str | Place] = {*ASSERTIONS}
+    while more := {place for place in words if words[place] & asserting} - asserting:
+        asserting |= more
+    tests = {(path, name) for path, name in words if path.name.startswith("test_") and name.startswith("test_")}
+    assert tests - asserting == set()
+
+
+def words_of(path: Path) -> Iterator[tuple[Place, str | Place]]:
+    """Each word of each function in the file; where it is the name of a function in tests/, the place of that."""
+    tree = ast.parse(path.read_text())
+    origins = {
+        alias.name: ROOT.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assert):
+                    yield (path, function.name), "assert"
+                elif isinstance(node, ast.Attribute):
+                    yield (path, function.name), node.attr
+                elif isinstance(node, ast.Name):
+                    yield (path, function.name), node.id
+                    yield (path, function.name), (origins.get(node.id, path), node.id)

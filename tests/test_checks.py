@@ -225,7 +225,7 @@ def test_without_a_schedule_arguments_are_for_the_caller() -> None:
 def test_settings_that_cannot_be_read_do_not_keep_the_jobs_from_being_checked(settings: Settings) -> None:
     settings.SINGLEJOB = {"LEASE": 60}
     singleton_job("nightly", heartbeat=False)(print)
-    check_jobs(None)
+    assert check_jobs(None) == []
 
 
 def test_w003_a_short_lease_for_the_whole_project(settings: Settings) -> None:

@@ -182,6 +182,7 @@ def test_a_deadlock_is_transient(elsewhere: Elsewhere) -> None:
     assert verdict(error) == ["is_transient", "is_undone"]
 
 
+@pytest.mark.slow
 @committed
 def test_waiting_for_a_row_in_vain_is_transient(elsewhere: Elsewhere) -> None:
     gates().remember("nightly")

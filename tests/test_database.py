@@ -89,8 +89,9 @@ def test_a_run_validates_no_settings_again_and_asks_no_router_if_there_is_none(m
 # --- what is open when a lock is asked for
 
 
-def test_without_a_transaction_all_is_well() -> None:
-    refuse_open_transaction("default")
+def test_without_a_transaction_all_is_well(django_assert_num_queries: Callable[..., Any]) -> None:
+    with django_assert_num_queries(0):
+        refuse_open_transaction("default")
 
 
 def test_inside_a_transaction_is_refused() -> None:
@@ -284,6 +285,7 @@ def write_until(stop: Event) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 def test_of_many_threads_that_write_none_starves() -> None:
     gates().remember("a")
@@ -309,6 +311,7 @@ def take_and_release() -> None:
     take().release()
 
 
+@pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 def test_what_waits_for_its_turn() -> None:
     lease = take()
@@ -334,6 +337,7 @@ def test_where_the_server_lets_them_queue_they_do_not() -> None:
     assert not waits_for_its_turn(take_and_release)
 
 
+@pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 def test_who_never_ends_their_turn_is_waited_for_once() -> None:
     gates().remember("a")
@@ -346,6 +350,7 @@ def test_who_never_ends_their_turn_is_waited_for_once() -> None:
     assert LOCK_TIMEOUT <= timedelta(seconds=local_now() - begun_at) < 2 * LOCK_TIMEOUT
 
 
+@pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 def test_who_comes_back_late_ends_nobody_elses_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_singlejob.database.LOCK_TIMEOUT", timedelta(0))

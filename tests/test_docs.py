@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 COMMANDS = ["clear_stale_locks", "prune_singletons", "run_singleton", "singleton_status", "singleton_worker"]
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -238,7 +238,9 @@ def test_python_compiles_and_imports_what_exists(page: Path) -> None:
         compile(text, str(page), "exec")
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "django_singlejob":
-                exec(ast.unparse(node), {})
+                names: dict[str, Any] = {}
+                exec(ast.unparse(node), names)
+                assert {alias.asname or alias.name for alias in node.names} <= names.keys()
 
 
 @every_page
@@ -246,7 +248,7 @@ def test_command_lines_can_be_parsed(page: Path) -> None:
     for text in [*blocks(page, "console"), *blocks(page, "text")]:
         for command, arguments in re.findall(rf"manage\.py ({'|'.join(COMMANDS)})\b(.*)", text):
             words = takewhile(lambda word: word not in ("&&", ">"), shlex.split(arguments))
-            parser_of(command).parse_args(list(words))
+            assert parser_of(command).parse_args(list(words))
 
 
 @every_page

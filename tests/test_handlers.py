@@ -173,6 +173,7 @@ def test_a_second_one_after_a_second_is_let_through(monkeypatch: pytest.MonkeyPa
     # And none is left of it.
 
 
+@pytest.mark.slow
 def test_one_that_comes_alone_is_sent_again_while_something_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "SECOND_SIGNAL", 0.1)
     monkeypatch.setattr(handlers, "PATIENCE", 0.3)
@@ -368,6 +369,7 @@ print("held and let in", held._handlers, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="each later version has others, some without datetime")
 def test_in_another_interpreter_than_the_main_one_no_handler_is_replaced() -> None:
     """As mod_wsgi and uWSGI have them."""

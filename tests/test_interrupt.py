@@ -66,6 +66,7 @@ def spin(steps: int = 500) -> None:
 # --- an interrupt comes in while the body runs, and never after it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protection", [nullcontext, deferred_signals])
 def test_no_interrupt_at_any_moment_hits_what_comes_after_the_body(
     protection: Callable[[], AbstractContextManager[object]], quick_switches: None
@@ -167,7 +168,7 @@ def test_what_comes_before_the_body_waits_for_it() -> None:
 
 def test_what_comes_after_the_body_comes_to_nothing() -> None:
     with Window() as window:
-        window.run(spin)
+        assert window.run(lambda: "done") == "done"
         fire(window)
         spin()
     fire(window)
@@ -187,6 +188,7 @@ def test_of_each_kind_only_the_first_comes_in() -> None:
         window.run(body)
 
 
+@pytest.mark.slow
 def test_who_was_interrupted_can_be_traced_afterwards() -> None:
     """By a debugger, a profiler, or coverage. In a process of its own, since it may hang."""
     code = """

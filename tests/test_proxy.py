@@ -101,6 +101,7 @@ def test_forwards_both_ways(line: Proxy) -> None:
         assert client.recv(100) == b"HELLO"
 
 
+@pytest.mark.slow
 def test_a_black_hole_keeps_the_connection_and_answers_nothing(line: Proxy) -> None:
     with connect(line) as old:
         line.black_hole()
@@ -128,6 +129,7 @@ def test_going_down_drops_connections_and_refuses_new_ones_until_it_comes_back(l
     test_forwards_both_ways(line)
 
 
+@pytest.mark.slow
 def test_what_is_lost_never_arrives_and_takes_its_connection_with_it(line: Proxy, echo: Echo) -> None:
     with connect(line) as old, connect(line) as idle:
         told(old)
@@ -143,6 +145,7 @@ def test_what_is_lost_never_arrives_and_takes_its_connection_with_it(line: Proxy
     assert set(echo.heard) == {b"hello"}
 
 
+@pytest.mark.slow
 def test_requests_are_lost_while_answers_arrive(line: Proxy, echo: Echo) -> None:
     echo.pause = 0.3
     with connect(line) as client:

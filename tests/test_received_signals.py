@@ -209,6 +209,7 @@ def test_they_are_put_back_behind_a_command_that_was_not_told_to_end() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "status"), [(0, 5), (2, -signal.SIGTERM)])
 def test_once_it_was_told_to_end_only_a_second_thought_changes_how(seconds: float, status: int) -> None:
     """Another signal of the same burst, which comes while threads are waited for, or while Python is torn down."""
@@ -259,9 +260,11 @@ def test_a_thread_that_is_started_with_signals_blocked_gets_none() -> None:
 
 
 def test_where_signals_cannot_be_blocked_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    mask = signal.pthread_sigmask
     monkeypatch.delattr(signal, "pthread_sigmask")
     with blocked_signals():
-        pass
+        assert mask(signal.SIG_BLOCK, []) == before
 
 
 def test_what_is_on_its_way_to_the_outer_one_waits_for_the_inner_one_too(signals: ReceivedSignals) -> None:

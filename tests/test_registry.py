@@ -169,6 +169,7 @@ def test_an_error_in_a_jobs_module_is_not_swallowed(app: Path, code: str, error:
         registry.autodiscover()
 
 
+@pytest.mark.slow
 def test_the_package_can_be_imported_and_used_without_settings() -> None:
     printed = run_python("""
         from django_singlejob import singleton_job, job_lock, current_run, SKIPPED
@@ -187,6 +188,7 @@ def test_the_package_can_be_imported_and_used_without_settings() -> None:
     assert printed == "nightly reports None False False False\n"
 
 
+@pytest.mark.slow
 def test_an_app_may_have_its_jobs_where_it_is_loaded_before_the_apps_are_ready(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").write_text(

@@ -127,6 +127,7 @@ def urls() -> Iterator[str]:
     yield list_of("oneoffjob", "?status__exact=waiting")
 
 
+@pytest.mark.slow
 def test_no_page_reads_from_a_replica(replica: Replica, admin_client: Client) -> None:
     a_bit_of_everything()
     pages = list(urls())

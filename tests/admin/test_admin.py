@@ -51,6 +51,7 @@ def live_a_little() -> None:
     gates().update(mean_duration=HOUR, run_count=9, misfire_count=2, schedule="0 1 * * *", next_slot=DBNow() - HOUR)
 
 
+@pytest.mark.slow
 @each_model
 def test_the_list_and_the_details_are_shown(admin_client: Client, model: str) -> None:
     begin("nightly")
@@ -77,6 +78,7 @@ def test_nothing_on_a_page_can_be_filled_in(admin_client: Client, model: str) ->
     assert set(Page(shown(admin_client, page_of(model))).fields) <= {"action", "_selected_action", "back"}
 
 
+@pytest.mark.slow
 def test_nothing_is_written_when_somebody_only_looks(admin_client: Client) -> None:
     live_a_little()
     before = all_rows()
@@ -90,6 +92,7 @@ def test_nothing_is_written_when_somebody_only_looks(admin_client: Client) -> No
 # --- what comes from the database is hostile
 
 
+@pytest.mark.slow
 def test_hostile_text_is_only_text(admin_client: Client) -> None:
     begin("nightly")
     names = {"job_name": HOSTILE, "hostname": HOSTILE}
@@ -126,6 +129,7 @@ def test_nor_does_a_strange_address_do_harm(admin_client: Client, model: str) ->
         assert Page(page).inline == []
 
 
+@pytest.mark.slow
 def test_no_page_needs_inline_scripts_or_styles(admin_client: Client) -> None:
     live_a_little()
     for url in every_page():
@@ -159,6 +163,7 @@ DATA = {"nightly", "hourly", "weekly", "yearly", "admin", "Cleans", "up", "Oh", 
 ENGLISH = {"Search", "True", "False", "Every", "hour"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("marked")
 def test_every_word_can_be_translated(admin_client: Client) -> None:
     live_a_little()

@@ -170,6 +170,7 @@ def test_one_that_the_code_does_not_know_any_more_too(admin_client: Client) -> N
     assert 'value="pause"' in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a:b", "a_b", "report_24", "a_3a", "a.b-c", "_".join("0123456789")])
 def test_whatever_it_is_called(admin_client: Client, name: str, ran: list[str]) -> None:
     singleton_job(name)(lambda: ran.append(name))
@@ -374,6 +375,7 @@ def test_nobody_waits_for_a_fenced_transaction(
     assert gates().get(name="nightly").paused is not paused
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("nightly")
 def test_many_clicks_at_once_are_one(admin_client: Client, elsewhere: Elsewhere) -> None:

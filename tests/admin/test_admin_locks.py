@@ -487,6 +487,7 @@ def test_one_that_only_seems_dead_is_watched_before_it_is_cleared(operator: Clie
     assert not is_free()
 
 
+@pytest.mark.slow
 def test_it_is_cleared_when_its_heartbeats_stood_still(operator: Client) -> None:
     begin("nightly", heartbeat_interval=timedelta(seconds=0.3))
     expire()
@@ -565,6 +566,7 @@ def test_one_whose_last_heartbeat_lies_in_the_future_is_shown_as_impossible_and_
     assert answer.startswith(CLEARED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", [10 * BEAT, 30 * BEAT], ids=["as by default", "longer"])
 def test_a_lock_whose_watch_takes_all_the_time_that_a_request_has_is_cleared(
     operator: Client, monkeypatch: pytest.MonkeyPatch, interval: timedelta

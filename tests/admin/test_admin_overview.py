@@ -409,6 +409,7 @@ def test_tables_say_what_their_cells_are(viewer: Client) -> None:
         assert not re.search(r"<th(?! scope=| class=|ead)", table)
 
 
+@pytest.mark.slow
 def test_it_takes_as_many_queries_however_much_there_is(one_off_viewer: Client) -> None:
     fill("a", 1)
     few = queries_of(one_off_viewer)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     People = dict[str, Client]
 
 pytest_plugins = ["tests.fixtures", "tests.admin.people"]
-pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 PEOPLE = ["anonymous", "staff", "viewer", "operator", "superuser"]
 

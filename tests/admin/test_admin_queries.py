@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from django.test import Client
 
 pytest_plugins = ["tests.fixtures", "tests.admin.people"]
-pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 FEW, MANY = 3, 60
 YEAR = timedelta(days=365)

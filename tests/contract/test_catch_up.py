@@ -61,6 +61,7 @@ def miss(count: int, step: timedelta = MINUTE, name: str = "nightly") -> None:
     gates().filter(name=name).update(next_slot=slot - count * step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["* * * * *", MINUTE], ids=str)
 @pytest.mark.parametrize(("catch_up", "missed"), RUNS)
 def test_down_for_so_many_slots(catch_up: str, missed: int, schedule: str | timedelta, settings: Any) -> None:
@@ -128,6 +129,7 @@ def test_a_job_that_fails_or_exits_stops_no_other() -> None:
     assert ran
 
 
+@pytest.mark.slow
 def test_a_tick_costs_the_same_whatever_the_number_of_jobs_that_are_not_due() -> None:
     few, many = (queries_of_a_tick(count) for count in (10, 990))
     assert few == many

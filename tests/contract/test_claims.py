@@ -197,6 +197,7 @@ def test_what_was_not_granted_is_not_told(monkeypatch: pytest.MonkeyPatch, caplo
 # --- many at once
 
 
+@pytest.mark.slow
 @on_either_lock
 @pytest.mark.parametrize(
     ("change", "reason"),
@@ -226,6 +227,7 @@ def test_what_changes_in_the_same_moment_counts(
     assert not runs().exists()
 
 
+@pytest.mark.slow
 @on_either_lock
 def test_of_eight_at_once_one_runs_the_slot(name: str) -> None:
     job = scheduled(lock=name)
@@ -237,6 +239,7 @@ def test_of_eight_at_once_one_runs_the_slot(name: str) -> None:
         assert runs().count() == number + 1
 
 
+@pytest.mark.slow
 @on_either_lock
 def test_eight_at_once_run_each_of_many_slots_once(name: str) -> None:
     job = scheduled(lock=name, catch_up="all")
@@ -251,6 +254,7 @@ def run_until_none_is_due(job: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 @on_either_lock
 def test_of_eight_at_once_one_runs_the_slot_of_the_dead(name: str) -> None:
     job = scheduled(lock=name, max_attempts=10)
@@ -358,6 +362,7 @@ def test_a_slot_stays_due_until_the_interval_since_the_last_start_is_over(name: 
     assert run_slot(job).slot == newest_slot(job)
 
 
+@pytest.mark.slow
 def test_a_start_in_the_same_moment_counts(ahead: Ahead) -> None:
     job = scheduled(min_interval=HOUR)
     fall_behind(job)

@@ -47,6 +47,7 @@ def test_the_fence_grows_whatever_becomes_of_the_lock(spawn: Spawn) -> None:
     assert sorted(set(fences)) == fences
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "terms",
     [{}, {"job_name": "nightly", "trigger": "call"}, {"job_name": "orders", "trigger": "call"}],
@@ -165,6 +166,7 @@ def conflict() -> None:
         cursor.execute(failures[connection.vendor])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_transaction_of_three_leases_costs_a_healthy_holder_nothing(elsewhere: Elsewhere, is_committed: bool) -> None:
     """A rival tries the whole time. On SQLite no heartbeat gets through meanwhile, and the lease expires."""
@@ -313,6 +315,7 @@ def end_transaction_and_write(be_robbed: Callable[[], object]) -> None:
     Counter.objects.create(name="orders")
 
 
+@pytest.mark.slow
 def test_nobody_takes_over_while_a_fenced_transaction_is_open(elsewhere: Elsewhere) -> None:
     """Not even from a holder that sends no heartbeats: what it writes is committed before the next one begins."""
     lease = take()

@@ -47,6 +47,7 @@ def test_not_sooner_than_the_interval_after_the_last_start() -> None:
     assert job() == "ran"
 
 
+@pytest.mark.slow
 def test_a_start_in_the_same_moment_counts(ahead: Ahead) -> None:
     start_run().release()
     started(ago=2 * HOUR)
@@ -83,6 +84,7 @@ def test_a_paused_job_does_not_run() -> None:
     assert job() == "ran"
 
 
+@pytest.mark.slow
 def test_a_pause_in_the_same_moment_counts(ahead: Ahead) -> None:
     start_run().release()
     ahead(pause)
@@ -167,6 +169,7 @@ def test_a_held_lock_may_be_an_exception() -> None:
     nightly()
 
 
+@pytest.mark.slow
 def test_a_job_may_wait_for_its_turn(elsewhere: Elsewhere) -> None:
     lease = take()
     job = singleton_job("nightly", wait=timedelta(seconds=10))(lambda: "ran")

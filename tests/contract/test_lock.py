@@ -108,6 +108,7 @@ def test_a_block_holds_the_lock_and_gives_it_back_whatever_happens() -> None:
     assert is_free()
 
 
+@pytest.mark.slow
 def test_who_waits_gets_it_when_it_is_released(elsewhere: Elsewhere) -> None:
     first = take()
     second = elsewhere(take, wait=timedelta(seconds=10))
@@ -117,6 +118,7 @@ def test_who_waits_gets_it_when_it_is_released(elsewhere: Elsewhere) -> None:
     assert second.result(10).fence == nth_fence(2)
 
 
+@pytest.mark.slow
 def test_patience_ends() -> None:
     take()
     asked_at = time.monotonic()
@@ -124,6 +126,7 @@ def test_patience_ends() -> None:
     assert 0.3 <= time.monotonic() - asked_at < 5
 
 
+@pytest.mark.slow
 def test_a_race_lost_by_a_hair_is_quiet_and_leaves_the_connection_usable(
     ahead: Ahead, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -172,6 +172,7 @@ def test_it_does_not_hold_up_those_of_other_jobs() -> None:
     assert dict(one_offs().values_list("job_name", "status")) == {"mail": "waiting", "other": "done"}
 
 
+@pytest.mark.slow
 @on_either_lock
 def test_of_many_servers_each_is_run_by_one(name: str) -> None:
     running: list[int] = []
@@ -196,6 +197,7 @@ def tick_until_none_waits() -> None:
         list(tick())
 
 
+@pytest.mark.slow
 @on_either_lock
 def test_two_who_saw_the_same_one_run_it_once(name: str) -> None:
     job = mailing(lock=name)

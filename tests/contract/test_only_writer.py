@@ -94,6 +94,7 @@ def test_a_commit_that_fails_does_not_replace_what_the_block_raised(spawn: Spawn
     child.wait_for("raised KeyboardInterrupt")
 
 
+@pytest.mark.slow
 def test_hooks_behind_the_commit_do_not_run_with_a_suspended_deadline() -> None:
     """Others can pass the gate by then."""
     lease = take(lease=3 * BEAT)
@@ -108,6 +109,7 @@ def test_hooks_behind_the_commit_do_not_run_with_a_suspended_deadline() -> None:
     assert told == [True]
 
 
+@pytest.mark.slow
 def test_a_hook_that_fails_does_not_undo_the_heartbeat() -> None:
     lease = take(lease=3 * BEAT)
     with suppress(ZeroDivisionError), lease.atomic():
@@ -117,6 +119,7 @@ def test_a_hook_that_fails_does_not_undo_the_heartbeat() -> None:
     lease.check()
 
 
+@pytest.mark.slow
 def test_a_transaction_that_the_database_has_ended_suspends_no_deadline(elsewhere: Elsewhere) -> None:
     """SQLite rolls the whole transaction back when the disk is full, and then others can pass the gate."""
     lease = take(lease=3 * BEAT)
@@ -147,6 +150,7 @@ def test_a_connection_that_the_block_closes_is_no_loss() -> None:
     assert not lease.lost
 
 
+@pytest.mark.slow
 def test_a_statement_that_ends_the_transaction_opens_no_gap(elsewhere: Elsewhere) -> None:
     lease = take(lease=3 * BEAT)
     with suppress(LeaseLost, OperationalError), lease.atomic():
@@ -157,6 +161,7 @@ def test_a_statement_that_ends_the_transaction_opens_no_gap(elsewhere: Elsewhere
         assert lease.lost
 
 
+@pytest.mark.slow
 def test_a_block_whose_commit_fails_renews_the_lease_too() -> None:
     """As with a foreign key to a row that is not there."""
     lease = take(lease=3 * BEAT)
@@ -167,6 +172,7 @@ def test_a_block_whose_commit_fails_renews_the_lease_too() -> None:
     lease.check()
 
 
+@pytest.mark.slow
 def test_to_clear_beside_a_fenced_transaction_does_not_take_ten_timeouts(elsewhere: Elsewhere) -> None:
     """A worker does this in its main thread, which has other things to do, and looks for signals."""
     lease = take()

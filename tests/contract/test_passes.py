@@ -113,6 +113,7 @@ def test_a_job_that_others_are_running_is_skipped_and_stays_due() -> None:
     assert names() == ["nightly"]
 
 
+@pytest.mark.slow
 def test_many_servers_tick_at_once_and_each_slot_is_run_once() -> None:
     jobs = [scheduled(f"job-{number}", catch_up="all", lock=f"lock-{number % 2}") for number in range(6)]
     for job in jobs:
@@ -168,6 +169,7 @@ def test_who_is_dead_and_due_is_asked_once() -> None:
     assert names() == ["nightly"]
 
 
+@pytest.mark.slow
 def test_a_holder_that_sends_heartbeats_is_left_alone_though_its_row_has_expired(elsewhere: Elsewhere) -> None:
     told, begun = Event(), Event()
 
@@ -455,6 +457,7 @@ def test_each_is_told_of_that_is_caught_up_late(misfires: list[Any]) -> None:
     assert gate().misfire_count == 2
 
 
+@pytest.mark.slow
 def test_two_servers_that_see_the_same_count_it_once() -> None:
     job = scheduled(catch_up="none", misfire_grace=MINUTE)
     for number in range(1, 5):
@@ -463,6 +466,7 @@ def test_two_servers_that_see_the_same_count_it_once() -> None:
         assert gate().misfire_count == number * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "counted"), [("* * * * *", 10_000), (MINUTE, 99_940)], ids=["cron", "interval"])
 def test_so_many_are_counted(misfires: list[Any], schedule: Any, counted: int) -> None:
     job = scheduled(schedule=schedule, misfire_grace=HOUR)
@@ -553,6 +557,7 @@ def test_a_lock_that_is_taken_in_between_ends_the_pass_and_the_rest_stays_due() 
 # --- what it costs
 
 
+@pytest.mark.slow
 def test_jobs_that_are_not_due_cost_nothing() -> None:
     few = queries_of_a_tick(jobs=10)
     assert queries_of_a_tick(jobs=1000) == few
@@ -579,6 +584,7 @@ def remember(jobs: list[Any]) -> None:
     JobStatus.objects.bulk_create(rows, batch_size=50)
 
 
+@pytest.mark.slow
 def test_the_dead_are_watched_all_at_once() -> None:
     """Not one after the other: after a power failure there are many."""
     interval = 10 * BEAT
@@ -656,6 +662,7 @@ def test_a_dead_slot_goes_before_the_next_one_though_the_lock_was_renamed() -> N
     assert slots_run()[1:] == [(dead - HOUR, 2, "successful"), (newest_slot(job), 1, "successful")]
 
 
+@pytest.mark.slow
 def test_who_could_not_be_watched_for_a_while_is_watched_anew() -> None:
     """The database may have been away: a holder that lives has two beats to come back."""
     take(heartbeat_interval=4 * BEAT)

@@ -64,6 +64,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Any:
     return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.slow
 @each_trouble
 def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: str, told: Any) -> None:
     ran = []
@@ -160,6 +161,7 @@ def test_or_from_whoever_tidies_up(history: History, by: Any, monkeypatch: pytes
     assert "pid" in last_run().error
 
 
+@pytest.mark.slow
 @each_trouble
 def test_a_takeover_and_a_clear_go_on(
     history: History, trouble: str, told: Any, monkeypatch: pytest.MonkeyPatch
@@ -193,6 +195,7 @@ def test_a_run_without_a_row_whose_holder_died_is_told(
     assert '"status": "abandoned"' in line
 
 
+@pytest.mark.slow
 @each_trouble
 def test_what_a_process_that_exits_leaves_is_released(history: History, trouble: str) -> None:
     lease = start_run()
@@ -203,6 +206,7 @@ def test_what_a_process_that_exits_leaves_is_released(history: History, trouble:
     assert kept()["status"] == "interrupted"
 
 
+@pytest.mark.slow
 @each_trouble
 def test_it_is_waited_for_once_and_not_at_every_run(history: History, trouble: str) -> None:
     job = singleton_job("nightly", lease=LEASE)(lambda: None)
@@ -243,6 +247,7 @@ def test_locked_at_the_end_for_longer_than_a_lease(history: History, elsewhere: 
     assert len(ran) == 1
 
 
+@pytest.mark.slow
 @each_trouble
 def test_heartbeats_go_on_until_it_is_released(history: History, trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However short the lease: what waits for the history holds up neither them nor anybody who asks."""

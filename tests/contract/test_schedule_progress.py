@@ -109,6 +109,7 @@ def test_nor_does_another_spelling(schedule: Any, same: Any) -> None:
     assert everything() == before
 
 
+@pytest.mark.slow
 def test_nor_do_many_servers_that_start_at_once() -> None:
     jobs = [scheduled(f"job-{number}") for number in range(20)]
     assert all_at_once([ticked] * 4) == [[]] * 4
@@ -201,6 +202,7 @@ def test_edited_while_paused_it_stays_paused(edit: dict[str, Any], due: int) -> 
     assert is_at(changed)
 
 
+@pytest.mark.slow
 def test_edited_in_the_moment_of_a_claim_one_of_them_comes_first(ahead: Ahead) -> None:
     """Somebody claims the slot just when another release moves the schedule. It must not be moved back."""
     job = scheduled(catch_up="all")
@@ -367,6 +369,7 @@ def test_nor_do_two_releases_that_edit_two_jobs_at_once() -> None:
     assert all(is_at(job) for job in changed)
 
 
+@pytest.mark.slow
 def test_a_pause_while_the_slot_is_run_stays_and_so_does_the_claim(ahead: Ahead) -> None:
     job = scheduled()
     fall_behind(job)

@@ -112,6 +112,7 @@ def test_a_takeover_is_told() -> None:
     assert told == [("nightly", dead.token, successor.token)]
 
 
+@pytest.mark.slow
 def test_a_holder_with_an_expired_row_that_sends_heartbeats_keeps_its_lock() -> None:
     """As when the database's clock was set forward: every lease has expired, every holder lives."""
     with job_lock("nightly", lease=timedelta(seconds=2)) as lease:
@@ -121,6 +122,7 @@ def test_a_holder_with_an_expired_row_that_sends_heartbeats_keeps_its_lock() -> 
         assert lock().token == lease.token
 
 
+@pytest.mark.slow
 def test_who_sends_heartbeats_is_not_among_the_dead() -> None:
     take("hourly")
     expire("hourly")
@@ -129,6 +131,7 @@ def test_who_sends_heartbeats_is_not_among_the_dead() -> None:
         assert [lock.name for lock in dead_locks()] == ["hourly"]
 
 
+@pytest.mark.slow
 def test_each_heartbeat_begins_the_watch_anew() -> None:
     take(heartbeat_interval=BEAT)
     expire()
@@ -149,6 +152,7 @@ def is_over(watch: Watch) -> bool:
     return watch.look(lock()) == timedelta()
 
 
+@pytest.mark.slow
 def test_a_heartbeat_in_the_last_moment_saves_the_holder(ahead: Ahead) -> None:
     lease = take()
     expire()
@@ -191,6 +195,7 @@ def test_only_what_was_seen_is_cleared() -> None:
 # --- clocks that are wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heartbeat_interval", [None, BEAT])
 def test_a_step_of_the_databases_clock_robs_no_silent_holder(heartbeat_interval: timedelta | None) -> None:
     holder = take(lease=6 * BEAT, heartbeat_interval=heartbeat_interval)
@@ -310,6 +315,7 @@ def test_a_holder_outlives_an_outage_of_the_database(spawn: Spawn, proxy: Proxy,
     assert gate().fence == nth_fence(1)
 
 
+@pytest.mark.slow
 def test_a_late_finish_is_no_death(ahead: Ahead) -> None:
     """Its lease was too short, but it comes to its end, just when somebody is about to take over."""
     slow = start_run()

@@ -189,6 +189,7 @@ def asked_on(acquisition: Acquisition) -> Lease:
 SUCCESS = Ending(status="successful", duration=SECOND, acquire_duration=SECOND)
 
 
+@pytest.mark.slow
 def test_who_is_still_the_holder_then_has_its_lease_renewed(late: Acquisition) -> None:
     lease = asked_on(late)
     assert not lease.lost
@@ -196,6 +197,7 @@ def test_who_is_still_the_holder_then_has_its_lease_renewed(late: Acquisition) -
     assert [(run.fence, run.status) for run in runs()] == [(lease.fence, "successful")]
 
 
+@pytest.mark.slow
 def test_who_was_superseded_asks_as_somebody_else(late: Acquisition) -> None:
     """So that each grant has a token, and a run in the history, of its own."""
     first = late.token

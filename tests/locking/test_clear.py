@@ -68,6 +68,7 @@ def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callabl
         writer.result(10)
 
 
+@pytest.mark.slow
 @committed
 @pytest.mark.on_database("sqlite")
 def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[[Lease], None]) -> None:
@@ -78,6 +79,7 @@ def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[[Lease], None])
     assert lock().token == lease.token
 
 
+@pytest.mark.slow
 @committed
 @pytest.mark.on_database("sqlite")
 def test_force_waits_for_somebody_in_the_way(writer: Callable[[Lease], None]) -> None:

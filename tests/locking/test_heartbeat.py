@@ -135,6 +135,7 @@ def test_a_lock_that_is_gone_is_noticed_at_the_next_heartbeat(losses: list[Lease
 # --- heartbeats that do not get through
 
 
+@pytest.mark.slow
 def test_a_failed_heartbeat_is_no_loss_and_soon_followed_by_another(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_heartbeat_that_is_stuck_hides_no_loss(stuck: Callable[[Lease], Event]
         lease.check()
 
 
+@pytest.mark.slow
 def test_heartbeats_that_are_stuck_do_not_pile_up(stuck: Callable[[Lease], Event]) -> None:
     lease = take(heartbeat_interval=BEAT / 2)
     moved = stuck(lease)
@@ -212,6 +214,7 @@ def test_heartbeats_that_are_stuck_do_not_pile_up(stuck: Callable[[Lease], Event
     moved.set()
 
 
+@pytest.mark.slow
 def test_a_lease_can_be_unproven_for_a_while_and_then_proven_again(
     stuck: Callable[[Lease], Event], losses: list[Lease]
 ) -> None:

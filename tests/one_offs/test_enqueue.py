@@ -120,6 +120,7 @@ NORMALIZED: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "stored"), NORMALIZED, ids=repr)
 def test_what_is_nearly_json_is_kept_as_json(value: Any, stored: Any) -> None:
     mailing(lambda **given: [given, value]).enqueue(given=value)

@@ -101,6 +101,7 @@ QUESTIONS: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_index_leads_to(question: str, request: pytest.FixtureRequest) -> None:
     if connection.vendor == "sqlite" and question == "tasks":

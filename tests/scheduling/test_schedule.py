@@ -732,6 +732,7 @@ def agrees(expression: str, zone: str, change: datetime, starts: list[timedelta]
 
 
 class TestAgainstEveryMinute:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("zone", "year"), CHANGING, ids=str)
     def test_around_each_change(self, zone: str, year: int) -> None:
         random = Random(f"{zone} {year}")
@@ -741,6 +742,7 @@ class TestAgainstEveryMinute:
                 starts = [timedelta(), -MICROSECOND, *(random.uniform(-4, 4) * HOUR for _ in range(6))]
                 assert agrees(expression, zone, change, starts)
 
+    @pytest.mark.slow
     @given(st.data())
     @settings(deadline=None)
     def test_any_expression_around_any_change(self, data: st.DataObject) -> None:
@@ -749,6 +751,7 @@ class TestAgainstEveryMinute:
         starts = data.draw(st.lists(st.timedeltas(-5 * HOUR, 5 * HOUR), max_size=5))
         assert agrees(data.draw(expressions), zone, change, starts)
 
+    @pytest.mark.slow
     @given(st.data())
     @settings(deadline=None)
     def test_who_looks_later_finds_nothing_earlier(self, data: st.DataObject) -> None:
@@ -835,6 +838,7 @@ def starts_of(zone: str, expression: str) -> Iterator[datetime]:
         yield start.replace(second=0, microsecond=0) if random.random() < 0.3 else start
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + STARTS)
 @pytest.mark.parametrize("zone", SWEPT_ZONES)
 def test_wherever_one_starts_the_latest_slot_is_past_and_the_next_one_is_not(zone: str) -> None:

@@ -421,6 +421,7 @@ class TestAfterALongTime:
         monkeypatch.setattr(timetable, "next_slot", look)
         return looks
 
+    @pytest.mark.slow
     @every_catch_up
     @pytest.mark.parametrize("is_in_time", [True, False], ids=["in time", "late"])
     def test_of_an_expression_so_many_are_counted(
@@ -443,6 +444,7 @@ class TestAfterALongTime:
             assert claimed.misfires[0].count == count
         assert not looks
 
+    @pytest.mark.slow
     @every_catch_up
     def test_of_10000_all_are_counted(self, catch_up: CatchUp) -> None:
         policy = Policy(schedule=parse("*/5 * * * *"), catch_up=catch_up, misfire_grace=timedelta(), max_catch_up=1)
@@ -515,6 +517,7 @@ def claims(
         due, again = claimed.next_slot, None
 
 
+@pytest.mark.slow
 @given(backlogs(), st.booleans())
 @settings(deadline=None, max_examples=300)
 def test_every_slot_that_is_due_is_run_or_is_one_of_the_misfires_once(backlog: Any, is_dead: bool) -> None:
@@ -560,6 +563,7 @@ def expected_runs(policy: Policy, all_due: list[datetime], now: datetime, again:
     return newest
 
 
+@pytest.mark.slow
 @given(backlogs())
 @settings(deadline=None)
 def test_a_slot_that_is_run_in_time_is_never_a_misfire(backlog: Any) -> None:
@@ -570,6 +574,7 @@ def test_a_slot_that_is_run_in_time_is_never_a_misfire(backlog: Any) -> None:
             assert all(missed.outcome != MisfireOutcome.LATE for missed in claimed.misfires)
 
 
+@pytest.mark.slow
 @given(schedules, nows, earlies)
 @settings(deadline=None)
 def test_a_schedule_begins_where_a_claim_is_due_if_one_was_meant(

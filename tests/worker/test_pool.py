@@ -151,6 +151,7 @@ IS_IDLE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [COMES_BACK, IS_IDLE], ids=["main thread", "thread of its own"])
 def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_nobody_waiting_for_ever(waits: str) -> None:
     """In a process of its own, since it may hang."""
@@ -259,6 +260,7 @@ def turn_autocommit_off(window: Window) -> None:
     transaction.set_autocommit(False)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_connection_serves_one_errand_after_the_other_and_is_closed_when_there_are_none(
     monkeypatch: pytest.MonkeyPatch,
@@ -284,6 +286,7 @@ def test_what_an_errand_leaves_of_its_connection_does_not_touch_the_next_one(lea
 # --- who forks
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 @pytest.mark.parametrize("how", ["returns", "raises"])
 def test_a_forked_child_that_comes_back_from_its_errand_ends(
@@ -315,6 +318,7 @@ def test_a_forked_child_that_comes_back_from_its_errand_ends(
 # --- who is blocked
 
 
+@pytest.mark.slow
 def test_who_waits_in_c_is_blocked(go: threading.Event) -> None:
     pool: Pool[Any] = Pool(2)
     for _ in range(2):
@@ -324,6 +328,7 @@ def test_who_waits_in_c_is_blocked(go: threading.Event) -> None:
     all_back(pool)
 
 
+@pytest.mark.slow
 def test_who_goes_on_in_python_is_not(go: threading.Event) -> None:
     def count(window: Window) -> int:
         number = 0

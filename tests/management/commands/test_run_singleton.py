@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -417,7 +418,7 @@ def test_slots_that_are_too_late_are_passed_by() -> None:
     assert gate().misfire_count == 3
 
 
-@pytest.mark.parametrize(("error", "is_told"), [(5, False), (-5, False), (25, True), (-25, True)])
+@pytest.mark.parametrize(("error", "is_told"), [(5, False), (-5, False), (3600, True), (-3600, True)])
 def test_a_clock_that_is_far_off_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: int, is_told: bool
 ) -> None:
@@ -426,7 +427,8 @@ def test_a_clock_that_is_far_off_is_told(
     told("nightly", "--now")
     assert not caplog.records
     told("nightly")
-    assert (f"This server's clock is {error} seconds off the database's" in caplog.text) is is_told
+    found = re.findall(r"This server's clock is (-?\d+) seconds off the database's", caplog.text)
+    assert [abs(int(seconds) - error) < 60 for seconds in found] == [True] * is_told
 
 
 def test_the_list_tells_when_it_is_due() -> None:
@@ -459,6 +461,7 @@ def test_the_lock_may_be_a_jobs_but_not_its_name(calls: list[object]) -> None:
 LEAVES_A_PROCESS = "(sleep 1.5; touch {}) & exit 0"
 
 
+@pytest.mark.slow
 def test_what_it_leaves_behind_is_waited_for_and_told_to_standard_error(tmp_path: Path) -> None:
     output, errors, ended = StringIO(), StringIO(), tmp_path / "ended"
     command = ["sh", "-c", LEAVES_A_PROCESS.format(ended)]
@@ -471,6 +474,7 @@ def test_what_it_leaves_behind_is_waited_for_and_told_to_standard_error(tmp_path
     assert output.getvalue().startswith("backup: ran in ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("I/O operation on closed file"), None])
 def test_a_terminal_that_is_gone_ends_nothing(tmp_path: Path, error: Exception | None) -> None:
     class Gone(StringIO):
