@@ -31,11 +31,11 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.one_offs.django_tasks import _as_asked
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.worker import loop
 from django_singlejob.worker.batches import LOCK, Batches
-from django_singlejob.worker.tick import tick
+from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.tick import Plan
 from tests.app.models import Counter
-from tests.contract.acts import HOUR, all_at_once, expire, in_thread, is_free, last_run, lock, take, ticked
+from tests.contract.acts import HOUR, all_at_once, expire, in_thread, is_free, last_run, lock, take, tick, ticked
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -412,7 +412,7 @@ def test_so_is_one_whose_process_is_told_to_end(tasks: Any, name: str) -> None:
 
 def worked() -> object:
     """What a worker of one thread, which is not this one, does."""
-    return list(loop.work(loop.Plan(threads=1, max_jobs=2)))
+    return list(Worker(Plan(threads=1, max_jobs=2)).work())
 
 
 def leave_a_transaction() -> None:

@@ -16,7 +16,8 @@ from django_singlejob.locking import acquire
 from django_singlejob.locking.acquire import Reason
 from django_singlejob.locking.clear import clear
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.worker.tick import Report, due_jobs, keep_up, run_due, tick
+from django_singlejob.reports import Report, run_due
+from django_singlejob.worker.tick import due_jobs, keep_up
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -32,6 +33,7 @@ from tests.contract.acts import (
     scheduled,
     slots_run,
     take,
+    tick,
     ticked,
 )
 
