@@ -21,7 +21,7 @@ EX_FAILED, EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL = 1, 2, 69, 75
 _STATUSES = {LeaseLost: EX_TEMPFAIL, DatabaseUnreachable: EX_UNAVAILABLE, UnsafeTransaction: EX_USAGE}
 
 
-def status_of(
+def exit_status_of(
     report: Report, *, signum: int | None = None, child_status: int | None = None, skipped_status: int = 0
 ) -> int:
     """The exit status. ``signum``: the signal that was received, if one was; ``child_status``: the exit status of the
@@ -60,7 +60,7 @@ def _status_without_error(reason: Reason | None, skipped_status: int, signum: in
 
 def is_error(report: Report) -> bool:
     """Whether people are told on standard error: not of a run, nor of a job that was skipped."""
-    return status_of(report) != 0
+    return exit_status_of(report) != 0
 
 
 def message_of(report: Report, *, signum: int | None = None) -> str:

@@ -65,10 +65,10 @@ class Worker:
         troubles = self._pauses()
         while not (is_told_to_end() or self._tick.is_over or self._plan.is_outdated()):
             try:
-                yield from self._settle(self._tick.patience)
                 self._tick.recall_if_stuck()
                 self._tick.look()
                 self._tick.hand_out()
+                yield from self._settle(self._tick.patience)
                 troubles = self._pauses()
             except Error as error:
                 is_temporary = database.is_connection_lost(error) or database.is_transient(error)

@@ -16,7 +16,7 @@ from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, Sin
 from django_singlejob.interrupt import ReceivedSignals, deferred_signals, status_if_given_up
 from django_singlejob.locking.acquire import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
-from django_singlejob.management.exit_status import EX_USAGE, asking_the_database, is_error, message_of, status_of
+from django_singlejob.management.exit_status import EX_USAGE, asking_the_database, exit_status_of, is_error, message_of
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.reports import Report
 from django_singlejob.second_signal import second_signal_heeded
@@ -119,7 +119,7 @@ class Command(CallableCommand):
             for report in reports:
                 self._tell(report, given, signals)
                 if _counts(report, plan):
-                    status = status or status_of(report, signum=signals.received)
+                    status = status or exit_status_of(report, signum=signals.received)
         if is_reloaded and code.is_outdated() and not signals.received:
             self.stdout.write("The code has changed: starting anew.")
             start_anew()
