@@ -22,7 +22,7 @@ from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window, is_told_again
+from django_singlejob.interrupt import Window, is_told_again, is_told_to_end
 from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.heartbeat import kept_alive
@@ -47,7 +47,7 @@ logger = logging.getLogger("django_singlejob")
 # The first worker's lock is django_singlejob.worker.1, and so on: a lock's gate is there for ever, so the names are
 # used again.
 LOCK = "django_singlejob.worker"
-# How often to record and claim is tried while others are in the way.
+# How often to take a lock, and to record and claim, is tried while others are in the way.
 TRIES = 10
 # Seconds.
 _SOON = 0.5
@@ -238,14 +238,16 @@ class Batches:
     # --- the lock
 
     def _take_lock(self) -> None:
-        held = set(locks().filter(name__startswith=f"{LOCK}.").values_list("name", flat=True))
-        # One whose holder died is left to those who watch it, which takes a while.
-        name = next(name for number in count(1) if (name := f"{LOCK}.{number}") not in held)
-        answer = acquire(LockRequest.of(name, lease=None, heartbeat=True, wait=ZERO, holder=this_process()))
-        if isinstance(answer, Refusal):
-            return  # another worker was faster, or this one is told to end
-        self._lease = answer
-        self._life.enter_context(kept_alive(answer, self))
+        for _ in range(TRIES):
+            held = set(locks().filter(name__startswith=f"{LOCK}.").values_list("name", flat=True))
+            # One whose holder died is left to those who watch it, which takes a while.
+            name = next(name for number in count(1) if (name := f"{LOCK}.{number}") not in held)
+            answer = acquire(LockRequest.of(name, lease=None, heartbeat=True, wait=ZERO, holder=this_process()))
+            if not isinstance(answer, Refusal):
+                self._lease = answer
+                self._life.enter_context(kept_alive(answer, self))
+            if self._lease or is_told_to_end():
+                return  # else another worker was faster
 
     def _is_ours(self, lease: Lease) -> bool:
         """Ask the database if it cannot be trusted without. ``False``: it is lost, and was let go."""

@@ -29,7 +29,7 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.reports import run_due
 from django_singlejob.signals import slot_misfired
-from django_singlejob.worker.tick import due_jobs
+from django_singlejob.worker.due import due_jobs
 from tests.contract.acts import (
     BEAT,
     HOUR,

@@ -24,7 +24,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.results import Ending
-from django_singlejob.worker.tick import keep_up, prune
+from django_singlejob.worker.due import keep_up, prune
 from tests.contract.acts import (
     MINUTE,
     SECOND,

@@ -23,8 +23,9 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.results import Ending
+from django_singlejob.worker.due import keep_up
 from django_singlejob.worker.loop import Worker
-from django_singlejob.worker.tick import Plan, keep_up
+from django_singlejob.worker.tick import Plan
 from tests.contract.acts import MINUTE, SECOND, expire, gate, is_free, last_run, lock, start_run, take, ticked
 from tests.contract.broken_history import History, history
 from tests.contract.test_record import LEASE, UNREADABLE, come_back, end_in, release_and_break, told

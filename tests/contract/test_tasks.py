@@ -772,7 +772,16 @@ def test_where_django_has_no_tasks_they_wait() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["admin", "checks", "querysets.one_offs", "one_offs.django_tasks", "worker.batches", "worker.loop", "worker.tick"],
+    [
+        "admin",
+        "checks",
+        "querysets.one_offs",
+        "one_offs.django_tasks",
+        "worker.batches",
+        "worker.due",
+        "worker.loop",
+        "worker.tick",
+    ],
 )
 def test_all_but_the_backend_is_there_without_tasks(module: str) -> None:
     assert import_module(f"django_singlejob.{module}").__doc__

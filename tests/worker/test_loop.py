@@ -19,8 +19,9 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.worker import loop, tick
+from django_singlejob.worker.due import is_anything_due
 from django_singlejob.worker.loop import Worker
-from django_singlejob.worker.tick import Plan, Tick, is_anything_due, run_one_off
+from django_singlejob.worker.tick import Plan, Tick, run_one_off
 from tests.contract.acts import HOUR, InlinePool, expire, fall_behind, gate, last_run, scheduled, take
 
 if TYPE_CHECKING:

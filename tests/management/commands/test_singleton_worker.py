@@ -381,9 +381,15 @@ def test_nothing_to_drain() -> None:
 
 
 def test_it_ends_when_nothing_is_due_and_what_comes_due_meanwhile_is_run_too() -> None:
-    first = singleton_job("first")(lambda: second.enqueue() and None)
+    def enqueue_second() -> None:
+        second.enqueue("hello")
+
+    def enqueue_first() -> None:
+        first.enqueue()
+
+    first = singleton_job("first")(enqueue_second)
     second = singleton_job("second")(len)
-    due(body=lambda: first.enqueue() and None)
+    due(body=enqueue_first)
     due("three", catch_up="all", slots=3)
     for _ in range(3):
         first.enqueue()
