@@ -1,4 +1,4 @@
-"""One pass over what is due: what of it may begin, and on which thread. Any number of servers may make one at a time."""
+"""One pass over what is due: what of it may begin, and in which thread. Any number of servers may make it at once."""
 
 import logging
 import random

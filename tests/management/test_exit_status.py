@@ -20,7 +20,7 @@ from django_singlejob import (
 )
 from django_singlejob.locking.acquire import IN_DOUBT
 from django_singlejob.management.child import ChildFailed
-from django_singlejob.management.exit_status import exit_status_of, is_error, message_of
+from django_singlejob.management.exit_status import is_error, verdict
 from django_singlejob.reports import Report
 
 SECOND = timedelta(seconds=1)
@@ -40,9 +40,17 @@ def of_error(error: BaseException) -> Report:
     return Report("nightly", error=error)
 
 
+def exit_status_of(report: Report, **terms: int) -> int:
+    return verdict(report, **terms)[0]
+
+
+def message_of(report: Report, **terms: int) -> str:
+    return verdict(report, **terms)[1]
+
+
 def told(report: Report) -> tuple[int, str, bool]:
     """The status, the line, and whether it is an error."""
-    return exit_status_of(report), message_of(report), is_error(report)
+    return *verdict(report), is_error(report)
 
 
 def skipped(reason: Reason, *, holder: str = "", next_slot: datetime | None = None) -> Outcome:

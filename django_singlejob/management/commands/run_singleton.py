@@ -20,7 +20,7 @@ from django_singlejob.exceptions import SingleJobError
 from django_singlejob.interrupt import ReceivedSignals, deferred_signals
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.child import Child
-from django_singlejob.management.exit_status import EX_USAGE, exit_status_of, is_error, message_of
+from django_singlejob.management.exit_status import EX_USAGE, is_error, verdict
 from django_singlejob.reports import Report, report_of, run_due
 from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
 from django_singlejob.second_signal import second_signal_heeded
@@ -153,13 +153,10 @@ class Command(CallableCommand):
         for report in self._reports(job, given):
             if report.error and given["traceback"]:
                 self.stderr.write("".join(traceback.format_exception(report.error)))
-            self._tell(given, message_of(report, signum=signals.received), is_error=is_error(report))
-            status = status or exit_status_of(
-                report,
-                signum=signals.received,
-                child_status=child.status if child else None,
-                skipped_status=given["skipped_status"],
-            )
+            terms = {"child_status": child.status if child else None, "skipped_status": given["skipped_status"]}
+            told_status, message = verdict(report, signum=signals.received, **terms)
+            self._tell(given, message, is_error=is_error(report))
+            status = status or told_status
         return status
 
     def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:

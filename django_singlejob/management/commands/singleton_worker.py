@@ -16,7 +16,7 @@ from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, Sin
 from django_singlejob.interrupt import ReceivedSignals, deferred_signals, status_if_given_up
 from django_singlejob.locking.acquire import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
-from django_singlejob.management.exit_status import EX_USAGE, asking_the_database, exit_status_of, is_error, message_of
+from django_singlejob.management.exit_status import EX_USAGE, asking_the_database, is_error, verdict
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.reports import Report
 from django_singlejob.second_signal import second_signal_heeded
@@ -117,9 +117,8 @@ class Command(CallableCommand):
         status = 0
         with closing(worker.work()) as reports:
             for report in reports:
-                self._tell(report, given, signals)
-                if _counts(report, plan):
-                    status = status or exit_status_of(report, signum=signals.received)
+                told_status = self._tell(report, given, signals)
+                status = status or (told_status if _counts(report, plan) else 0)
         if is_reloaded and code.is_outdated() and not signals.received:
             self.stdout.write("The code has changed: starting anew.")
             start_anew()
@@ -131,11 +130,13 @@ class Command(CallableCommand):
             _exit_around(status)
         return status
 
-    def _tell(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> None:
+    def _tell(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
+        status, message = verdict(report, signum=signals.received)
         # That others were faster is what happens on every server but one.
         is_no_news = report.reason not in (None, Reason.UNDECIDED)
         if given["verbosity"] > (1 if is_no_news else 0):
-            (self.stderr if is_error(report) else self.stdout).write(message_of(report, signum=signals.received))
+            (self.stderr if is_error(report) else self.stdout).write(message)
+        return status
 
 
 def _plan(given: dict[str, Any]) -> Plan:
