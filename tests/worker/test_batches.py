@@ -16,13 +16,14 @@ from django_singlejob import database
 from django_singlejob.exceptions import JobInterrupted, LeaseLost
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
+from django_singlejob.locking import acquire
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import OneOffJob
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.worker.batches import Batches, Claimed, _alike
-from tests.contract.acts import lock
+from tests.contract.acts import lock, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,6 +113,22 @@ def test_two_workers_claim_different_ones_under_locks_of_their_own(batches: Batc
     other.close()
     assert rows() == [("in_progress", 1)] * 2 + [("done", 1)] * 2
     assert lock("django_singlejob.worker.1").token == ours[0].lease.token
+
+
+def test_if_another_worker_is_faster_it_takes_the_next_lock(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or one that is to end when nothing is due would end, though something is."""
+    enqueue(1)
+    usual = acquire.acquire
+
+    def be_slow(request: Any) -> Any:
+        if request.name == "django_singlejob.worker.1":
+            take(request.name)
+        return usual(request)
+
+    monkeypatch.setattr("django_singlejob.worker.batches.acquire", be_slow)
+    (task,) = batches.record_and_claim(1)
+    assert task.lease.name == "django_singlejob.worker.2"
+    perform(batches, [task])
 
 
 def test_the_lowest_number_is_used_again(batches: Batches) -> None:
