@@ -55,13 +55,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def cpu_time(thread: int) -> float | None:
-    """The seconds for which a thread of this process has had a processor; ``None``: the system does not tell."""
-    if not hasattr(time, "pthread_getcpuclockid"):
-        return None
-    return time.clock_gettime(time.pthread_getcpuclockid(thread))
-
-
 def sleep(seconds: float) -> None:
     """Do nothing for so long."""
     time.sleep(seconds)

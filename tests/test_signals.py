@@ -24,8 +24,19 @@ from django_singlejob import (
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import JobLock, JobRun
 from django_singlejob.querysets.locks import locks
-from django_singlejob.worker.tick import tick
-from tests.contract.acts import MINUTE, expire, fall_behind, gate, hourly, is_free, last_run, lock, start_run, take
+from tests.contract.acts import (
+    MINUTE,
+    expire,
+    fall_behind,
+    gate,
+    hourly,
+    is_free,
+    last_run,
+    lock,
+    start_run,
+    take,
+    tick,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

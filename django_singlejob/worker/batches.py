@@ -6,22 +6,23 @@ rows; when it has died, whoever takes or clears its lock puts them back, as with
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
 from django.db import Error
 
-from django_singlejob import database
+from django_singlejob import database, runner
 from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window
+from django_singlejob.interrupt import Window, is_told_again, is_told_to_end
 from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.heartbeat import kept_alive
@@ -32,7 +33,7 @@ from django_singlejob.one_offs.values import Unstorable, stored_result
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import RELEASED, one_offs
-from django_singlejob.received_signals import is_told_again
+from django_singlejob.reports import Report
 from django_singlejob.results import ending
 
 if TYPE_CHECKING:
@@ -46,31 +47,91 @@ logger = logging.getLogger("django_singlejob")
 # The first worker's lock is django_singlejob.worker.1, and so on: a lock's gate is there for ever, so the names are
 # used again.
 LOCK = "django_singlejob.worker"
-# How often to record and claim is tried while others are in the way.
+# How often to take a lock, and to record and claim, is tried while others are in the way.
 TRIES = 10
 # Seconds.
 _SOON = 0.5
 
 
-class Performance(NamedTuple):
-    """How a one-off ended: its row, what is to be recorded, and for how long it ran; what it returned or raised."""
+@dataclass(eq=False)
+class Claimed:
+    """A task that is ours to perform: to be called once, in any thread.
 
-    row: "OneOffJob"
-    result: dict[str, Any]
-    duration: timedelta
-    value: object = None
-    failure: BaseException | None = None
-
-
-class Claimed(NamedTuple):
-    """A one-off that is ours to perform: to be called, in any thread."""
+    ``result``: what is to be recorded; ``None``: it has not been performed. ``duration``: for how long it ran.
+    """
 
     row: "OneOffJob"
     lease: Lease
-    perform: "Callable[[OneOffJob, Lease, Window], Performance]"
+    result: dict[str, Any] | None = None
+    duration: timedelta = ZERO
+    _window: Window | None = None
 
-    def __call__(self, window: Window) -> Performance:
-        return self.perform(self.row, self.lease, window)
+    @property
+    def name(self) -> str:
+        return self.row.job_name
+
+    def __call__(self, window: Window) -> Report:
+        self._window = window
+        if self.lease.lost:  # perhaps before the window was there
+            self.result = dict(RELEASED)
+            return Report(self.name, error=LeaseLost(self.lease.why_lost()))
+        started_at = local_now()
+        try:
+            value = self._perform(window)
+        except BaseException as failure:
+            self.end(since(started_at), failure=failure, is_ctrl_c=window.is_ctrl_c(failure))
+            return Report(self.name, error=failure)
+        finally:
+            self._window = None
+        self.end(since(started_at), value)
+        return Report(self.name, runner.Outcome(status="successful", value=value, duration=self.duration))
+
+    def fire(self, exception: type[BaseException]) -> None:
+        """Raise it in the task, if that is being performed."""
+        if window := self._window:
+            window.fire(exception)
+
+    def end(
+        self,
+        duration: timedelta,
+        value: object = None,
+        failure: BaseException | None = None,
+        *,
+        is_ctrl_c: bool = False,
+    ) -> None:
+        """It returned the value, or raised: that is to be recorded."""
+        self.duration = duration
+        if self.lease.is_inherited:
+            return  # a forked child has come back, too
+        row, end = self.row, ending(failure, duration=duration, acquire_duration=ZERO, is_ctrl_c=is_ctrl_c)
+        self.result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
+        if "finished_at" in self.result:
+            _send_finished_before_recording(row, self.result)
+
+    def _perform(self, window: Window) -> object:
+        row, task = self.row, django_tasks.find(self.row)
+        assert task is not None  # noqa: S101  (what is not known is not claimed)
+        args = [*django_tasks.begin(row, task), *row.args]
+        if inspect.iscoroutinefunction(task.func):
+            value = async_to_sync(window.run_async)(partial(task.func, *args, **row.kwargs))
+        else:
+            value = window.run(partial(task.func, *args, **row.kwargs))
+        try:
+            return stored_result(value)
+        except Unstorable as error:
+            raise TypeError(f"The task has run, but {error}.") from None
+
+
+def _send_finished_before_recording(row: "OneOffJob", result: Mapping[str, Any]) -> None:
+    # What it is told by is the row as it will be; by the database's clock it has not ended yet.
+    for name in ("status", "result", "error", "error_class", "traceback"):
+        setattr(row, name, result[name])
+    row.finished_at = utc_now()
+    try:
+        if task := django_tasks.find(row):
+            django_tasks.end(row, task)
+    except BaseException as error:  # whatever a receiver does, the task has ended
+        logger.error("Nobody is told that %s has ended.", row, exc_info=error)
 
 
 class Batches:
@@ -83,9 +144,9 @@ class Batches:
         self._queues = queues
         self._lease: Lease | None = None
         self._life = ExitStack()
-        self._claimed: set[int] = set()
-        self._performed: list[Performance] = []
-        self._windows: dict[int, Window] = {}
+        self._claimed: list[Claimed] = []
+        #: Those of them that were handed in: dicts keep an order.
+        self._performed: dict[Claimed, None] = {}
         self._unknown: set[str] = set()
         # A COMMIT of ours may have been carried out, though its answer was lost.
         self._is_uncertain = False
@@ -119,22 +180,25 @@ class Batches:
                 self._raise_unless_retryable(error, lease, was_uncertain=was_uncertain)
                 continue
             if claimed is not None:
-                return [Claimed(row, lease, self._perform) for row in claimed]
+                return claimed
         return []
 
-    def hand_in(self, performance: Performance) -> bool:
-        """Have it recorded by the next ``record_and_claim``. ``False``: it is not ours any more."""
-        is_ours = self._lease is not None and performance.row.token == self._lease.token
-        if is_ours:
-            self._performed.append(performance)
-        else:
-            _log_loss(performance)
-        return is_ours
+    def hand_in(self, task: Claimed, report: Report) -> Report:
+        """Have it recorded by the next ``record_and_claim``. Returns what became of it: it may not be ours any more."""
+        if task.lease is not self._lease:
+            _log_loss(task)
+            return report if report.error else Report(task.name, error=LeaseLost())
+        if task.result is None:
+            task.end(ZERO, failure=report.error)
+        self._performed[task] = None
+        return report
 
-    def release(self, claimed: Sequence[Claimed]) -> None:
+    def release(self, claimed: Iterable[Claimed]) -> None:
         """Have the next ``record_and_claim`` put back what was not begun."""
-        released = [Performance(row, dict(RELEASED), ZERO) for row, lease, _ in claimed if lease is self._lease]
-        self._performed += released
+        for task in claimed:
+            if task.lease is self._lease:
+                task.result = dict(RELEASED)
+                self._performed[task] = None
 
     def leave_to_expire(self) -> None:
         """The process ends. Around what is still performed, if it is: nobody begins that again before the lease is
@@ -168,20 +232,22 @@ class Batches:
 
     def fire(self, exception: type[BaseException]) -> None:
         """Raise it in all that is being performed, since the lease cannot be trusted any more."""
-        for window in list(self._windows.values()):
-            window.fire(exception)
+        for task in list(self._claimed):
+            task.fire(exception)
 
     # --- the lock
 
     def _take_lock(self) -> None:
-        held = set(locks().filter(name__startswith=f"{LOCK}.").values_list("name", flat=True))
-        # One whose holder died is left to those who watch it, which takes a while.
-        name = next(name for number in count(1) if (name := f"{LOCK}.{number}") not in held)
-        answer = acquire(LockRequest.of(name, lease=None, heartbeat=True, wait=ZERO, holder=this_process()))
-        if isinstance(answer, Refusal):
-            return  # another worker was faster, or this one is told to end
-        self._lease = answer
-        self._life.enter_context(kept_alive(answer, self))
+        for _ in range(TRIES):
+            held = set(locks().filter(name__startswith=f"{LOCK}.").values_list("name", flat=True))
+            # One whose holder died is left to those who watch it, which takes a while.
+            name = next(name for number in count(1) if (name := f"{LOCK}.{number}") not in held)
+            answer = acquire(LockRequest.of(name, lease=None, heartbeat=True, wait=ZERO, holder=this_process()))
+            if not isinstance(answer, Refusal):
+                self._lease = answer
+                self._life.enter_context(kept_alive(answer, self))
+            if self._lease or is_told_to_end():
+                return  # else another worker was faster
 
     def _is_ours(self, lease: Lease) -> bool:
         """Ask the database if it cannot be trusted without. ``False``: it is lost, and was let go."""
@@ -197,14 +263,14 @@ class Batches:
         logger.error("%s Its one-offs are begun again by others.", loss)
         self.fire(LeaseLost)
         self._release_lock()
-        for performance in self._performed:
-            _log_loss(performance)
+        for task in self._performed:
+            _log_loss(task)
         self._performed.clear()
         self._claimed.clear()
 
     # --- record and claim
 
-    def _record_and_claim(self, lease: Lease, most: int, until: datetime | None) -> "list[OneOffJob] | None":
+    def _record_and_claim(self, lease: Lease, most: int, until: datetime | None) -> list[Claimed] | None:
         """``None``: somebody else has claimed one of them, look again; nothing was written."""
         performed, is_uncertain = list(self._performed), self._is_uncertain
         self._is_uncertain = True
@@ -213,7 +279,7 @@ class Batches:
             if not gates().hold(lease.name, lease.token):
                 raise LeaseLost(f"The lock {lease.name!r} was taken over or cleared.")
             if is_uncertain:
-                one_offs().exclude(pk__in=self._claimed).release(lease.token)
+                one_offs().exclude(pk__in=[task.row.pk for task in self._claimed]).release(lease.token)
             _record(performed, lease, is_uncertain=is_uncertain)
             locked = self._lock_due(most, until)
             is_claimed = not locked or one_offs().claim_locked(locked, lease.token, this_process())
@@ -222,10 +288,16 @@ class Batches:
         self._is_uncertain = False
         if not is_claimed:
             return None
-        self._performed = self._performed[len(performed) :]
-        self._claimed -= {performance.row.pk for performance in performed}
-        self._claimed |= {row.pk for row in locked}
-        return locked
+        self._forget(performed)
+        claimed = [Claimed(row, lease) for row in locked]
+        self._claimed += claimed
+        return claimed
+
+    def _forget(self, recorded: Iterable[Claimed]) -> None:
+        for task in recorded:
+            del self._performed[task]
+        done = set(recorded)
+        self._claimed = [task for task in self._claimed if task not in done]
 
     def _raise_unless_retryable(self, error: Error, lease: Lease, *, was_uncertain: bool) -> None:
         """Return if the same again may work; raise otherwise."""
@@ -239,24 +311,24 @@ class Batches:
 
     def _record_one_by_one(self, lease: Lease) -> None:
         """What the database does not take of one of them keeps none of the others from being recorded."""
-        for performance in list(self._performed):
+        for task in list(self._performed):
             try:
-                self._record_alone(performance, lease)
+                self._record_alone(task, lease)
             except Error as error:
                 if database.is_connection_lost(error) or database.is_transient(error):
                     self._is_uncertain = True
                     raise
-                logger.error("How %s ended cannot be recorded as it is.", performance.row, exc_info=error)
-                told = one_off_result(ending(error, duration=ZERO, acquire_duration=ZERO), error, None, is_last=True)
-                self._record_alone(performance._replace(result=told), lease)
+                logger.error("How %s ended cannot be recorded as it is.", task.row, exc_info=error)
+                end = ending(error, duration=ZERO, acquire_duration=ZERO)
+                task.result = one_off_result(end, error, None, is_last=True)
+                self._record_alone(task, lease)
 
-    def _record_alone(self, performance: Performance, lease: Lease) -> None:
+    def _record_alone(self, task: Claimed, lease: Lease) -> None:
         with database.durable(database.alias()):
             if not gates().hold(lease.name, lease.token):
                 return  # the next `record_and_claim` will tell
-            _record([performance], lease, is_uncertain=self._is_uncertain)
-        self._performed = [other for other in self._performed if other.row is not performance.row]
-        self._claimed.discard(performance.row.pk)
+            _record([task], lease, is_uncertain=self._is_uncertain)
+        self._forget([task])
 
     def _lock_due(self, most: int, until: datetime | None) -> "list[OneOffJob]":
         while most:
@@ -278,87 +350,23 @@ class Batches:
             one_offs().parallel().filter(task_path=name).make_exclusive(job)
         return bool(unknown or jobs)
 
-    # --- in another thread
 
-    def _perform(self, row: "OneOffJob", lease: Lease, window: Window) -> Performance:
-        self._windows[row.pk] = window
-        if lease.lost:  # perhaps before the window was there
-            del self._windows[row.pk]
-            return Performance(row, dict(RELEASED), ZERO, failure=LeaseLost(lease.why_lost()))
-        started_at = local_now()
-        try:
-            value = self._call(row, window)
-        except BaseException as failure:
-            is_ctrl_c = window.is_ctrl_c(failure)
-            return _ended(row, lease, since(started_at), failure=failure, is_ctrl_c=is_ctrl_c)
-        finally:
-            self._windows.pop(row.pk, None)
-        return _ended(row, lease, since(started_at), value=value)
-
-    def _call(self, row: "OneOffJob", window: Window) -> object:
-        task = django_tasks.find(row)
-        assert task is not None  # noqa: S101  (what is not known is not claimed)
-        args = [*django_tasks.begin(row, task), *row.args]
-        if inspect.iscoroutinefunction(task.func):
-            value = async_to_sync(window.run_async)(partial(task.func, *args, **row.kwargs))
-        else:
-            value = window.run(partial(task.func, *args, **row.kwargs))
-        try:
-            return stored_result(value)
-        except Unstorable as error:
-            raise TypeError(f"The task has run, but {error}.") from None
-
-
-def _ended(
-    row: "OneOffJob",
-    lease: Lease,
-    duration: timedelta,
-    *,
-    value: object = None,
-    failure: BaseException | None = None,
-    is_ctrl_c: bool = False,
-) -> Performance:
-    if lease.is_inherited:
-        return Performance(row, {}, duration)  # a forked child has come back, too
-    end = ending(failure, duration=duration, acquire_duration=ZERO, is_ctrl_c=is_ctrl_c)
-    result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
-    if "finished_at" in result:
-        _send_finished_before_recording(row, result)
-    return Performance(row, result, duration, value, failure)
-
-
-def _send_finished_before_recording(row: "OneOffJob", result: Mapping[str, Any]) -> None:
-    # What it is told by is the row as it will be; by the database's clock it has not ended yet.
-    for name in ("status", "result", "error", "error_class", "traceback"):
-        setattr(row, name, result[name])
-    row.finished_at = utc_now()
-    try:
-        if task := django_tasks.find(row):
-            django_tasks.end(row, task)
-    except BaseException as error:  # whatever a receiver does, the task has ended
-        logger.error("Nobody is told that %s has ended.", row, exc_info=error)
-
-
-def _record(performed: Sequence[Performance], lease: Lease, *, is_uncertain: bool) -> None:
+def _record(performed: Iterable[Claimed], lease: Lease, *, is_uncertain: bool) -> None:
     for result, rows in _alike(performed):
         if one_offs().finish_all(rows, lease.token, result) != len(rows) and not is_uncertain:
             logger.warning("A one-off of %s was changed by hand while it ran.", {row.name for row in rows})
 
 
-def _alike(performed: Sequence[Performance]) -> "list[tuple[dict[str, Any], list[OneOffJob]]]":
+def _alike(performed: Iterable[Claimed]) -> "list[tuple[dict[str, Any], list[OneOffJob]]]":
     """The rows by what is to be recorded of them: many return nothing, and then one statement does."""
-    groups: list[tuple[dict[str, Any], list[OneOffJob]]] = []
-    for performance in performed:
-        for result, rows in groups:
-            # Not by what they return: 1 and True are alike.
-            is_alike = performance.value is None and result == performance.result
-            if is_alike and rows[0].version == performance.row.version:
-                rows.append(performance.row)
-                break
-        else:
-            groups.append((performance.result, [performance.row]))
-    return groups
+    groups: dict[Hashable, tuple[dict[str, Any], list[OneOffJob]]] = {}
+    for task in performed:
+        result = task.result or {}
+        # A result is no key: 1 and True are equal, and a list has no hash.
+        key: Hashable = task if result.get("result") is not None else (task.row.version, *result.items())
+        groups.setdefault(key, (result, []))[1].append(task.row)
+    return list(groups.values())
 
 
-def _log_loss(performance: Performance) -> None:
-    logger.error("%s has ended, but not under its lease: somebody else runs it again.", performance.row)
+def _log_loss(task: Claimed) -> None:
+    logger.error("%s has ended, but not under its lease: somebody else runs it again.", task.row)

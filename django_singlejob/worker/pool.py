@@ -1,38 +1,34 @@
-"""The threads of a worker: each carries out one task at a time."""
+"""Who carries out a worker's tasks: threads, each of them one at a time, or the thread that asks."""
 
 import os
-import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, Queue
-from typing import Generic, NamedTuple, TypeVar
+from typing import Protocol
 
 from django.db import connections
 
-from django_singlejob.calls import frame_of_call
-from django_singlejob.clock import cpu_time, sleep, wait
+from django_singlejob.clock import sleep, wait
 from django_singlejob.database import tidy_up
-from django_singlejob.interrupt import Window
-from django_singlejob.received_signals import heed_signals, stuck_threads
-
-R = TypeVar("R")
-PoolTask = Callable[[Window], R]
+from django_singlejob.interrupt import Window, heed_signals, stuck_threads
+from django_singlejob.reports import Report
 
 # Who has had nothing to do for so long closes its connections. Seconds.
 IDLE = 1.0
-_A_MOMENT = 0.05
 
 
-class _Return(NamedTuple, Generic[R]):
-    """What became of a task."""
+class PoolTask(Protocol):
+    """What a thread can be sent. It is handed a ``Window`` of its own."""
 
-    results: list[R]
-    error: BaseException | None = None
+    @property
+    def name(self) -> str:
+        """Of the job or task, for the report."""
+
+    def __call__(self, window: Window) -> Report: ...
 
 
-class Pool(Generic[R]):
+class Pool:
     """So many threads, which are started when there is something to do. They end with the process."""
 
     def __init__(self, size: int) -> None:
@@ -41,9 +37,8 @@ class Pool(Generic[R]):
         # How many tasks have been sent that nobody has come back from.
         self._out = 0
         # Not SimpleQueue: until CPython 3.12 its get() waits for ever if a signal arrives just as its timeout elapses.
-        self._tasks: Queue[PoolTask[R]] = Queue()
-        self._returns: Queue[_Return[R]] = Queue()
-        self._errors: list[BaseException] = []
+        self._tasks: Queue[PoolTask] = Queue()
+        self._returns: Queue[tuple[PoolTask, Report]] = Queue()
         self._windows: dict[int, Window] = {}
 
     @property
@@ -56,8 +51,8 @@ class Pool(Generic[R]):
         """Whether all have come back."""
         return not self._out
 
-    def send(self, task: PoolTask[R]) -> None:
-        """Have it carried out by a thread as soon as one is free. It is handed a ``Window`` of its own."""
+    def send(self, task: PoolTask) -> None:
+        """Have it carried out by a thread as soon as one is free."""
         if self._threads == min(self._out, self.size - 1):
             self._threads += 1
             # Not with blocked signals: what a job starts would inherit that.
@@ -65,45 +60,29 @@ class Pool(Generic[R]):
         self._out += 1
         self._tasks.put(task)
 
-    def recall(self) -> list[PoolTask[R]]:
+    def recall(self) -> list[PoolTask]:
         """The tasks that nobody has begun. Nobody will."""
-        recalled: list[PoolTask[R]] = []
+        recalled: list[PoolTask] = []
         with suppress(Empty):
             while True:
                 recalled.append(self._tasks.get_nowait())
         self._out -= len(recalled)
         return recalled
 
-    def come_back(self, timeout: float) -> list[R]:
-        """What has been carried out; waits so many seconds until something is. Raises what a task raised, when
-        nothing else has come back."""
-        results: list[R] = []
+    def come_back(self, timeout: float) -> list[tuple[PoolTask, Report]]:
+        """The tasks that have been carried out, and what became of them; waits so many seconds until one has."""
+        returns: list[tuple[PoolTask, Report]] = []
         with suppress(Empty):
-            patience = 0.0 if self._errors else max(0.0, timeout)
-            back = wait(partial(self._returns.get, True), patience)
+            returns.append(wait(partial(self._returns.get, True), max(0.0, timeout)))
             while True:
-                self._out -= 1
-                results += back.results
-                self._errors += [back.error] if back.error else []
-                back = self._returns.get_nowait()
-        if self._errors and not results:
-            raise self._errors.pop(0)
-        return results
+                returns.append(self._returns.get_nowait())
+        self._out -= len(returns)
+        return returns
 
     def fire(self, exception: type[BaseException]) -> None:
         """Raise it in whatever is being carried out."""
         for window in list(self._windows.values()):
             window.fire_throughout(exception)
-
-    def is_blocked(self) -> bool:
-        """Whether all who are out wait for something, and none of them for a statement that he sent to a database.
-        What was fired at them is raised as soon as their call into C returns, before anything else of theirs is run."""
-        threads = list(self._windows)
-        before = [cpu_time(thread) for thread in threads]
-        sleep(_A_MOMENT)
-        frames = sys._current_frames()
-        are_idle = None not in before and [cpu_time(thread) for thread in threads] == before
-        return are_idle and not any(frame_of_call(frames.get(thread)) for thread in threads)
 
     @property
     def is_stuck(self) -> bool:
@@ -119,25 +98,67 @@ class Pool(Generic[R]):
     def _work_once(self, pid: int) -> bool:
         """``False``: this is a forked child that has come back from a job. It has this thread only, and nothing more to
         do: the connections are its parent's, and so may be the thread that has locked the queue."""
-        back = self._carry_out(self._next())
+        task = self._next()
+        report = self._carry_out(task)
         if os.getpid() != pid:
             return False
-        self._returns.put(back)
+        self._returns.put((task, report))
         return True
 
-    def _carry_out(self, task: PoolTask[R]) -> _Return[R]:
+    def _carry_out(self, task: PoolTask) -> Report:
         try:
             with Window() as window:
                 self._windows[threading.get_ident()] = window
-                return _Return([task(window)])
-        except BaseException as error:
-            return _Return([], error)
+                return task(window)
+        except BaseException as error:  # whatever goes wrong, it does not stay under way for ever
+            return Report(task.name, error=error)
         finally:
             self._windows.pop(threading.get_ident(), None)
 
-    def _next(self) -> PoolTask[R]:
+    def _next(self) -> PoolTask:
         try:
             return wait(partial(self._tasks.get, True), IDLE)
         except Empty:
             connections.close_all()
             return self._tasks.get()
+
+
+class Inline:
+    """A stand-in for a pool that has no threads: a task is carried out at once, by the one who sends it."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._returns: list[tuple[PoolTask, Report]] = []
+
+    @property
+    def free(self) -> int:
+        return 1 - len(self._returns)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._returns
+
+    def send(self, task: PoolTask) -> None:
+        pid = os.getpid()
+        try:
+            with Window() as window:
+                report = task(window)
+        except BaseException as error:
+            if os.getpid() != pid:
+                raise  # a forked child that leaves: what comes next is not its own
+            report = Report(task.name, error=error)
+        self._returns.append((task, report))
+
+    def recall(self) -> list[PoolTask]:
+        return []
+
+    def come_back(self, timeout: float) -> list[tuple[PoolTask, Report]]:
+        if not self._returns:
+            sleep(max(0.0, timeout))
+        returns, self._returns = self._returns, []
+        return returns
+
+    def fire(self, exception: type[BaseException]) -> None:
+        """Whoever could fire is the one who carries out."""
+
+    is_stuck = False

@@ -1,147 +1,372 @@
-"""One pass over what is due. Any number of servers may do this at the same time, as often as they like."""
+"""One pass over what is due: what of it may begin, and in which thread. Any number of servers may make it at once."""
 
 import logging
-import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
-from contextlib import suppress
-from dataclasses import replace
-from datetime import timedelta
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence, Set as AbstractSet
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error
-from django.db.models import IntegerField, Value
 
 from django_singlejob import database, registry, runner
-from django_singlejob.clock import backoff, instant_in_words, local_now, since, sleep
-from django_singlejob.conf import ZERO, options
-from django_singlejob.cursor import follow, is_ahead, is_followed, leave
-from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, LeaseLost, UnsafeTransaction
+from django_singlejob.clock import local_now
+from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted
 from django_singlejob.interrupt import Window, is_ctrl_c
-from django_singlejob.locking.clear import Watchman, clear
-from django_singlejob.locking.liveness import silence
+from django_singlejob.locking.clear import Watchman
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import is_told_to_end
-from django_singlejob.recording import HistoryFailed, catch_up
 from django_singlejob.registry import Job
-from django_singlejob.results import status_of, summary
-from django_singlejob.worker.batches import Batches, Performance
+from django_singlejob.reports import FINAL, Report, logged, most_slots, report_of, waitless
+from django_singlejob.worker.batches import Batches, Claimed
+from django_singlejob.worker.due import PRUNING, clear_dead, due_jobs, exclusive, is_anything_due, job_of, keep_up
+from django_singlejob.worker.pool import Inline, Pool, PoolTask
 
 if TYPE_CHECKING:
     from django.tasks import Task
 
-    from django_singlejob.models import JobStatus, OneOffJob
-    from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+    from django_singlejob.models import OneOffJob
 
 logger = logging.getLogger("django_singlejob")
 
-# Somebody may be inside a long fenced transaction: that its holder lives is all that can be seen. Seconds.
+# How long a pass that is to end waits to see whether the holders of stale locks are dead. Somebody may be inside a long
+# fenced transaction: that its holder lives is all that can be seen. Seconds.
 LONGEST_TICK = 300.0
-# Many one-offs do not keep a slot waiting for longer than one of them and so many seconds.
-DUE_JOBS_EVERY = timedelta(seconds=1)
-# After these nothing more is to be expected of the pass.
-_FINAL = (JobInterrupted, DatabaseUnreachable, UnsafeTransaction)
+# What a release of the code changes need not be looked at each second.
+KEEP_UP_EVERY = timedelta(minutes=1)
+PRUNE_EVERY = timedelta(hours=1)
+WATCH_EVERY = timedelta(seconds=1)
+# Tasks are claimed ahead of the threads that will be free so soon, up to so many for each: then one transaction
+# is for many of them. If it comes otherwise, others get them. Seconds.
+_AHEAD = 0.02
+_MOST_AHEAD = 4
+_RECALL_AFTER = 1.0
 
 
-class Report(NamedTuple):
-    """What became of the job, or task, of that name, which was due: its outcome, or else what was raised."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a worker works.
 
-    name: str
-    outcome: runner.Outcome | None = None
-    error: BaseException | None = None
-
-
-def tick(queues: Sequence[str] = ()) -> Generator[Report]:
-    """One pass: keep up with the code, run what is due, one after the other, and stay until it is known of each stale
-    lock whether its holder is dead. Raises database errors."""
-    keep_up()
-    watchman, give_up_at = Watchman(), local_now() + LONGEST_TICK
-    for pause in backoff():
-        sleep(pause if watchman.pause is None else min(pause, watchman.pause))
-        if clear_dead(watchman) or not pause:
-            yield from run_what_is_due(watchman.watched, queues)
-        if watchman.pause is None or is_told_to_end() or local_now() >= give_up_at:
-            return
-
-
-def clear_dead(watchman: Watchman) -> bool:
-    """Clear the locks whose holders died, as far as that is known by now. ``False``: there were none."""
-    cleared = 0
-    for lock in watchman.dead():
-        if clear(lock, error=f"{silence(lock)}; a worker cleared the lock."):
-            cleared += 1
-            logger.warning("The lock %r was cleared; its holder was %s. %s.", lock.name, lock.holder, silence(lock))
-        else:
-            watchman.put_off(lock)
-    return cleared > 0
-
-
-def run_what_is_due(busy: AbstractSet[str] = frozenset(), queues: Sequence[str] = ()) -> Iterator[Report]:
-    """Run each job that has a slot which is due, or is to be run again since its holder died; then the one-offs that
-    are due, of these queues (none named: of all). None of the jobs of these names or locks.
-
-    A job that fails stops no other. What others were faster with is reported as skipped; jobs that this release of the
-    code does not know are not run. Raises database errors.
+    Attributes:
+        once: it ends after one pass, and runs everything in the thread that asks.
+        drain: it ends when nothing is due any more.
+        interval: how often it looks for what is due.
+        queues: of which it runs one-offs; none named: of all.
+        threads: how many runs may be under way at the same time.
+        grace: how long runs that are under way may go on when it is told to end.
+        max_jobs: it ends after so many runs; ``None``: never.
+        is_outdated: whether it is to end since its code has changed.
     """
-    for report in _run_all(due_jobs(busy)):
-        yield report
-        if isinstance(report.error, DatabaseUnreachable):
-            return  # each job would wait for it
-    if one_offs().in_queues(queues).due().exists():
-        yield from _run_one_offs(queues, busy)
-        yield from _run_tasks(queues)
+
+    once: bool = False
+    drain: bool = False
+    interval: timedelta = timedelta(seconds=1)
+    queues: Sequence[str] = ()
+    threads: int = 4
+    grace: timedelta = timedelta(seconds=25)
+    max_jobs: int | None = None
+    is_outdated: Callable[[], bool] = lambda: False
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it goes on until it is told to end."""
+        return not (self.once or self.drain)
 
 
-def is_anything_due(queues: Sequence[str] = ()) -> bool:
-    """Whether it is worth while to look closer. Takes one query, whatever there is."""
-    here = Value(1, output_field=IntegerField())
-    one, *others = (
-        rows.order_by().values_list(here)
-        for rows in (gates().due(), locks().suspected(), one_offs().in_queues(queues).due())
-    )
-    return bool(one.union(*others, all=True)[:1])
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run of a job: to be called in any thread. ``is_slot``: a slot of its schedule that is due."""
+
+    job: Job
+    run: Callable[[], Report]
+    is_slot: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+    def __call__(self, window: Window) -> Report:
+        return self.run()
 
 
-def _run_one_offs(queues: Sequence[str], busy: AbstractSet[str]) -> Iterator[Report]:
-    passed: set[str] = set()
-    until, looked_at = None, local_now()
-    while row := exclusive(queues, passed).next_due(until):
-        # Those that come later are left to the next tick, or one that enqueues itself would never end it.
-        until = until or row.now
-        if is_told_to_end():
+class Tick:
+    """What is due by the last look, and what of it this worker's threads run."""
+
+    def __init__(self, plan: Plan, pool: Pool | Inline) -> None:
+        self.batches = Batches(plan.queues)
+        #: The names and locks of the jobs that our own threads run.
+        self.ours: set[str] = set()
+        self._plan = plan
+        self._pool = pool
+        self._watchman = Watchman()
+        self._started = 0
+        #: Those that others run, or that are paused: not asked for before the next look; nor, if the pass is to end,
+        #: after it, unless a dead holder's lock was cleared.
+        self._passed: set[str] = set()
+        #: Those that this release of the code does not know.
+        self._unknown: set[str] = set()
+        self._due: deque[Job] = deque()
+        #: How many slots of each job were begun.
+        self._slots: Counter[str] = Counter()
+        #: Whether there may be one-offs of jobs, and of tasks, that nobody here has seen since the last look.
+        self._may_be_one_offs = False
+        self._may_be_tasks = False
+        #: One-offs that come due later are left to the next pass, or one that enqueues itself would never end it.
+        self._until: datetime | None = None
+        #: Of the last few tasks. Seconds.
+        self._mean_duration = 2 * _AHEAD
+        #: The jobs that have ended since they were last looked at: they may be due again.
+        self._ended: set[str] = set()
+        #: Whether what is due may be another since the last look.
+        self._is_stale = True
+        #: Whether nothing more is to be begun, whatever is due.
+        self._is_hopeless = False
+        self._settled_at = self._look_at = self._keep_up_at = self._prune_at = local_now()
+        self._give_up_at = local_now() + LONGEST_TICK
+        # Whoever is next when a thread is free: none keeps the others waiting for ever.
+        self._turns = deque([self._hand_out_slots, self._hand_out_one_offs, self._hand_out_tasks])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be begun: all that was due has been run, or as many as were wanted."""
+        if self._left == 0:
+            return self._pool.is_idle  # one that turns out to be skipped does not count
+        is_watched = self._watchman.pause is not None and local_now() < self._give_up_at
+        is_done = not self._plan.is_endless and self._is_exhausted and not (self._is_stale or is_watched)
+        return is_done or self._is_hopeless
+
+    @property
+    def patience(self) -> float:
+        """For how long there is nothing to do but to wait for threads to come back. Seconds."""
+        if self._are_enough_ahead:
+            return min(_AHEAD, self._look_at - local_now())
+        may_be_more = (self._free and (self._due or self._may_be_one_offs)) or (self._room and self._may_be_tasks)
+        if self.batches.has_news or may_be_more or self._is_to_look:
+            return 0.0
+        return self._look_at - local_now()
+
+    @property
+    def _is_exhausted(self) -> bool:
+        is_more_known = self._due or self._ended or self._may_be_one_offs or self._may_be_tasks
+        return self._pool.is_idle and not is_more_known
+
+    @property
+    def _left(self) -> int | None:
+        """How many runs may yet be begun; ``None``: any number."""
+        return None if self._plan.max_jobs is None else max(0, self._plan.max_jobs - self._started)
+
+    @property
+    def _free(self) -> int:
+        return max(0, self._pool.free if self._left is None else min(self._pool.free, self._left))
+
+    @property
+    def _room(self) -> int:
+        """For how many tasks there is, or soon will be, a thread."""
+        room = self._pool.free + self._ahead
+        return max(0, room if self._left is None else min(room, self._left))
+
+    @property
+    def _ahead(self) -> int:
+        """How many tasks may be claimed though no thread is free: none while others wait for one."""
+        if self._due or self._ended or self._may_be_one_offs or self._is_to_prune:
+            return 0
+        return self._pool.size * min(_MOST_AHEAD, int(_AHEAD / self._mean_duration))
+
+    @property
+    def _are_enough_ahead(self) -> bool:
+        """Whether the threads have enough for the next moment: a transaction for a few of them is not worth it."""
+        return self._pool.free < 0 and self._room < self._ahead / 2
+
+    # --- what is due
+
+    @property
+    def _is_to_look(self) -> bool:
+        is_last_look = not self._plan.is_endless and self._is_exhausted and self._is_stale
+        return is_last_look or local_now() >= self._look_at
+
+    def look(self) -> None:
+        """Look for what is due, if it is time to."""
+        if not self._is_to_look:
             return
-        job = job_of(row)
-        if job is None or not busy.isdisjoint({job.name, job.lock}):
-            passed.add(row.job_name)
-            continue
-        report = run_one_off(job, row)
-        yield report
-        if isinstance(report.error, _FINAL):
+        self._is_stale = False
+        if local_now() >= self._keep_up_at:
+            keep_up()
+            self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
+        if is_anything_due(self._plan.queues) or self._watchman.undecided:
+            self._begin_anew(is_cleared=clear_dead(self._watchman))
+            self._due = deque(self._due_jobs())
+            self._may_be_one_offs = self._may_be_tasks = True
+            self._ended.clear()
+        else:
+            self.batches.close()  # no heartbeats for nothing
+        # Those that are watched have to be looked at often.
+        pauses = [self._plan.interval, *([WATCH_EVERY] if self._watchman.undecided else [])]
+        longest = float("inf") if self._watchman.pause is None else self._watchman.pause
+        pause = min(pauses).total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
+        self._look_at = local_now() + min(pause, longest)
+
+    def look_again(self) -> None:
+        """Have the next ``look`` look."""
+        self._look_at = local_now()
+
+    def _begin_anew(self, *, is_cleared: bool) -> None:
+        if self._plan.is_endless:
+            self._passed = self._taken()
+        elif is_cleared:
+            self._passed.clear()
+            self._slots.clear()
+
+    def _taken(self) -> set[str]:
+        """The locks that somebody else holds, and the jobs that are paused."""
+        held = set(locks().live().values_list("name", flat=True)) - self.ours
+        return held | set(gates().filter(paused=True).values_list("name", flat=True))
+
+    def _due_jobs(self, names: AbstractSet[str] | None = None) -> list[Job]:
+        # One that is always due would never end a pass.
+        return [
+            job
+            for job in due_jobs(self._busy, names)
+            if self._plan.is_endless or self._slots[job.name] < most_slots(job)
+        ]
+
+    @property
+    def _busy(self) -> set[str]:
+        return self.ours | self._passed | self._watchman.watched | self._unknown
+
+    # --- who does it
+
+    @property
+    def _is_to_prune(self) -> bool:
+        return self._plan.is_endless and local_now() >= self._prune_at
+
+    def hand_out(self) -> None:
+        """Have the threads that are free run what is due."""
+        if self._free and self._is_to_prune:
+            self._prune_at = local_now() + PRUNE_EVERY.total_seconds()
+            self._run(Run(PRUNING, lambda: Report(PRUNING.name, runner.run(PRUNING))))
+        for hand_out in self._turns:
+            hand_out()
+        if not self._plan.once:
+            self._turns.rotate()
+
+    def _hand_out_slots(self) -> None:
+        if self._ended and self._free:
+            # What has just ended may be due once more: that is not left to the next look.
+            known = {job.name for job in self._due}
+            again = [job for job in self._due_jobs(self._ended) if job.name not in known]
+            self._due = deque([*self._due, *again] if self._plan.is_endless else [*again, *self._due])
+        while self._due and self._free:
+            job = self._due.popleft()
+            if self._busy.isdisjoint({job.name, job.lock}):
+                self._slots[job.name] += 1
+                self._run(Run(job, partial(_run_slot, job), is_slot=True))
+
+    def _hand_out_one_offs(self) -> None:
+        while self._free and (self._may_be_one_offs or self._ended):
+            rows = exclusive(self._plan.queues, self._busy)
+            # Of one job there may be many, and each time that one of them ends the database would read past them all.
+            row = (rows if self._may_be_one_offs else rows.filter(job_name__in=self._ended)).next_due(self._until)
+            if row is None:
+                self._may_be_one_offs = False
+                self._ended.clear()
+                return
+            self._begin_with(row)
+            job = job_of(row)
+            if job is None:
+                self._unknown.add(row.job_name)
+            elif not self._busy.isdisjoint({job.name, job.lock}):
+                self._passed.add(row.job_name)
+            else:
+                self._run(Run(job, partial(run_one_off, job, row)))
+
+    def _begin_with(self, row: "OneOffJob") -> None:
+        if self._plan.once and self._until is None:
+            self._until = row.now
+
+    def _run(self, run: Run) -> None:
+        self._started += 1
+        self.ours |= {run.job.name, run.job.lock}
+        self._pool.send(run)
+
+    def _hand_out_tasks(self) -> None:
+        most = self._room if self._may_be_tasks else 0
+        if self._are_enough_ahead or not (most or self.batches.has_news):
             return
-        if report.outcome and report.outcome.reason:
-            # It waits its turn, and so do the others of its job.
-            passed.add(row.job_name)
-        if since(looked_at) >= DUE_JOBS_EVERY:
-            yield from _run_all(due_jobs(busy))
-            looked_at = local_now()
+        claimed = self.batches.record_and_claim(most, self._until)
+        self._may_be_tasks = self._may_be_tasks and len(claimed) == most
+        self._started += len(claimed)
+        for task in claimed:
+            self._begin_with(task.row)
+            self._pool.send(task)
+
+    def recall(self) -> None:
+        """Leave to others what no thread has begun."""
+        recalled = self._pool.recall()
+        tasks = [task for task in recalled if isinstance(task, Claimed)]
+        self.batches.release(tasks)
+        self._mean_duration = 2 * _AHEAD
+        self._started -= len(tasks)
+        for task in recalled:
+            if not isinstance(task, Claimed):
+                self._pool.send(task)  # a thread was about to begin it
+
+    def recall_if_stuck(self) -> None:
+        """The same, if none has come back for a while."""
+        if self._pool.free < 0 and local_now() >= self._settled_at + _RECALL_AFTER:
+            self.recall()
+
+    # --- what comes back
+
+    def settle(self, task: PoolTask, report: Report) -> Report:
+        """A thread has come back. Returns what became of its task; raises a Ctrl-C, if this thread was the one."""
+        self._settled_at = local_now()
+        self._is_stale = self._is_stale or self._plan.drain
+        if isinstance(task, Claimed):
+            report = self._settle_task(task, report)
+        elif isinstance(task, Run):
+            self._settle_run(task, report)
+        if self._plan.once and report.error and is_ctrl_c(report.error):
+            raise report.error
+        self._is_hopeless = self._is_hopeless or self._is_final(task, report)
+        return logged(report)
+
+    def _settle_task(self, task: Claimed, report: Report) -> Report:
+        if self._plan.once:
+            database.tidy_up()
+        duration = max(task.duration.total_seconds(), _AHEAD / _MOST_AHEAD)
+        self._mean_duration += (duration - self._mean_duration) / 5
+        return self.batches.hand_in(task, report)
+
+    def _settle_run(self, run: Run, report: Report) -> None:
+        self.ours -= {run.job.name, run.job.lock}
+        self._started -= run.job is PRUNING or report.reason is not None
+        # Those that have waited for the same lock are as near to it as this one.
+        siblings = {other.name for other in registry.all_jobs() if other.lock == run.job.lock}
+        if report.reason or isinstance(report.error, FINAL):
+            # It is the others' turn.
+            self._passed |= {run.job.name, run.job.lock}
+        else:
+            self._ended |= siblings
+            self._passed -= siblings
+
+    def _is_final(self, task: PoolTask, report: Report) -> bool:
+        """Whether nothing more is to be expected of this pass."""
+        if self._plan.is_endless:
+            return False
+        if isinstance(task, Run) and task.is_slot:  # its own mistakes stop no other job, and it is not asked for again
+            return isinstance(report.error, DatabaseUnreachable)
+        # In a thread there is no transaction around a run: that is its own mistake, too.
+        return isinstance(report.error, FINAL if self._plan.once else (JobInterrupted, DatabaseUnreachable))
 
 
-def exclusive(queues: Sequence[str], passed: AbstractSet[str] = frozenset()) -> "OneOffJobQuerySet":
-    """The one-offs that run under their job's lock, of these queues, and of no job that was passed over."""
-    return one_offs().exclusive().in_queues(queues).exclude(job_name__in=passed)
-
-
-def job_of(row: "OneOffJob") -> Job | None:
-    """``None``: this release of the code does not know it."""
-    if registry.is_known(row.job_name):
-        return registry.get(row.job_name)
-    logger.warning("There is no job %r here: its one-offs wait.", row.job_name)
-    return None
+def _run_slot(job: Job) -> Report:
+    return Report(job.name, runner.run(waitless(job), trigger="schedule"))
 
 
 def run_one_off(job: Job, row: "OneOffJob") -> Report:
@@ -149,8 +374,8 @@ def run_one_off(job: Job, row: "OneOffJob") -> Report:
     asked = waitless(job)
     if task := django_tasks.find(row):
         asked = replace(asked, func=_of_task(job, row, task))
-    report = logged(report_of(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row)))
-    if task and not (report.outcome and report.outcome.reason):
+    report = report_of(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row))
+    if task and not report.reason:
         _send_finished(row, task)
     return report
 
@@ -175,138 +400,3 @@ def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[...
         return job.func(*begin(), *args, **kwargs)
 
     return function_async if job.is_async else function
-
-
-def _run_tasks(queues: Sequence[str]) -> Iterator[Report]:
-    batches = Batches(queues)
-    first = batches.waiting().next_due()
-    try:
-        while first and not is_told_to_end():
-            claimed = batches.record_and_claim(1, first.now)
-            if not claimed:
-                return
-            for perform in claimed:
-                with Window() as window:
-                    performance = perform(window)
-                database.tidy_up()
-                is_ours = batches.hand_in(performance)
-                if performance.failure and is_ctrl_c(performance.failure):
-                    raise performance.failure
-                report = of_performance(performance, is_ours=is_ours)
-                yield report
-                if isinstance(report.error, _FINAL):
-                    return
-    finally:
-        batches.close()
-        batches.leave_to_expire()
-
-
-def of_performance(performance: Performance, *, is_ours: bool) -> Report:
-    """What became of a task, and whether that can be recorded."""
-    row, failure = performance.row, performance.failure
-    if failure is None and not is_ours:
-        failure = LeaseLost()
-    if failure:
-        return logged(Report(row.name, error=failure))
-    outcome = runner.Outcome(status="successful", value=performance.value, duration=performance.duration)
-    return Report(row.name, outcome)
-
-
-def waitless(job: Job) -> Job:
-    """The job, asked for by somebody for whom others are waiting."""
-    return replace(job, on_held="skip", wait=None)
-
-
-def _run_all(jobs: Iterable[Job]) -> Iterator[Report]:
-    for job in jobs:
-        if is_told_to_end():
-            return
-        for report in run_due(waitless(job)):
-            yield logged(report)
-
-
-def logged(report: Report) -> Report:
-    """The same; nobody else may ever see what went wrong."""
-    status = status_of(report.error)
-    if status == "interrupted":
-        logger.warning("The job %r was interrupted: %s", report.name, summary(report.error))
-    elif status != "successful":
-        logger.error("The job %r failed.", report.name, exc_info=report.error)
-    return report
-
-
-def keep_up() -> None:
-    """Have the database follow the schedules as they stand in the code: those that are new or changed begin at their
-    next slot from now, those that are no more are forgotten. A restart alone changes nothing. One-offs whose lock was
-    deleted by hand are put back."""
-    one_offs().abandon_orphans("Its lock was deleted by hand.")
-    statuses = gates().scheduled().without_mean().survey()
-    with suppress(HistoryFailed):
-        catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
-    for status in statuses.values():
-        if registry.is_known(status.name) and registry.get(status.name).schedule is None:
-            _despite_others(status, partial(leave, status))
-    schedules = {job.name: policy.schedule for job in registry.all_jobs() if (policy := job.policy)}
-    if new := schedules.keys() - statuses.keys():
-        gates().remember(*sorted(new))
-        statuses |= gates().look_up(new, ZERO)
-    for name, schedule in schedules.items():
-        status = statuses[name]
-        if not is_followed(status, schedule):
-            _despite_others(status, partial(follow, status, schedule, status.now))
-        elif is_ahead(status, schedule):
-            slot = instant_in_words(status.next_slot or status.now)
-            logger.warning("The job %r waits for %s: the database's clock was set back since it ran last.", name, slot)
-
-
-def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
-    try:
-        change()
-    except Error as error:
-        if not database.is_transient(error):
-            raise
-        logger.info("The schedule of %r is left for the next tick, since others are at it: %s", status.name, error)
-
-
-def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None) -> list[Job]:
-    """The jobs, or those of ``names``, with a slot that is due, or is to be run again since its holder died; the oldest
-    slot first. Not those of ``busy`` names or locks: of a job whose lock was renamed, the former one may be watched."""
-    due = gates().due() if names is None else gates().due().filter(name__in=names)
-    statuses = {name: status for name, status in due.without_mean().survey().items() if registry.is_known(name)}
-    jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
-    return [job for job in jobs if busy.isdisjoint({job.name, job.lock})]
-
-
-def _is_due(job: Job, status: "JobStatus") -> bool:
-    if job.schedule is None or status.next_slot is None:
-        return False
-    is_to_be_rerun = status.abandoned and job.rerun_abandoned and status.last_attempt < job.max_attempts
-    return is_to_be_rerun or status.next_slot <= status.now
-
-
-def run_due(
-    job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, early: timedelta = ZERO
-) -> Iterator[Report]:
-    """Run the slot of the job that is due, and with ``catch_up="all"`` those after it, as many as may be caught up.
-
-    ``early``: how long before its slot a run may begin. Yields one report at least: it may say skipped.
-    """
-    most = options().max_catch_up if job.catch_up == "all" else 1
-    for count in range(most):
-        report = report_of(job, partial(runner.run, job, args, kwargs, trigger="schedule", early=early))
-        is_over = report.error is None and report.outcome is not None and report.outcome.reason is not None
-        if not (is_over and count):
-            yield report
-        if is_over or is_told_to_end() or isinstance(report.error, _FINAL):
-            return
-
-
-def report_of(job: Job, run: Callable[[], runner.Outcome]) -> Report:
-    """What becomes of it, also if it is an exception."""
-    pid = os.getpid()
-    try:
-        return Report(job.name, run())
-    except BaseException as error:
-        if is_ctrl_c(error) or os.getpid() != pid:
-            raise  # also a forked child that leaves: the rest of the pass is not its own
-        return Report(job.name, error=error)

@@ -17,7 +17,7 @@ from django_singlejob.clock import DBNow
 from django_singlejob.models import OneOffJob
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.worker import tick
+from django_singlejob.worker import due
 from tests.benchmarks.tasks import noop
 from tests.benchmarks.throughput import analyze, empty, execute, our_duration, our_worker, work
 
@@ -78,7 +78,7 @@ def look() -> float:
     times = []
     for _ in range(LOOKS):
         start = time.perf_counter()
-        tick.is_anything_due()
+        due.is_anything_due()
         times.append(time.perf_counter() - start)
     return median(times)
 

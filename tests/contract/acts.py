@@ -16,7 +16,6 @@ from django.db.models import F
 from django_singlejob import current_run, database, runner, singleton_job
 from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
 from django_singlejob.locking.lease import Lease
 from django_singlejob.querysets.jobs import gates
@@ -24,16 +23,17 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.scheduling.schedule import EPOCH, latest_slot, next_slot
 from django_singlejob.timeline import GRANT_BITS, Timeline
-from django_singlejob.worker.pool import Pool
-from django_singlejob.worker.tick import tick
+from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.pool import Inline
+from django_singlejob.worker.tick import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from django_singlejob.models import JobLock, JobRun, JobStatus
     from django_singlejob.registry import Job
+    from django_singlejob.reports import Report
     from django_singlejob.worker.pool import PoolTask
-    from django_singlejob.worker.tick import Report
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -225,6 +225,11 @@ def slots_run(job_name: str = "nightly") -> list[tuple[datetime | None, int, str
     return list(runs().filter(job_name=job_name).order_by("pk").values_list("slot", "attempt", "status"))
 
 
+def tick(queues: Sequence[str] = ()) -> Generator[Report]:
+    """One pass over what is due, as `singleton_worker --once` makes it."""
+    return Worker(Plan(once=True, queues=queues)).work()
+
+
 def ticked() -> list[Report]:
     return list(tick())
 
@@ -242,27 +247,19 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
         return list(pool.map(closing, [begin] * len(acts), acts))
 
 
-class InlinePool(Pool[Any]):
-    """Threads that carry out their tasks at once, in this one: another would not see what a test has written."""
+class InlinePool(Inline):
+    """It is in the place of so many threads: another would not see what a test has written."""
 
     def __init__(self, size: int, wait: Callable[[float], object] = time.sleep) -> None:
-        super().__init__(size)
+        super().__init__()
+        self.size = size
         self.wait = wait
-        self.results: list[Any] = []
 
     @property
-    def is_idle(self) -> bool:
-        return not self.results
+    def free(self) -> int:
+        return self.size
 
-    def send(self, task: PoolTask[Any]) -> None:
-        with Window() as window:
-            self.results.append(task(window))
-
-    def recall(self) -> list[PoolTask[Any]]:
-        return []
-
-    def come_back(self, timeout: float) -> list[Any]:
-        if not self.results and timeout > 0:
+    def come_back(self, timeout: float) -> list[tuple[PoolTask, Report]]:
+        if self.is_idle and timeout > 0:
             self.wait(timeout)
-        results, self.results = self.results, []
-        return results
+        return super().come_back(0)

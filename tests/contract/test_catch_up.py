@@ -15,8 +15,7 @@ from django_singlejob import current_run, singleton_job
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.scheduling.schedule import latest_slot, next_slot, parse
 from django_singlejob.scheduling.slots import Policy, claim
-from django_singlejob.worker.tick import tick
-from tests.contract.acts import gate
+from tests.contract.acts import gate, tick
 from tests.databases import APPS
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)

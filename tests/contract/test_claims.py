@@ -15,8 +15,9 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import JobLockQuerySet
 from django_singlejob.querysets.runs import JobRunQuerySet, runs
+from django_singlejob.reports import run_due
 from django_singlejob.signals import slot_misfired
-from django_singlejob.worker.tick import keep_up, run_due
+from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
     HOUR,
     MINUTE,

@@ -21,9 +21,20 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import deferred_signals
-from django_singlejob.worker.tick import keep_up, tick
-from tests.contract.acts import HOUR, MINUTE, all_at_once, expire, is_free, last_run, lock, start_run, take, ticked
+from django_singlejob.worker.due import keep_up
+from tests.contract.acts import (
+    HOUR,
+    MINUTE,
+    all_at_once,
+    expire,
+    is_free,
+    last_run,
+    lock,
+    start_run,
+    take,
+    tick,
+    ticked,
+)
 from tests.databases import APPS
 
 if TYPE_CHECKING:

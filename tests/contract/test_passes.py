@@ -26,9 +26,9 @@ from django_singlejob.monitoring.health import Health, State, survey
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import deferred_signals
+from django_singlejob.reports import run_due
 from django_singlejob.signals import slot_misfired
-from django_singlejob.worker.tick import due_jobs, run_due, tick
+from django_singlejob.worker.due import due_jobs
 from tests.contract.acts import (
     BEAT,
     HOUR,
@@ -53,6 +53,7 @@ from tests.contract.acts import (
     slots_run,
     start_run,
     take,
+    tick,
     ticked,
 )
 from tests.databases import APPS

@@ -24,8 +24,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.results import Ending
-from django_singlejob.worker import loop
-from django_singlejob.worker.tick import keep_up
+from django_singlejob.worker.due import keep_up, prune
 from tests.contract.acts import (
     MINUTE,
     SECOND,
@@ -151,7 +150,7 @@ def by_clear_stale_locks() -> None:
     call_command("clear_stale_locks")
 
 
-@pytest.mark.parametrize("by", [by_clear_stale_locks, keep_up, loop.prune])
+@pytest.mark.parametrize("by", [by_clear_stale_locks, keep_up, prune])
 def test_or_from_whoever_tidies_up(history: History, by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     end_in(history, "renamed")
     gates().update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=DBNow() + 300 * MINUTE)

@@ -22,8 +22,9 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.results import Ending
-from django_singlejob.worker.loop import Plan, work
-from django_singlejob.worker.tick import keep_up
+from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.tick import Plan
 from tests.contract.acts import MINUTE, SECOND, expire, gate, is_free, last_run, lock, start_run, take, ticked
 from tests.contract.broken_history import History, history
 from tests.contract.test_record import LEASE, UNREADABLE, come_back, end_in, release_and_break, told
@@ -229,7 +230,7 @@ def test_a_worker_that_prunes_waits_for_no_lock_on_it(history: History) -> None:
     nightly = singleton_job("nightly")(lambda: "done")
     nightly.enqueue()
     with history.broken("locked"):
-        reports = list(work(Plan(threads=1, max_jobs=1)))
+        reports = list(Worker(Plan(threads=1, max_jobs=1)).work())
     assert [report.error for report in reports] == [None]
 
 

@@ -14,7 +14,7 @@ from django_singlejob.locking.acquire import Reason
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
 from django_singlejob.signals import slot_misfired
-from django_singlejob.worker.tick import keep_up
+from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
     HOUR,
     MINUTE,

@@ -30,12 +30,11 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.one_offs.django_tasks import _as_asked
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import deferred_signals
-from django_singlejob.worker import loop
 from django_singlejob.worker.batches import LOCK, Batches
-from django_singlejob.worker.tick import tick
+from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.tick import Plan
 from tests.app.models import Counter
-from tests.contract.acts import HOUR, all_at_once, expire, in_thread, is_free, last_run, lock, take, ticked
+from tests.contract.acts import HOUR, all_at_once, expire, in_thread, is_free, last_run, lock, take, tick, ticked
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -412,7 +411,7 @@ def test_so_is_one_whose_process_is_told_to_end(tasks: Any, name: str) -> None:
 
 def worked() -> object:
     """What a worker of one thread, which is not this one, does."""
-    return list(loop.work(loop.Plan(threads=1, max_jobs=2)))
+    return list(Worker(Plan(threads=1, max_jobs=2)).work())
 
 
 def leave_a_transaction() -> None:
@@ -773,7 +772,16 @@ def test_where_django_has_no_tasks_they_wait() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["admin", "checks", "querysets.one_offs", "one_offs.django_tasks", "worker.batches", "worker.loop", "worker.tick"],
+    [
+        "admin",
+        "checks",
+        "querysets.one_offs",
+        "one_offs.django_tasks",
+        "worker.batches",
+        "worker.due",
+        "worker.loop",
+        "worker.tick",
+    ],
 )
 def test_all_but_the_backend_is_there_without_tasks(module: str) -> None:
     assert import_module(f"django_singlejob.{module}").__doc__

@@ -20,7 +20,8 @@ from django_singlejob import (
 )
 from django_singlejob.locking.acquire import IN_DOUBT
 from django_singlejob.management.child import ChildFailed
-from django_singlejob.management.exit_status import Result, of_error, of_outcome
+from django_singlejob.management.exit_status import is_error, verdict
+from django_singlejob.reports import Report
 
 SECOND = timedelta(seconds=1)
 SLOT = datetime(2026, 11, 21, 10, 5, tzinfo=UTC)
@@ -29,6 +30,27 @@ ROME = timezone(timedelta(hours=1))
 
 def ran(slot: datetime | None = None) -> Outcome:
     return Outcome(status="successful", value=None, duration=1.26 * SECOND, slot=slot)
+
+
+def of_outcome(outcome: Outcome) -> Report:
+    return Report("nightly", outcome)
+
+
+def of_error(error: BaseException) -> Report:
+    return Report("nightly", error=error)
+
+
+def exit_status_of(report: Report, **terms: int) -> int:
+    return verdict(report, **terms)[0]
+
+
+def message_of(report: Report, **terms: int) -> str:
+    return verdict(report, **terms)[1]
+
+
+def told(report: Report) -> tuple[int, str, bool]:
+    """The status, the line, and whether it is an error."""
+    return *verdict(report), is_error(report)
 
 
 def skipped(reason: Reason, *, holder: str = "", next_slot: datetime | None = None) -> Outcome:
@@ -56,21 +78,26 @@ def skipped(reason: Reason, *, holder: str = "", next_slot: datetime | None = No
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_ran_or_was_skipped_is_no_error(outcome: Outcome, message: str) -> None:
-    assert of_outcome("nightly", outcome) == Result(0, message, is_error=False)
+    assert told(of_outcome(outcome)) == (0, message, False)
 
 
 def test_a_skip_may_have_a_status_of_its_own() -> None:
-    assert of_outcome("nightly", skipped(Reason.HELD), skipped_status=75).status == 75
-    assert of_outcome("nightly", ran(), skipped_status=75).status == 0
+    assert exit_status_of(of_outcome(skipped(Reason.HELD)), skipped_status=75) == 75
+    assert exit_status_of(of_outcome(ran()), skipped_status=75) == 0
 
 
 def test_a_signal_before_it_began_is_an_error() -> None:
-    expected = Result(143, "nightly: told to end before it began.", is_error=True)
-    assert of_outcome("nightly", skipped(Reason.INTERRUPTED), skipped_status=75, signum=15) == expected
-    assert of_outcome("nightly", skipped(Reason.INTERRUPTED)).status == 128
-    in_doubt = replace(skipped(Reason.INTERRUPTED), detail=IN_DOUBT)
-    message = of_outcome("nightly", in_doubt, signum=15).message
+    report = of_outcome(skipped(Reason.INTERRUPTED))
+    assert exit_status_of(report, skipped_status=75, signum=15) == 143
+    assert told(report) == (128, "nightly: told to end before it began.", True)
+    in_doubt = of_outcome(replace(skipped(Reason.INTERRUPTED), detail=IN_DOUBT))
+    message = message_of(in_doubt, signum=15)
     assert message.startswith("nightly: told to end before it began, but whether the lock was granted is not known")
+
+
+def test_one_that_could_not_be_decided_is_an_error() -> None:
+    report = of_outcome(replace(skipped(Reason.UNDECIDED), detail="the gate is busy"))
+    assert told(report) == (69, "nightly: undecided, the gate is busy", True)
 
 
 @pytest.mark.parametrize(
@@ -88,28 +115,32 @@ def test_a_signal_before_it_began_is_an_error() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_each_error_has_a_status_and_a_line(error: BaseException, status: int, message: str) -> None:
-    result = of_error("nightly", error)
-    assert (result.status, result.is_error) == (status, True)
-    assert result.message.startswith(f"nightly: {message}")
-    assert "\n" not in result.message
+    found, line, is_bad = told(of_error(error))
+    assert (found, is_bad) == (status, True)
+    assert line.startswith(f"nightly: {message}")
+    assert "\n" not in line
 
 
 def test_an_interrupted_command_has_its_own_status() -> None:
-    assert of_error("backup", JobInterrupted(15), child_status=3) == Result(3, "backup: interrupted by signal 15.")
+    report = of_error(JobInterrupted(15))
+    assert exit_status_of(report, child_status=3) == 3
+    assert message_of(report) == "nightly: interrupted by signal 15."
 
 
 def test_a_signal_that_comes_with_the_loss_of_the_lease_tells_how_it_ended() -> None:
-    assert of_error("nightly", LeaseLost("It was taken over."), signum=15) == Result(143, "nightly: It was taken over.")
-    assert of_error("nightly", DatabaseUnreachable("It is away."), signum=15) == Result(143, "nightly: It is away.")
-    assert of_error("nightly", InterfaceError("It is closed."), signum=15).status == 143
-    assert of_error("nightly", ValueError(), signum=15).status == 1
+    for error in LeaseLost("It was taken over."), DatabaseUnreachable("It is away."), InterfaceError("It is closed."):
+        assert exit_status_of(of_error(error), signum=15) == 143
+    assert exit_status_of(of_error(ValueError()), signum=15) == 1
+    assert message_of(of_error(LeaseLost("It was taken over.")), signum=15) == "nightly: It was taken over."
+    closed = message_of(of_error(InterfaceError("It is closed.")), signum=15)
+    assert closed == "nightly: interrupted by signal 15, InterfaceError: It is closed."
 
 
 @pytest.mark.parametrize("code", [None, 0])
 def test_to_exit_well_is_no_error(code: int | None) -> None:
-    assert of_error("nightly", SystemExit(code)) == Result(0, "nightly: ran.", is_error=False)
+    assert told(of_error(SystemExit(code))) == (0, "nightly: ran.", False)
 
 
 def test_a_jobs_own_mistake_ends_no_pass_over_the_others() -> None:
     mistake = UnsafeTransaction("A lock was asked for inside a transaction.")
-    assert of_error("nightly", mistake) == Result(2, f"nightly: {mistake}")
+    assert told(of_error(mistake)) == (2, f"nightly: {mistake}", True)

@@ -12,7 +12,7 @@ from django_singlejob.monitoring.health import Health, Level, State, survey, wor
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import ending
-from django_singlejob.worker.tick import keep_up
+from django_singlejob.worker.due import keep_up
 from tests.contract.acts import expire, lock, set_the_databases_clock, start_run, take
 
 if TYPE_CHECKING:

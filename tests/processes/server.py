@@ -27,10 +27,11 @@ from django_singlejob.clock import DBNow  # noqa: E402
 from django_singlejob.conf import ZERO, options  # noqa: E402
 from django_singlejob.models import JobStatus  # noqa: E402
 from django_singlejob.querysets.jobs import gates  # noqa: E402
+from django_singlejob.reports import run_due  # noqa: E402
 from django_singlejob.scheduling.schedule import next_slot, parse  # noqa: E402
-from django_singlejob.worker.tick import run_due, tick  # noqa: E402
 from tests.app.jobs import A_MINUTE, say, this_run, wait_until_told  # noqa: E402
 from tests.app.models import SlotRun  # noqa: E402
+from tests.contract.acts import tick  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,6 +20,7 @@ from tests.databases import APPS
 from tests.processes.witness import ends, eventually
 from tests.processes.workers import (
     PATIENCE,
+    SETTINGS,
     all_are_done,
     end,
     enqueue,
@@ -115,8 +116,9 @@ def test_a_second_thought_interrupts_at_once(spawn: Spawn, kind: str) -> None:
 
 
 @jobs_and_tasks
-def test_what_takes_no_notice_is_ended_with_the_process(spawn: Spawn, kind: str) -> None:
-    """No interrupt gets through to who sleeps in C."""
+def test_what_takes_no_notice_is_ended_with_the_process_and_keeps_its_lock_for_a_lease(spawn: Spawn, kind: str) -> None:
+    """No interrupt gets through to who sleeps in C. Whether a thread still does something nobody can tell: nothing
+    begins beside it, and then it is begun again, by the rules for the dead."""
     enqueue(name_of(kind, "nap"), 600.0)
     child = worker(spawn, "--grace", "0")
     eventually(OneOffJob.objects.in_progress().exists)
@@ -124,9 +126,36 @@ def test_what_takes_no_notice_is_ended_with_the_process(spawn: Spawn, kind: str)
     child.send_signal(signal.SIGTERM)
     assert child.finish() == 0
     assert "which took no notice." in child.output
-    assert left() == [("waiting", 0)]
-    assert nothing_is_locked()
-    assert ends("nap") == (["interrupted"] if kind == "jobs" else [])
+    assert left() == [("in_progress", 1)]
+    assert JobLock.objects.get().name == ("nap" if kind == "jobs" else WORKERS_LOCK)
+    successor = worker(spawn)
+    eventually(lambda: left() == [("in_progress", 2)])
+    assert ends("nap") == (["abandoned", "running"] if kind == "jobs" else [])
+    successor.kill()
+
+
+def test_nor_does_a_thread_that_python_would_wait_for_keep_the_process(spawn: Spawn) -> None:
+    enqueue("waits_for_a_thread")
+    child = spawn.code(
+        """
+        import asyncio, time
+        from django_singlejob import singleton_job
+        from django_singlejob.management.commands.singleton_worker import Command
+        from tests.app.jobs import say
+
+        @singleton_job("waits_for_a_thread")
+        async def waits_for_a_thread():
+            say("started")
+            await asyncio.to_thread(time.sleep, 600)
+
+        Command().run_from_argv(["manage.py", "singleton_worker", "--grace", "0"])
+        """,
+        **SETTINGS,
+    )
+    child.wait_for("started")
+    child.send_signal(signal.SIGTERM)
+    assert child.finish(30) == 0
+    assert "The worker ends around waits_for_a_thread, which took no notice." in child.output
 
 
 @jobs_and_tasks

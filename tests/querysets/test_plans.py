@@ -18,7 +18,7 @@ from django_singlejob.holder import this_process
 from django_singlejob.models import OneOffJob
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.worker.batches import Batches
-from django_singlejob.worker.tick import exclusive, is_anything_due
+from django_singlejob.worker.due import exclusive, is_anything_due
 from tests.contract.acts import HOUR
 
 if TYPE_CHECKING:

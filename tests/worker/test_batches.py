@@ -16,18 +16,17 @@ from django_singlejob import database
 from django_singlejob.exceptions import JobInterrupted, LeaseLost
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
+from django_singlejob.locking import acquire
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import OneOffJob
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.worker.batches import Batches
-from tests.contract.acts import lock
+from django_singlejob.worker.batches import Batches, Claimed, _alike
+from tests.contract.acts import lock, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from django_singlejob.worker.batches import Claimed
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [
@@ -75,7 +74,7 @@ def enqueue(count: int, **order: Any) -> None:
 def perform(batches: Batches, claimed: list[Claimed]) -> None:
     for task in claimed:
         with Window() as window:
-            batches.hand_in(task(window))
+            batches.hand_in(task, task(window))
 
 
 def rows() -> list[tuple[str, int]]:
@@ -87,7 +86,7 @@ def test_what_is_claimed_is_performed_and_recorded(batches: Batches) -> None:
     claimed = batches.record_and_claim(2)
     assert rows() == [("in_progress", 1)] * 2 + [("waiting", 0)]
     perform(batches, claimed)
-    assert [row.args for row, *_ in batches.record_and_claim(2)] == [[2]]
+    assert [task.row.args for task in batches.record_and_claim(2)] == [[2]]
     assert rows() == [("done", 1)] * 2 + [("in_progress", 1)]
     first = OneOffJob.objects.earliest("pk")
     assert (first.result, first.error) == ([[0], {}], "")
@@ -108,12 +107,28 @@ def test_two_workers_claim_different_ones_under_locks_of_their_own(batches: Batc
     enqueue(4)
     other = Batches()
     ours, theirs = batches.record_and_claim(2), other.record_and_claim(2)
-    assert {row.pk for row, *_ in ours}.isdisjoint({row.pk for row, *_ in theirs})
+    assert {task.row.pk for task in ours}.isdisjoint({task.row.pk for task in theirs})
     assert {*locks().values_list("name", flat=True)} == {"django_singlejob.worker.1", "django_singlejob.worker.2"}
     perform(other, theirs)
     other.close()
     assert rows() == [("in_progress", 1)] * 2 + [("done", 1)] * 2
     assert lock("django_singlejob.worker.1").token == ours[0].lease.token
+
+
+def test_if_another_worker_is_faster_it_takes_the_next_lock(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or one that is to end when nothing is due would end, though something is."""
+    enqueue(1)
+    usual = acquire.acquire
+
+    def be_slow(request: Any) -> Any:
+        if request.name == "django_singlejob.worker.1":
+            take(request.name)
+        return usual(request)
+
+    monkeypatch.setattr("django_singlejob.worker.batches.acquire", be_slow)
+    (task,) = batches.record_and_claim(1)
+    assert task.lease.name == "django_singlejob.worker.2"
+    perform(batches, [task])
 
 
 def test_the_lowest_number_is_used_again(batches: Batches) -> None:
@@ -255,8 +270,9 @@ def test_what_the_database_does_not_take_of_one_keeps_no_other_from_being_record
 ) -> None:
     enqueue(3)
     perform(batches, batches.record_and_claim(3))
-    poisoned = batches._performed[1]
-    batches._performed[1] = poisoned._replace(result={**poisoned.result, "queue_name": None})
+    poisoned = list(batches._performed)[1]
+    assert poisoned.result
+    poisoned.result["queue_name"] = None
     enqueue(1)
     perform(batches, batches.record_and_claim(1))
     batches.close()
@@ -272,6 +288,32 @@ def test_results_that_are_equal_are_not_the_same(batches: Batches, monkeypatch: 
     perform(batches, batches.record_and_claim(5))
     batches.close()
     assert [repr(row.result) for row in one_offs().order_by("pk")] == [repr(result) for result in results]
+
+
+class CountedError(str):
+    """Counts how often it is compared with another."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).comparisons += 1
+        return str(self) == other
+
+    __hash__ = str.__hash__
+
+
+def test_to_group_those_that_end_alike_takes_as_long_for_each_as_there_are_of_them(batches: Batches) -> None:
+    """Each is compared with one other at most, though no two end alike, or all do."""
+    enqueue(1)
+    (claimed,) = batches.record_and_claim(1)
+    alike = CountedError("the same")
+    for errors, groups in ([alike] * 1000, 1), ([CountedError(number) for number in range(1000)], 1000):
+        CountedError.comparisons = 0
+        performed = [Claimed(claimed.row, claimed.lease, {"status": "failed", "error": error}) for error in errors]
+        assert len(_alike(performed)) == groups
+        assert CountedError.comparisons <= 1100
+    perform(batches, [claimed])
 
 
 def test_one_that_has_not_begun_when_the_lease_is_lost_burns_no_attempt(
@@ -386,7 +428,7 @@ def test_of_several_priorities_the_highest_are_claimed_first(batches: Batches) -
     for priority in (0, 5, -100, 100, 5):
         enqueue(1, priority=priority)
     claimed = batches.record_and_claim(4)
-    assert [row.priority for row, *_ in claimed] == [100, 5, 5, 0]
+    assert [task.row.priority for task in claimed] == [100, 5, 5, 0]
     perform(batches, claimed)
 
 
@@ -395,5 +437,5 @@ def test_those_of_a_higher_priority_that_are_for_later_hold_up_nobody(batches: B
     one_offs().update(run_after=OneOffJob.objects.earliest("pk").created_at + timedelta(hours=1))
     enqueue(2)
     claimed = batches.record_and_claim(4)
-    assert [row.priority for row, *_ in claimed] == [0, 0]
+    assert [task.row.priority for task in claimed] == [0, 0]
     perform(batches, claimed)

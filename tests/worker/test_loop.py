@@ -18,8 +18,10 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
-from django_singlejob.worker import loop
-from django_singlejob.worker.tick import is_anything_due, run_one_off
+from django_singlejob.worker import loop, tick
+from django_singlejob.worker.due import is_anything_due
+from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.tick import Plan, Tick, run_one_off
 from tests.contract.acts import HOUR, InlinePool, expire, fall_behind, gate, last_run, scheduled, take
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
-PLAN = loop.Plan(interval=timedelta(seconds=0.01))
+PLAN = Plan(interval=timedelta(seconds=0.01))
 
 
 class Days:
@@ -58,7 +60,8 @@ class Days:
 def days(monkeypatch: pytest.MonkeyPatch) -> Days:
     days = Days()
     monkeypatch.setattr(loop, "Pool", days.pool)
-    monkeypatch.setattr(loop, "local_now", lambda: days.now)
+    for module in loop, tick:
+        monkeypatch.setattr(module, "local_now", lambda: days.now)
     monkeypatch.setattr(loop, "is_told_to_end", lambda: days.is_over)
     return days
 
@@ -71,7 +74,7 @@ def passes(days: Days) -> list[Callable[[], Any]]:
 
 def ran() -> list[str]:
     """Work until nothing happens any more: the jobs that were run."""
-    return [report.name for report in loop.work(PLAN) if report.outcome and not report.outcome.reason]
+    return [report.name for report in Worker(PLAN).work() if report.outcome and not report.outcome.reason]
 
 
 def test_it_runs_what_comes_due_until_it_is_told_to_end(passes: list[Any]) -> None:
@@ -124,10 +127,10 @@ def test_a_stale_lock_is_watched_though_it_looks_seldom(days: Days, monkeypatch:
         looks.append(days.now)
         return is_anything_due()
 
-    monkeypatch.setattr(loop, "is_anything_due", look)
+    monkeypatch.setattr(tick, "is_anything_due", look)
     take(heartbeat_interval=timedelta(seconds=10))
     days.acts += [expire] + [lambda: None] * 1000
-    list(loop.work(replace(PLAN, interval=timedelta(seconds=60))))
+    list(Worker(replace(PLAN, interval=timedelta(seconds=60))).work())
     first, second, third, *_ = looks
     assert second - first > 40
     assert third - second < 2
@@ -139,7 +142,7 @@ def test_a_paused_job_is_not_asked_for(passes: list[Any]) -> None:
     gates().update(paused=True)
     job.enqueue()
     passes += [lambda: gates().update(paused=False)]
-    assert [report.outcome and report.outcome.reason for report in loop.work(PLAN)] == [None]
+    assert [report.outcome and report.outcome.reason for report in Worker(PLAN).work()] == [None]
 
 
 def test_it_goes_on_when_the_database_comes_back(
@@ -150,8 +153,8 @@ def test_it_goes_on_when_the_database_comes_back(
 
     job: Any = singleton_job("mail")(lambda: None)
     usual = is_anything_due
-    monkeypatch.setattr(loop, "is_anything_due", be_away)
-    passes += [lambda: None, lambda: monkeypatch.setattr(loop, "is_anything_due", usual), job.enqueue]
+    monkeypatch.setattr(tick, "is_anything_due", be_away)
+    passes += [lambda: None, lambda: monkeypatch.setattr(tick, "is_anything_due", usual), job.enqueue]
     assert ran() == ["mail"]
     assert caplog.text.count("The database does not answer, which is tried again") == 2
 
@@ -160,7 +163,7 @@ def test_another_error_ends_it(passes: list[Any], monkeypatch: pytest.MonkeyPatc
     def fail(*_: Any) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(loop, "is_anything_due", fail)
+    monkeypatch.setattr(tick, "is_anything_due", fail)
     with pytest.raises(ZeroDivisionError):
         ran()
 
@@ -191,7 +194,7 @@ def test_once_a_day_somebody_prunes(passes: list[Any], settings: Settings) -> No
 def one_thread(**others: Any) -> list[str]:
     """Work with one thread, until nothing happens any more: the jobs that were run, in their order."""
     plan = replace(PLAN, threads=1, **others)
-    return [report.name for report in loop.work(plan) if report.outcome and not report.outcome.reason]
+    return [report.name for report in Worker(plan).work() if report.outcome and not report.outcome.reason]
 
 
 def test_a_flood_of_one_offs_keeps_no_slot_waiting(days: Days) -> None:
@@ -228,12 +231,12 @@ def test_what_follows_is_begun_at_once(days: Days, monkeypatch: pytest.MonkeyPat
         looks.append(days.now)
         return is_anything_due()
 
-    monkeypatch.setattr(loop, "is_anything_due", look)
+    monkeypatch.setattr(tick, "is_anything_due", look)
     mail: Any = singleton_job("mail")(lambda: None)
     for _ in range(10):
         mail.enqueue()
     assert ran() == ["mail"] * 10
-    assert len(looks) == 2  # before them, and after them
+    assert len(looks) == 1  # before them
 
 
 def test_a_job_that_enqueues_itself_goes_on(days: Days) -> None:
@@ -267,21 +270,21 @@ def test_a_job_is_not_under_way_for_ever_whatever_goes_wrong(
     mail: Any = singleton_job("mail")(lambda: None)
     mail.enqueue()
     usual = run_one_off
-    troubles = [KeyboardInterrupt, ZeroDivisionError]
+    troubles = [SystemExit, ZeroDivisionError]
 
     def run(*arguments: Any) -> Any:
         if troubles:
             raise troubles.pop()
         return usual(*arguments)
 
-    monkeypatch.setattr(loop, "run_one_off", run)
+    monkeypatch.setattr(tick, "run_one_off", run)
     assert ran() == ["mail"]
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_what_was_released_is_not_claimed_ahead_again(days: Days) -> None:
-    busy = loop._Worker(PLAN)
+    busy = Tick(PLAN, days.pool(PLAN.threads))
     busy._mean_duration, busy._prune_at = 0.001, HOUR.total_seconds()
     assert busy._room == 5 * PLAN.threads
-    busy._recall()
+    busy.recall()
     assert busy._room == PLAN.threads

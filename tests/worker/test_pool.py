@@ -7,16 +7,17 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
+from dataclasses import dataclass
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import Error, connection, connections, transaction
 
+from django_singlejob import Outcome
+from django_singlejob.reports import Report
 from django_singlejob.worker import pool
-from django_singlejob.worker.pool import Pool
-from tests.databases import APPS
+from django_singlejob.worker.pool import Inline, Pool
 from tests.processes.witness import eventually
 
 if TYPE_CHECKING:
@@ -38,30 +39,42 @@ def go() -> Iterator[threading.Event]:
     go.set()
 
 
-def wait_for(go: threading.Event, value: Any = None) -> Callable[[Window], Any]:
-    def task(window: Window) -> Any:
+@dataclass(frozen=True)
+class Errand:
+    """A task that brings back what its function returns."""
+
+    act: Callable[[Window], Any]
+    name: str = "errand"
+
+    def __call__(self, window: Window) -> Report:
+        return Report(self.name, Outcome(status="successful", value=self.act(window)))
+
+
+def wait_for(go: threading.Event, value: Any = None) -> Errand:
+    def act(window: Window) -> Any:
         assert go.wait(60)
         return value
 
-    return task
+    return Errand(act)
 
 
-def bring(value: int, window: Window) -> int:
-    return value
+def brought(pool: Pool | Inline, timeout: float = 0) -> list[Any]:
+    """What those have brought who came back, in their order, or what they raised."""
+    return [report.outcome.value if report.outcome else report.error for _, report in pool.come_back(timeout)]
 
 
-def all_back(pool: Pool[Any]) -> list[Any]:
-    """What they have brought, in their order."""
+def all_back(pool: Pool) -> list[Any]:
+    """What all have brought, in their order."""
     results: list[Any] = []
     deadline = time.monotonic() + 30
     while not pool.is_idle:
         assert time.monotonic() < deadline
-        results += pool.come_back(1)
+        results += brought(pool, 1)
     return results
 
 
-def done(pool: Pool[Any], task: Callable[[Window], Any]) -> Any:
-    pool.send(task)
+def done(pool: Pool, act: Callable[[Window], Any]) -> Any:
+    pool.send(Errand(act))
     (result,) = all_back(pool)
     return result
 
@@ -70,7 +83,7 @@ def done(pool: Pool[Any], task: Callable[[Window], Any]) -> Any:
 
 
 def test_so_many_work_at_the_same_time_and_the_others_wait_for_one_of_them(go: threading.Event) -> None:
-    pool, begun = Pool[int](2), threading.Semaphore(0)
+    pool, begun = Pool(2), threading.Semaphore(0)
 
     def task(window: Window) -> int:
         begun.release()
@@ -79,7 +92,7 @@ def test_so_many_work_at_the_same_time_and_the_others_wait_for_one_of_them(go: t
 
     assert (pool.free, pool.is_idle) == (2, True)
     for free in 1, 0, -1, -2:
-        pool.send(task)
+        pool.send(Errand(task))
         assert (pool.free, pool.is_idle) == (free, False)
     assert begun.acquire(timeout=30)
     assert begun.acquire(timeout=30)
@@ -92,12 +105,12 @@ def test_so_many_work_at_the_same_time_and_the_others_wait_for_one_of_them(go: t
 
 
 def test_a_thread_is_started_when_it_is_needed() -> None:
-    pool = Pool[int](5)
+    pool = Pool(5)
     assert len({done(pool, lambda window: threading.get_ident()) for _ in range(3)}) == 1
 
 
 def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
-    pool = Pool[str](1)
+    pool = Pool(1)
     pool.send(wait_for(go, "begun"))
     eventually(pool._tasks.empty)
     waiting = [wait_for(go), wait_for(go)]
@@ -115,22 +128,22 @@ def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
 
 
 def test_nobody_is_waited_for_longer_than_that(go: threading.Event) -> None:
-    pool = Pool[None](1)
+    pool = Pool(1)
     pool.send(wait_for(go))
     begun_at = time.monotonic()
-    assert pool.come_back(0) == []
-    assert pool.come_back(-1) == []
+    assert brought(pool) == brought(pool, -1) == []
     assert time.monotonic() - begun_at < 1
     assert pool.come_back(0.2) == []
     assert time.monotonic() - begun_at > 0.15
 
 
 def test_they_bring_what_they_have_got_all_at_once() -> None:
-    pool = Pool[int](1)
-    for number in range(3):
-        pool.send(partial(bring, number))
+    pool = Pool(1)
+    numbers = iter(range(3))
+    for _ in range(3):
+        pool.send(Errand(lambda window: next(numbers)))
     eventually(lambda: pool._returns.qsize() == 3)
-    assert pool.come_back(30) == [0, 1, 2]
+    assert brought(pool, 30) == [0, 1, 2]
 
 
 COMES_BACK = """
@@ -142,8 +155,8 @@ IS_IDLE = """
     idle = threading.Event()
     pool.IDLE, pool.connections = 0.001, SimpleNamespace(close_all=idle.set)
     for number in range(1000):
-        one.send(lambda window: threading.get_ident())
-        (thread,) = one.come_back(20)
+        one.send(Errand())
+        ((_, thread),) = one.come_back(20)
         time.sleep(number % 20 / 10_000)
         signal.pthread_kill(thread, signal.SIGALRM)
         idle.wait()
@@ -160,6 +173,12 @@ def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_nobody_waiting_for_ev
         from types import SimpleNamespace
         from django_singlejob.worker import pool
 
+        class Errand:
+            name = "errand"
+
+            def __call__(self, window):
+                return threading.get_ident()
+
         one = pool.Pool(1)
         pool.tidy_up = lambda: None
         signal.signal(signal.SIGALRM, lambda *arguments: None)
@@ -171,15 +190,12 @@ def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_nobody_waiting_for_ev
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, Stop])
-def test_what_an_errand_raises_is_raised_where_it_was_sent_from(error: type[BaseException]) -> None:
+def test_what_an_errand_raises_is_in_its_report(error: type[BaseException]) -> None:
     def fail(window: Window) -> None:
         raise error
 
-    pool = Pool[Any](1)
-    pool.send(fail)
-    with pytest.raises(error):
-        pool.come_back(30)
-    assert pool.is_idle
+    pool = Pool(1)
+    assert isinstance(done(pool, fail), error)
     # And the thread goes on.
     assert done(pool, lambda window: "next") == "next"
 
@@ -188,7 +204,7 @@ def test_what_an_errand_raises_is_raised_where_it_was_sent_from(error: type[Base
 
 
 def test_what_is_under_way_is_interrupted_and_nothing_else(go: threading.Event) -> None:
-    pool, begun = Pool[str](2), threading.Semaphore(0)
+    pool, begun = Pool(2), threading.Semaphore(0)
 
     def stay() -> str:
         begun.release()
@@ -203,7 +219,7 @@ def test_what_is_under_way_is_interrupted_and_nothing_else(go: threading.Event) 
             return "stopped"
 
     for _ in range(2):
-        pool.send(task)
+        pool.send(Errand(task))
     for _ in range(2):
         assert begun.acquire(timeout=30)
     pool.fire(Stop)
@@ -214,7 +230,7 @@ def test_what_is_under_way_is_interrupted_and_nothing_else(go: threading.Event) 
 
 
 def test_an_errand_that_has_not_opened_its_window_is_interrupted_when_it_does(go: threading.Event) -> None:
-    pool, begun = Pool[str](1), threading.Event()
+    pool, begun = Pool(1), threading.Event()
 
     def task(window: Window) -> str:
         begun.set()
@@ -223,7 +239,7 @@ def test_an_errand_that_has_not_opened_its_window_is_interrupted_when_it_does(go
             window.run(lambda: pytest.fail("it began"))
         return "stopped"
 
-    pool.send(task)
+    pool.send(Errand(task))
     assert begun.wait(30)
     pool.fire(Stop)
     go.set()
@@ -232,7 +248,7 @@ def test_an_errand_that_has_not_opened_its_window_is_interrupted_when_it_does(go
 
 def test_its_threads_are_not_started_with_signals_blocked() -> None:
     """What a job starts would inherit that."""
-    assert not done(Pool[Any](1), lambda window: signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    assert not done(Pool(1), lambda window: signal.pthread_sigmask(signal.SIG_BLOCK, []))
 
 
 # --- their connections
@@ -266,7 +282,7 @@ def test_a_connection_serves_one_errand_after_the_other_and_is_closed_when_there
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pool, "IDLE", 0.3)
-    one = Pool[Any](1)
+    one = Pool(1)
     first = done(one, lambda window: connect(window).connection)
     second = done(one, connect)
     assert second.connection is first or second.connection is None  # on a busy machine it was idle
@@ -278,7 +294,7 @@ def test_a_connection_serves_one_errand_after_the_other_and_is_closed_when_there
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("leave", [break_it, leave_a_transaction, turn_autocommit_off])
 def test_what_an_errand_leaves_of_its_connection_does_not_touch_the_next_one(leave: Callable[[Window], None]) -> None:
-    one = Pool[Any](1)
+    one = Pool(1)
     done(one, leave)
     assert done(one, lambda window: (connect(window).in_atomic_block, connection.get_autocommit())) == (False, True)
 
@@ -306,7 +322,7 @@ def test_a_forked_child_that_comes_back_from_its_errand_ends(
         return 0
 
     monkeypatch.setattr(pool, "tidy_up", tidy_up)
-    one = Pool[int](1)
+    one = Pool(1)
     pid = done(one, fork)
     left, status = os.waitpid(pid, 0)
     assert (left, os.waitstatus_to_exitcode(status)) == (pid, 0)
@@ -315,44 +331,39 @@ def test_a_forked_child_that_comes_back_from_its_errand_ends(
     assert {*tidy.read_text().split()} == {str(os.getpid())}, "A child's connections are the parent's."
 
 
-# --- who is blocked
+# --- without threads
 
 
-@pytest.mark.slow
-def test_who_waits_in_c_is_blocked(go: threading.Event) -> None:
-    pool: Pool[Any] = Pool(2)
-    for _ in range(2):
-        pool.send(lambda window: time.sleep(2))
-    time.sleep(0.2)
-    assert pool.is_blocked()
-    all_back(pool)
+def test_inline_it_is_done_at_once_in_this_thread_one_at_a_time() -> None:
+    inline = Inline()
+    assert (inline.free, inline.is_idle, brought(inline)) == (1, True, [])
+    inline.send(Errand(lambda window: threading.get_ident()))
+    assert (inline.free, inline.is_idle) == (0, False)
+    assert brought(inline) == [threading.get_ident()]
+    assert (inline.free, inline.is_idle, inline.recall()) == (1, True, [])
 
 
-@pytest.mark.slow
-def test_who_goes_on_in_python_is_not(go: threading.Event) -> None:
-    def count(window: Window) -> int:
-        number = 0
-        while not go.is_set():
-            number += sum(range(number % 100))
-        return number
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, Stop])
+def test_inline_too_what_an_errand_raises_is_in_its_report(error: type[BaseException]) -> None:
+    def fail(window: Window) -> None:
+        raise error
 
-    pool: Pool[Any] = Pool(1)
-    pool.send(count)
-    time.sleep(0.2)
-    assert not pool.is_blocked()
-    go.set()
-    all_back(pool)
+    inline = Inline()
+    inline.send(Errand(fail))
+    (raised,) = brought(inline)
+    assert isinstance(raised, error)
 
 
-@pytest.mark.on_database("postgresql", "mysql")
-@pytest.mark.django_db(transaction=True, available_apps=APPS)
-def test_nor_is_who_waits_for_a_statement_which_the_server_would_carry_out_without_him() -> None:
-    def sleep(window: Window) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_sleep(2)" if connection.vendor == "postgresql" else "SELECT SLEEP(2)")
+def test_but_not_what_a_forked_child_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_as_a_child(window: Window) -> None:
+        monkeypatch.setattr(os, "getpid", lambda: 0)
+        raise Stop
 
-    pool: Pool[Any] = Pool(1)
-    pool.send(sleep)
-    time.sleep(1)
-    assert not pool.is_blocked()
-    all_back(pool)
+    with pytest.raises(Stop):
+        Inline().send(Errand(leave_as_a_child))
+
+
+def test_inline_too_nobody_is_waited_for_longer_than_that() -> None:
+    begun_at = time.monotonic()
+    assert brought(Inline(), 0.2) == []
+    assert time.monotonic() - begun_at > 0.15

@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -19,11 +19,10 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.child import Child
-from django_singlejob.management.exit_status import EX_USAGE, Result, of_error, of_outcome
-from django_singlejob.received_signals import ReceivedSignals, deferred_signals
+from django_singlejob.management.exit_status import EX_USAGE, is_error, verdict
+from django_singlejob.reports import Report, report_of, run_due
 from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
 from django_singlejob.second_signal import second_signal_heeded
-from django_singlejob.worker.tick import Report, run_due
 
 
 class Command(CallableCommand):
@@ -105,8 +104,6 @@ class Command(CallableCommand):
             parser.error("--close is for shell commands: LOCK --close -- COMMAND [ARG ...]")
 
     def handle(self, **given: Any) -> None:
-        # A forked child that leaves the job comes by here too; it has nothing to report.
-        self._pid = os.getpid()
         try:
             registry.autodiscover()
             if given["list"]:
@@ -150,13 +147,15 @@ class Command(CallableCommand):
                 self.stdout.write(f"    {schedule_in_words(schedule)}; next: {instant_in_words(due)}")
 
     def _run(self, job: registry.Job, child: Child | None, given: dict[str, Any], signals: ReceivedSignals) -> int:
-        """Run it, and say what became of it, of each slot in a line; returns the exit status, the first that is
-        none."""
+        """Run it, and say what became of it, of each slot in a line. Returns the first non-zero exit status, else 0."""
         status = 0
         for report in self._reports(job, given):
-            result = self._result(report, child, given, signals)
-            self._tell(given, result.message, is_error=result.is_error)
-            status = status or result.status
+            if report.error and given["traceback"]:
+                self.stderr.write("".join(traceback.format_exception(report.error)))
+            terms = {"child_status": child.status if child else None, "skipped_status": given["skipped_status"]}
+            told_status, message = verdict(report, signum=signals.received, **terms)
+            self._tell(given, message, is_error=is_error(report))
+            status = status or told_status
         return status
 
     def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:
@@ -165,23 +164,8 @@ class Command(CallableCommand):
             yield from run_due(job, args, kwargs, early=options().slot_tolerance)
             return
         trigger = "manual" if given["now"] else "command"
-        try:
-            yield Report(job.name, runner.run(job, args, kwargs, trigger=trigger, command=given["child"] or None))
-        except BaseException as error:
-            if os.getpid() != self._pid:
-                raise
-            yield Report(job.name, error=error)
-
-    def _result(self, report: Report, child: Child | None, given: dict[str, Any], signals: ReceivedSignals) -> Result:
-        if report.outcome:
-            skipped_status = given["skipped_status"]
-            return of_outcome(report.name, report.outcome, skipped_status=skipped_status, signum=signals.received)
-        error = report.error
-        assert error  # noqa: S101  (either the one or the other)
-        if given["traceback"]:
-            self.stderr.write("".join(traceback.format_exception(error)))
-        child_status = child.status if child else None
-        return of_error(report.name, error, child_status=child_status, signum=signals.received)
+        command = given["child"] or None
+        yield report_of(job, partial(runner.run, job, args, kwargs, trigger=trigger, command=command))
 
 
 class _ParserWithChild(CommandParser):

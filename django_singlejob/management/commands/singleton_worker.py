@@ -1,8 +1,10 @@
 """``manage.py singleton_worker``: runs what is due."""
 
+import os
 import sys
-from contextlib import closing
-from typing import Any
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -10,22 +12,29 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob import registry
 from django_singlejob.conf import ZERO
-from django_singlejob.exceptions import SingleJobError
+from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, SingleJobError
+from django_singlejob.interrupt import ReceivedSignals, deferred_signals, status_if_given_up
 from django_singlejob.locking.acquire import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
-from django_singlejob.management.exit_status import EX_USAGE, Result, asking_the_database, of_error, of_outcome
+from django_singlejob.management.exit_status import EX_USAGE, asking_the_database, is_error, verdict
 from django_singlejob.management.reload import Code, start_anew
-from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
+from django_singlejob.reports import Report
 from django_singlejob.second_signal import second_signal_heeded
-from django_singlejob.worker.loop import Plan, work
-from django_singlejob.worker.tick import Report, tick
+from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.tick import Plan
+
+# What the one mode makes no use of, and the other.
+_IGNORED = {
+    "once": ["drain", "threads", "grace", "interval", "max_jobs", "no_reload"],
+    "drain": ["interval", "no_reload"],
+}
 
 
 class Command(CallableCommand):
     help = (
         "Runs what is due, several at a time, until it is told to end: each job that has a slot which is due, again "
         "those whose holders died, and one-offs. With --once, one after the other: so it is the one crontab line for "
-        "all of them, on every server: * * * * *"
+        "all of them, on every server: * * * * *. With --drain, until nothing is due any more."
     )
     requires_system_checks = ()
 
@@ -37,18 +46,19 @@ class Command(CallableCommand):
         super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help="Looks once, and ends.")
+        parser.add_argument(
+            "--once", action="store_true", help="Looks once, runs what is due one after the other, and ends."
+        )
+        parser.add_argument("--drain", action="store_true", help="Ends when nothing is due any more.")
         parser.add_argument(
             "--threads",
             type=whole_number,
-            default=Plan.threads,
             metavar="N",
             help=f"Runs so many at the same time at most, each in a thread of its own (default: {Plan.threads}).",
         )
         parser.add_argument(
             "--grace",
             type=seconds,
-            default=Plan.grace,
             metavar="S",
             help="What is under way when it is told to end has so many seconds, then it is interrupted; or at once, if "
             f"it is told again (default: {Plan.grace.total_seconds():.0f}).",
@@ -56,7 +66,6 @@ class Command(CallableCommand):
         parser.add_argument(
             "--interval",
             type=seconds,
-            default=Plan.interval,
             metavar="S",
             help=f"Looks every so many seconds, give or take a fifth (default: {Plan.interval.total_seconds():.0f}).",
         )
@@ -78,6 +87,12 @@ class Command(CallableCommand):
             "--no-reload", action="store_true", help="Goes on with the code as it is, also with DEBUG = True."
         )
 
+    def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
+        for mode, ignored in _IGNORED.items():
+            for option in ignored:
+                if given[mode] and given[option] not in (None, False):
+                    parser.error(f"--{option.replace('_', '-')} has no effect with --{mode}: leave one of them out.")
+
     def handle(self, **given: Any) -> None:
         try:
             registry.autodiscover()
@@ -88,51 +103,55 @@ class Command(CallableCommand):
                 second_signal_heeded(signals, is_last=self._is_last),
                 asking_the_database(),
             ):
-                status = self._once(given, signals) if given["once"] else self._work(given, signals)
+                status = self._work(given, signals)
         except (SingleJobError, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=EX_USAGE) from error
         if status:
             sys.exit(status)
 
-    def _once(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
-        """Returns the exit status, of several jobs the first that is none."""
-        status = 0
-        with closing(tick(given["queues"])) as reports:
-            for report in reports:
-                result = self._tell(report, given, signals)
-                status = status or result.status
-        return status or (128 + signals.received if signals.received else 0)
-
     def _work(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
-        """To be told to end is how it ends well, unless the database had to be given up."""
-        code = Code()
-        is_reloaded = settings.DEBUG and not given["no_reload"]
-        plan = Plan(
-            **{name: given[name] for name in ("interval", "queues", "threads", "grace", "max_jobs")},
-            is_outdated=code.is_outdated if is_reloaded else lambda: False,
-        )
-        with closing(work(plan)) as reports:
+        """Returns the exit status."""
+        code, plan = Code(), _plan(given)
+        is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
+        worker = Worker(replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan)
+        status = 0
+        with closing(worker.work()) as reports:
             for report in reports:
-                self._tell(report, given, signals)
+                told_status = self._tell(report, given, signals)
+                status = status or (told_status if _counts(report, plan) else 0)
         if is_reloaded and code.is_outdated() and not signals.received:
             self.stdout.write("The code has changed: starting anew.")
             start_anew()
-        return status_if_given_up()
+        if plan.is_endless:
+            status = status_if_given_up()  # to be told to end is how it ends well
+        elif signals.received and not (plan.once and status):
+            status = 128 + signals.received
+        if worker.is_left_under_way and self._is_last:
+            _exit_around(status)
+        return status
 
-    def _tell(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> Result:
-        result = _result(report, signals.received)
+    def _tell(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
+        status, message = verdict(report, signum=signals.received)
         # That others were faster is what happens on every server but one.
-        if given["verbosity"] > (1 if _is_skip(report) else 0):
-            (self.stderr if result.is_error else self.stdout).write(result.message)
-        return result
+        is_no_news = report.reason not in (None, Reason.UNDECIDED)
+        if given["verbosity"] > (1 if is_no_news else 0):
+            (self.stderr if is_error(report) else self.stdout).write(message)
+        return status
 
 
-def _is_skip(report: Report) -> bool:
-    return report.outcome is not None and report.outcome.reason not in (None, Reason.UNDECIDED)
+def _plan(given: dict[str, Any]) -> Plan:
+    names = ("once", "drain", "interval", "queues", "threads", "grace", "max_jobs")
+    return Plan(**{name: given[name] for name in names if given[name] is not None})
 
 
-def _result(report: Report, signum: int | None) -> Result:
-    if report.outcome:
-        return of_outcome(report.name, report.outcome, signum=signum)
-    assert report.error  # noqa: S101  (either the one or the other)
-    return of_error(report.name, report.error, signum=signum)
+def _counts(report: Report, plan: Plan) -> bool:
+    """Whether it may be the exit status. With ``--drain`` it is only if it may have kept something from being run."""
+    return plan.once or isinstance(report.error, (DatabaseUnreachable, JobInterrupted))
+
+
+def _exit_around(status: int) -> NoReturn:
+    """End this process though a thread goes on: Python would wait for some, such as those of asyncio."""
+    for stream in sys.stdout, sys.stderr:
+        with suppress(OSError, ValueError, AttributeError):  # it may be closed, or there may be none
+            stream.flush()
+    os._exit(status)

@@ -23,7 +23,7 @@ from django_singlejob.clock import utc_now
 from django_singlejob.interrupt import Window
 from django_singlejob.locking import acquire
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.worker.tick import keep_up
+from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
     HOUR,
     about_hourly,

@@ -16,7 +16,7 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import ending
-from django_singlejob.worker.tick import keep_up
+from django_singlejob.worker.due import keep_up
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -341,3 +341,120 @@ def test_what_was_skipped_is_no_run() -> None:
 def test_what_is_no_number_is_refused(option: str) -> None:
     with pytest.raises(CommandError, match="is no"):
         call_command("singleton_worker", option)
+
+
+@pytest.mark.parametrize(
+    ("mode", "option"),
+    [
+        *[("once", option) for option in ("drain", "threads=8", "grace=5", "interval=5", "max-jobs=5", "no-reload")],
+        *[("drain", option) for option in ("interval=5", "no-reload")],
+    ],
+)
+def test_what_a_mode_would_ignore_is_refused(mode: str, option: str) -> None:
+    name, _, value = option.partition("=")
+    refusal = f"--{name} has no effect with --{mode}: leave one of them out."
+    with pytest.raises(CommandError, match=refusal):
+        call_command("singleton_worker", f"--{mode}", f"--{option}")
+    with pytest.raises(CommandError, match=refusal):
+        call_command("singleton_worker", **{mode: True, name.replace("-", "_"): int(value) if value else True})
+
+
+@pytest.mark.parametrize("mode", ["once", "drain"])
+def test_none_is_an_option_that_is_not_given(mode: str) -> None:
+    options: dict[str, Any] = dict.fromkeys(["threads", "grace", "interval", "max_jobs"])
+    call_command("singleton_worker", **{mode: True}, no_reload=False, **options)
+
+
+# --- until nothing is due
+
+
+def drained(**options: Any) -> tuple[str, str]:
+    """What the command says until it ends with status 0, and what it complains of."""
+    said, complained = StringIO(), StringIO()
+    call_command("singleton_worker", "--drain", stdout=said, stderr=complained, no_color=True, **options)
+    return said.getvalue(), complained.getvalue()
+
+
+def test_nothing_to_drain() -> None:
+    assert drained() == ("", "")
+    assert everything() == []
+
+
+def test_it_ends_when_nothing_is_due_and_what_comes_due_meanwhile_is_run_too() -> None:
+    def enqueue_second() -> None:
+        second.enqueue("hello")
+
+    def enqueue_first() -> None:
+        first.enqueue()
+
+    first = singleton_job("first")(enqueue_second)
+    second = singleton_job("second")(len)
+    due(body=enqueue_first)
+    due("three", catch_up="all", slots=3)
+    for _ in range(3):
+        first.enqueue()
+    later = second.using(run_after=datetime.now(UTC) + timedelta(hours=1)).enqueue("later")
+    said, complained = drained()
+    words = [line.split(":")[0] for line in (said + complained).splitlines()]
+    assert {name: words.count(name) for name in set(words)} == {"nightly": 1, "three": 3, "first": 4, "second": 4}
+    assert one_offs().waiting().get() == later
+
+
+def test_a_failure_is_no_status_of_a_drain() -> None:
+    due("fails", fail, schedule=hourly(ago=40 * MINUTE))
+    singleton_job("mail")(len).enqueue("hello")
+    said, complained = drained()
+    assert said == "mail: ran in 0.0 s.\n"
+    assert complained.startswith("fails: failed, ZeroDivisionError: five")
+
+
+def test_what_others_hold_or_is_paused_does_not_keep_it() -> None:
+    for name in "held", "paused", "free":
+        singleton_job(name)(len).enqueue("hello")
+    due("night", lock="held")
+    take("held")
+    gates().remember("paused")
+    gates().filter(name="paused").update(paused=True)
+    said, complained = drained()
+    assert (said, complained) == ("free: ran in 0.0 s.\n", "")
+    assert one_offs().waiting().count() == 2
+
+
+def test_a_job_that_is_always_due_does_not_keep_it() -> None:
+    always: Any = singleton_job("always", schedule=hourly(ago=30 * MINUTE))(lambda: fall_behind(always))
+    fall_behind(always)
+    said, _ = drained()
+    assert said.count("always: ran") == 1
+
+
+def test_a_drain_ends_after_so_many_runs_if_that_is_wanted() -> None:
+    job = singleton_job("mail")(len)
+    for _ in range(3):
+        job.enqueue("hello")
+    said, _ = drained(max_jobs=2)
+    assert said.count("mail: ran") == 2
+
+
+def test_the_lock_of_a_dead_holder_is_waited_for() -> None:
+    slot = die_running(due())
+    said, _ = drained()
+    assert said.startswith(f"nightly: ran its slot {slot:%F %T} UTC in ")
+
+
+def test_a_drain_that_was_told_to_end_has_not_drained() -> None:
+    last = singleton_job("last")(end_it)
+    for _ in range(2):
+        last.enqueue()
+    with pytest.raises(SystemExit) as left:
+        drained()
+    assert left.value.code == 128 + signal.SIGTERM
+    assert one_offs().waiting().count() == 2
+
+
+@committed
+@pytest.mark.usefixtures("breakable_connection")
+def test_a_drain_without_a_database_says_so(database_away: Away) -> None:
+    due()
+    with database_away(), pytest.raises(CommandError, match="The database does not answer") as refusal:
+        drained()
+    assert refusal.value.returncode == 69

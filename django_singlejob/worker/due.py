@@ -1,0 +1,126 @@
+"""What is due: slots, one-offs, the locks of dead holders, and, once a day, pruning."""
+
+import logging
+from collections.abc import Callable, Sequence, Set as AbstractSet
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from django.db import Error
+from django.db.models import IntegerField, Value
+
+from django_singlejob import database, registry
+from django_singlejob.clock import instant_in_words
+from django_singlejob.conf import ZERO, options
+from django_singlejob.cursor import follow, is_ahead, is_followed, leave
+from django_singlejob.locking.clear import Watchman, clear
+from django_singlejob.locking.liveness import silence
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
+from django_singlejob.recording import HistoryFailed, alone, catch_up
+from django_singlejob.registry import Job
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobStatus, OneOffJob
+    from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+
+logger = logging.getLogger("django_singlejob")
+
+
+def keep_up() -> None:
+    """Have the database follow the schedules as they stand in the code: those that are new or changed begin at their
+    next slot from now, those that are no more are forgotten. A restart alone changes nothing. One-offs whose lock was
+    deleted by hand are put back."""
+    one_offs().abandon_orphans("Its lock was deleted by hand.")
+    statuses = gates().scheduled()
+    with suppress(HistoryFailed):
+        catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
+    for status in statuses.values():
+        if registry.is_known(status.name) and registry.get(status.name).schedule is None:
+            _despite_others(status, partial(leave, status))
+    schedules = {job.name: policy.schedule for job in registry.all_jobs() if (policy := job.policy)}
+    if new := schedules.keys() - statuses.keys():
+        gates().remember(*sorted(new))
+        statuses |= gates().seen(new, ZERO)
+    for name, schedule in schedules.items():
+        status = statuses[name]
+        if not is_followed(status, schedule):
+            _despite_others(status, partial(follow, status, schedule, status.now))
+        elif is_ahead(status, schedule):
+            slot = instant_in_words(status.next_slot or status.now)
+            logger.warning("The job %r waits for %s: the database's clock was set back since it ran last.", name, slot)
+
+
+def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
+    try:
+        change()
+    except Error as error:
+        if not database.is_transient(error):
+            raise
+        logger.info("The schedule of %r is left for the next tick, since others are at it: %s", status.name, error)
+
+
+def clear_dead(watchman: Watchman) -> bool:
+    """Clear the locks whose holders died, as far as that is known by now. ``False``: there were none."""
+    cleared = 0
+    for lock in watchman.dead():
+        if clear(lock, error=f"{silence(lock)}; a worker cleared the lock."):
+            cleared += 1
+            logger.warning("The lock %r was cleared; its holder was %s. %s.", lock.name, lock.holder, silence(lock))
+        else:
+            watchman.put_off(lock)
+    return cleared > 0
+
+
+def is_anything_due(queues: Sequence[str] = ()) -> bool:
+    """Whether it is worth while to look closer. Takes one query, whatever there is."""
+    here = Value(1, output_field=IntegerField())
+    one, *others = (
+        rows.order_by().values_list(here)
+        for rows in (gates().due(), locks().suspected(), one_offs().in_queues(queues).due())
+    )
+    return bool(one.union(*others, all=True)[:1])
+
+
+def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None) -> list[Job]:
+    """The jobs, or those of ``names``, with a slot that is due, or is to be run again since its holder died; the oldest
+    slot first. Not those of ``busy`` names or locks: of a job whose lock was renamed, the former one may be watched."""
+    due = gates().due() if names is None else gates().due().filter(name__in=names)
+    statuses = {name: status for name, status in due.without_mean().surveyed().items() if registry.is_known(name)}
+    jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
+    return [job for job in jobs if busy.isdisjoint({job.name, job.lock})]
+
+
+def _is_due(job: Job, status: "JobStatus") -> bool:
+    if job.schedule is None or status.next_slot is None:
+        return False
+    is_to_be_rerun = status.abandoned and job.rerun_abandoned and status.last_attempt < job.max_attempts
+    return is_to_be_rerun or status.next_slot <= status.now
+
+
+def exclusive(queues: Sequence[str], passed: AbstractSet[str] = frozenset()) -> "OneOffJobQuerySet":
+    """The one-offs that run under their job's lock, of these queues, and of no job that was passed over."""
+    return one_offs().exclusive().in_queues(queues).exclude(job_name__in=passed)
+
+
+def job_of(row: "OneOffJob") -> Job | None:
+    """``None``: this release of the code does not know it."""
+    if registry.is_known(row.job_name):
+        return registry.get(row.job_name)
+    logger.warning("There is no job %r here: its one-offs wait.", row.job_name)
+    return None
+
+
+def prune() -> str:
+    """Delete the runs and one-offs that are older than the settings want. Whatever the gates keep is recorded first."""
+    alone(runs().exists)  # a thread that waits for a locked table runs no jobs
+    catch_up(gates().keeping())
+    age = timedelta(days=options().history_days)
+    return f"{runs().surplus(age, options().history_keep).prune()} runs, {one_offs().surplus(age).prune()} one-offs"
+
+
+# On all servers together once a day; it is not registered, so that nobody asks for it where there is no worker.
+PRUNING = Job(name="django_singlejob.prune", func=prune, min_interval=timedelta(days=1))
