@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         UnknownJob,
         UnsafeTransaction,
     )
-    from django_singlejob.locking.acquire import Reason
     from django_singlejob.locking.lease import Lease
+    from django_singlejob.locking.request import Reason
     from django_singlejob.registry import Job
     from django_singlejob.runner import SKIPPED, CurrentRun, Outcome, current_run
 

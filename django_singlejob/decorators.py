@@ -12,9 +12,10 @@ from django_singlejob import runner
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
-from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
+from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.names import validate_name
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.registry import Job, OnHeld, function_of, register, validate_durations

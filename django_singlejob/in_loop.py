@@ -10,8 +10,9 @@ from asgiref.sync import sync_to_async
 
 from django_singlejob.clock import sleep_in_loop
 from django_singlejob.conf import ZERO
-from django_singlejob.locking.acquire import Acquisition, LockRequest, Refusal
+from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.results import ending
 
 T = TypeVar("T")

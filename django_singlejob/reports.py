@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from django_singlejob import runner
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, UnsafeTransaction
-from django_singlejob.interrupt import is_ctrl_c, is_told_to_end
-from django_singlejob.locking.acquire import Reason
+from django_singlejob.interrupt import is_ctrl_c
+from django_singlejob.locking.request import Reason
+from django_singlejob.received_signals import is_told_to_end
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
 

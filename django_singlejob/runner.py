@@ -19,9 +19,10 @@ from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.holder import this_process
 from django_singlejob.in_loop import acquire_in_loop, finished
 from django_singlejob.interrupt import Window
-from django_singlejob.locking.acquire import LockRequest, Reason, Refusal, acquire
+from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.one_offs.enqueue import Order, place, result_of_job
 from django_singlejob.one_offs.values import comes_back
 from django_singlejob.querysets.one_offs import one_offs

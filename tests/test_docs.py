@@ -23,7 +23,7 @@ from django.dispatch import Signal
 
 import django_singlejob
 from django_singlejob import Lease, Outcome, checks, codes, conf, job_lock, models, signals, singleton_job
-from django_singlejob.locking.acquire import Reason
+from django_singlejob.locking.request import Reason
 from django_singlejob.management import child, exit_status
 from django_singlejob.management.commands import singleton_status
 from django_singlejob.monitoring import health

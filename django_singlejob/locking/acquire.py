@@ -43,8 +43,6 @@ from django_singlejob.timeline import is_from_before, known_for
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
 
-__all__ = ["Acquisition", "LockRequest", "Reason", "Refusal", "acquire"]
-
 logger = logging.getLogger("django_singlejob")
 
 # For how long it is tried again while others are in the way, or the database does not answer. Seconds.

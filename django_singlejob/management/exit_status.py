@@ -10,8 +10,9 @@ from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
 from django_singlejob.database import is_connection_lost, is_transient
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, LeaseLost, UnsafeTransaction
-from django_singlejob.locking.acquire import Reason
+from django_singlejob.locking.request import Reason
 from django_singlejob.management.child import ChildFailed
+from django_singlejob.received_signals import status_if_given_up
 from django_singlejob.reports import Report
 from django_singlejob.results import summary
 from django_singlejob.runner import Outcome

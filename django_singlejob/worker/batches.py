@@ -22,17 +22,19 @@ from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window, is_told_again, is_told_to_end
-from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
+from django_singlejob.interrupt import Window
+from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import one_off_result
 from django_singlejob.one_offs.values import Unstorable, stored_result
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import RELEASED, one_offs
+from django_singlejob.received_signals import is_told_again, is_told_to_end
 from django_singlejob.reports import Report
 from django_singlejob.results import ending
 
@@ -68,7 +70,7 @@ class Claimed:
 
     @property
     def name(self) -> str:
-        return self.row.job_name
+        return self.row.name
 
     def __call__(self, window: Window) -> Report:
         self._window = window

@@ -35,7 +35,7 @@ def keep_up() -> None:
     next slot from now, those that are no more are forgotten. A restart alone changes nothing. One-offs whose lock was
     deleted by hand are put back."""
     one_offs().abandon_orphans("Its lock was deleted by hand.")
-    statuses = gates().scheduled()
+    statuses = gates().scheduled().without_mean().survey()
     with suppress(HistoryFailed):
         catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
     for status in statuses.values():
@@ -44,7 +44,7 @@ def keep_up() -> None:
     schedules = {job.name: policy.schedule for job in registry.all_jobs() if (policy := job.policy)}
     if new := schedules.keys() - statuses.keys():
         gates().remember(*sorted(new))
-        statuses |= gates().seen(new, ZERO)
+        statuses |= gates().look_up(new, ZERO)
     for name, schedule in schedules.items():
         status = statuses[name]
         if not is_followed(status, schedule):
@@ -89,7 +89,7 @@ def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | Non
     """The jobs, or those of ``names``, with a slot that is due, or is to be run again since its holder died; the oldest
     slot first. Not those of ``busy`` names or locks: of a job whose lock was renamed, the former one may be watched."""
     due = gates().due() if names is None else gates().due().filter(name__in=names)
-    statuses = {name: status for name, status in due.without_mean().surveyed().items() if registry.is_known(name)}
+    statuses = {name: status for name, status in due.without_mean().survey().items() if registry.is_known(name)}
     jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
     return [job for job in jobs if busy.isdisjoint({job.name, job.lock})]
 
@@ -117,7 +117,7 @@ def job_of(row: "OneOffJob") -> Job | None:
 def prune() -> str:
     """Delete the runs and one-offs that are older than the settings want. Whatever the gates keep is recorded first."""
     alone(runs().exists)  # a thread that waits for a locked table runs no jobs
-    catch_up(gates().keeping())
+    catch_up(gates().kept_ends())
     age = timedelta(days=options().history_days)
     return f"{runs().surplus(age, options().history_keep).prune()} runs, {one_offs().surplus(age).prune()} one-offs"
 

@@ -11,7 +11,7 @@ from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import JobInterrupted
-from django_singlejob.interrupt import gave_up_since, is_database_given_up, is_told_again, is_told_to_end
+from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again, is_told_to_end
 from django_singlejob.reports import Report
 from django_singlejob.worker.due import PRUNING
 from django_singlejob.worker.pool import Inline, Pool

@@ -11,7 +11,8 @@ from django.db import connections
 
 from django_singlejob.clock import sleep, wait
 from django_singlejob.database import tidy_up
-from django_singlejob.interrupt import Window, heed_signals, stuck_threads
+from django_singlejob.interrupt import Window
+from django_singlejob.received_signals import heed_signals, stuck_threads
 from django_singlejob.reports import Report
 
 # Who has had nothing to do for so long closes its connections. Seconds.

@@ -16,8 +16,9 @@ from django.db.models import F
 from django_singlejob import current_run, database, runner, singleton_job
 from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.holder import this_process
-from django_singlejob.locking.acquire import LockRequest, Refusal, acquire
+from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs

@@ -10,8 +10,8 @@ import pytest
 
 from django_singlejob import current_run, job_lock, runner, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.locking.acquire import Reason, Refusal
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import JobLockQuerySet
 from django_singlejob.querysets.runs import JobRunQuerySet, runs

@@ -10,8 +10,9 @@ from django.db import OperationalError, connection, transaction
 
 from django_singlejob import database, singleton_job
 from django_singlejob.holder import this_process
-from django_singlejob.locking.acquire import Acquisition, LockRequest
+from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import LockRequest
 from django_singlejob.one_offs.enqueue import Order
 from tests.contract.acts import MINUTE, die_running, expire, fall_behind, scheduled, take, ticked
 from tests.databases import APPS

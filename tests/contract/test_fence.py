@@ -12,9 +12,9 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_singlejob import LeaseLost, UnsafeTransaction, job_lock
-from django_singlejob.locking.acquire import Reason, Refusal
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.liveness import Watch
+from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.locks import locks
 from tests.app.models import Counter
 from tests.contract.acts import BEAT, ask, everything, expire, gate, lock, lose, nth_fence, pass_gate, start_run, take

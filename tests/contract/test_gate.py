@@ -10,7 +10,7 @@ import pytest
 
 from django_singlejob import SKIPPED, LockHeld, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.locking.acquire import Reason, Refusal
+from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
 from tests.contract.acts import ask, everything, expire, gate, is_free, last_run, lock, nth_fence, start_run, take

@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 
 from django_singlejob import InvalidName, LeaseLost, LockHeld, job_lock, singleton_job
-from django_singlejob.locking.acquire import Reason, Refusal
+from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from tests.app.models import Counter

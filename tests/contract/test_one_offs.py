@@ -15,12 +15,13 @@ from django.db import transaction
 from django_singlejob import current_run, registry, runner, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.locking.acquire import Reason
 from django_singlejob.locking.at_exit import release_granted
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.request import Reason
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
     HOUR,

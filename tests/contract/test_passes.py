@@ -17,15 +17,16 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import current_run, registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.locking.acquire import Reason
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.liveness import WATCHED_INTERVALS
+from django_singlejob.locking.request import Reason
 from django_singlejob.models import JobStatus
 from django_singlejob.monitoring.health import Health, State, survey
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
+from django_singlejob.received_signals import deferred_signals
 from django_singlejob.reports import run_due
 from django_singlejob.signals import slot_misfired
 from django_singlejob.worker.due import due_jobs

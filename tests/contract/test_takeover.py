@@ -13,9 +13,9 @@ from django.db import connection
 
 from django_singlejob import SKIPPED, LockHeld, job_lock, singleton_job
 from django_singlejob.clock import DBNow, utc_now
-from django_singlejob.locking.acquire import Reason, Refusal
 from django_singlejob.locking.clear import clear, dead_locks
 from django_singlejob.locking.liveness import Watch
+from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs

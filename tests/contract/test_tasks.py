@@ -25,11 +25,12 @@ from django_singlejob import current_run, database, registry, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.holder import this_process
-from django_singlejob.locking.acquire import Reason
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.request import Reason
 from django_singlejob.one_offs.django_tasks import _as_asked
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker.batches import LOCK, Batches
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan

@@ -15,8 +15,9 @@ from django.db import OperationalError
 from django_singlejob import database, timeline
 from django_singlejob.clock import DBNow, local_now, since
 from django_singlejob.holder import this_process
-from django_singlejob.locking.acquire import Acquisition, LockRequest, Reason, Refusal
+from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs

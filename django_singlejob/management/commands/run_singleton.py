@@ -20,6 +20,7 @@ from django_singlejob.exceptions import SingleJobError
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.child import Child
 from django_singlejob.management.exit_status import EX_USAGE, is_error, verdict
+from django_singlejob.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.reports import Report, report_of, run_due
 from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
 from django_singlejob.second_signal import second_signal_heeded

@@ -13,11 +13,11 @@ from django.core.management.base import CommandError, CommandParser
 from django_singlejob import registry
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, SingleJobError
-from django_singlejob.interrupt import ReceivedSignals, deferred_signals, status_if_given_up
-from django_singlejob.locking.acquire import Reason
+from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.exit_status import EX_USAGE, asking_the_database, is_error, verdict
 from django_singlejob.management.reload import Code, start_anew
+from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
 from django_singlejob.reports import Report
 from django_singlejob.second_signal import second_signal_heeded
 from django_singlejob.worker.loop import Worker
