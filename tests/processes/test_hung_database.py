@@ -153,6 +153,7 @@ def test_in_a_worker_that_runs(
     child.wait_for("started")
     if not once:
         eventually(lambda: ends("django_singlejob.prune") == ["successful"])  # a worker begins with that
+        time.sleep(0.5)  # until its thread has heard of that, too
     if name == "asks_the_database":
         proxy.fall_silent_at(b"needle")
         go.touch()
