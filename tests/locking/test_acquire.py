@@ -237,7 +237,17 @@ def test_a_grant_whose_gate_was_passed_since_is_not_adopted(late: Acquisition) -
 
 
 def test_nor_one_whose_row_is_gone_when_it_is_renewed(late: Acquisition, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(locks()), "renew", lambda *_: False)
-    assert isinstance(late.ask(), float)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(locks()), "renew", lambda *_: False)
+        assert isinstance(late.ask(), float)
     assert asked_on(late).token == late.token
+
+
+def test_what_cuts_in_behind_the_commit_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lease, "__init__", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        Acquisition(request()).ask()
+    assert locks().seen("nightly") is None
