@@ -22,7 +22,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.results import Ending
-from tests.contract.acts import BEAT, ask, lock, start_run, take
+from tests.contract.acts import BEAT, ask, expire, lock, start_run, take
 from tests.processes.witness import eventually
 
 if TYPE_CHECKING:
@@ -251,3 +251,15 @@ def test_what_cuts_in_behind_the_commit_leaves_no_row(monkeypatch: pytest.Monkey
     with pytest.raises(KeyboardInterrupt):
         Acquisition(request()).ask()
     assert locks().seen("nightly") is None
+
+
+def test_a_watch_that_begins_anew_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_singlejob.locking.acquire.LONGEST_WATCH", timedelta(seconds=0.5))
+    take(heartbeat_interval=timedelta(microseconds=100))
+    expire()
+    began_at = local_now()
+    answer = ask()
+    assert isinstance(answer, Refusal)
+    assert answer.reason == Reason.UNDECIDED
+    assert "each look at the lock takes longer than its heartbeat interval" in answer.detail
+    assert since(began_at) >= timedelta(seconds=0.5)
