@@ -23,7 +23,7 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.results import Ending
-from tests.contract.acts import BEAT, ask, lock, start_run, take
+from tests.contract.acts import BEAT, ask, expire, lock, start_run, take
 from tests.processes.witness import eventually
 
 if TYPE_CHECKING:
@@ -240,7 +240,29 @@ def test_a_grant_whose_gate_was_passed_since_is_not_adopted(late: Acquisition) -
 
 
 def test_nor_one_whose_row_is_gone_when_it_is_renewed(late: Acquisition, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(locks()), "renew", lambda *_: False)
-    assert isinstance(late.ask(), float)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(locks()), "renew", lambda *_: False)
+        assert isinstance(late.ask(), float)
     assert asked_on(late).token == late.token
+
+
+def test_what_cuts_in_behind_the_commit_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lease, "__init__", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        Acquisition(request()).ask()
+    assert locks().seen("nightly") is None
+
+
+def test_a_watch_that_begins_anew_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_singlejob.locking.acquire.LONGEST_WATCH", timedelta(seconds=0.5))
+    take(heartbeat_interval=timedelta(microseconds=100))
+    expire()
+    began_at = local_now()
+    answer = ask()
+    assert isinstance(answer, Refusal)
+    assert answer.reason == Reason.UNDECIDED
+    assert "each look at the lock takes longer than its heartbeat interval" in answer.detail
+    assert since(began_at) >= timedelta(seconds=0.5)

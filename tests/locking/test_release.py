@@ -12,8 +12,9 @@ from django.db import OperationalError
 from django_singlejob import LeaseLost, database
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.clear import clear
+from django_singlejob.querysets.locks import locks
 from django_singlejob.results import Ending
-from tests.contract.acts import is_free, last_run, lock, start_run, take
+from tests.contract.acts import gate, is_free, last_run, lock, start_run, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,3 +108,10 @@ def test_the_exit_waits_no_more_for_what_came_too_late(monkeypatch: pytest.Monke
     with commits(monkeypatch, fail_with=UNANSWERED, carried_out=False), pytest.raises(LeaseLost, match="is left to"):
         lease.finish()
     assert lease.token not in at_exit._granted
+
+
+def test_the_gate_hears_nothing_of_a_run_that_has_no_lock_any_more() -> None:
+    lease = start_run()
+    locks()._raw_delete("default")
+    assert not lease.finish(SUCCESS)
+    assert (gate().run_count, gate().last_status, gate().last_finished_at) == (0, "", None)
