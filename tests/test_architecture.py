@@ -30,7 +30,6 @@ TESTED_BY = {
     "management/reload": "processes/test_worker",
     "one_offs/django_tasks": "contract/test_tasks",
     "querysets/one_offs": "querysets/test_plans",
-    "querysets/rows": "querysets/test_jobs",
     "recording": "contract/test_record",
 }
 

@@ -180,6 +180,10 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     # --- what is shown
 
     @admin.display(description=_("job or task"))
+    def name(self, row: OneOffJob) -> str:
+        return row.name
+
+    @admin.display(description=_("job or task"))
     def job(self, row: OneOffJob) -> str:
         return link("jobstatus", row.job_name, row.job_name) if row.job_name else row.task_path
 
