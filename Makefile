@@ -4,7 +4,7 @@ comma := ,
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal --ignore=tests/browser --ignore=tests/clusters
 # What is all slow is not even imported.
-FAST := $(PYTHON) -m pytest -n 2 --dist worksteal -m 'not slow' --database sqlite
+FAST := $(PYTHON) -m pytest -n 2 --dist worksteal -m 'not slow' -r fE --database sqlite
 FAST += --ignore=tests/browser --ignore=tests/clusters --ignore=tests/processes
 # Another order each time: it begins by saying which one. To repeat it: make test-fast SEED=1234
 SEED ?= default
