@@ -3,20 +3,15 @@
 import atexit
 import logging
 import os
-import sys
 import threading
-from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
 from django_singlejob import database
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import gave_up_since, status_if_given_up
+from django_singlejob.received_signals import gave_up_since
 from django_singlejob.recording import end_for, writers
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger("django_singlejob")
 
@@ -58,16 +53,6 @@ def release_at_exit() -> None:
         # Another thread that goes on may be in the middle of a job, until the process is gone: that is left to expire.
         if thread is threading.current_thread() or not thread.is_alive():
             release_granted(token)
-
-
-def release_and_exit() -> NoReturn:
-    """End this process at once, and release what it holds before. Only where no job can do anything any more: none of
-    its own code, and no statement that a server would carry out without it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for token in list(_granted):
-        release_granted(token)
-    os._exit(status_if_given_up())
 
 
 def _release_row(name: str, token: UUID) -> bool:

@@ -253,7 +253,7 @@ def test_what_cuts_in_behind_the_commit_leaves_no_row(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Lease, "__init__", interrupt)
     with pytest.raises(KeyboardInterrupt):
         Acquisition(request()).ask()
-    assert locks().seen("nightly") is None
+    assert locks().look_up("nightly") is None
 
 
 def test_a_watch_that_begins_anew_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
