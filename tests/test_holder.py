@@ -185,4 +185,4 @@ def test_redacting_never_raises(arguments: list[str]) -> None:
 def test_redacting_takes_no_time(argument: str) -> None:
     begun_at = time.process_time()
     redact([argument])
-    assert time.process_time() - begun_at < 0.1
+    assert time.process_time() - begun_at < 0.5

@@ -214,7 +214,7 @@ def test_it_is_waited_for_once_and_not_at_every_run(history: History, trouble: s
         begun_at = time.monotonic()
         for _ in range(10):
             job()
-        assert time.monotonic() - begun_at < 3
+        assert time.monotonic() - begun_at < 9  # ten times a third of the lease would be
 
 
 @pytest.mark.on_database("postgresql", "mysql")
@@ -271,7 +271,7 @@ def test_mysql_has_its_connection_cut(history: History, monkeypatch: pytest.Monk
         assert job.run().status == "successful"
         begun_at = time.monotonic()
         assert [job.run().status for _ in range(5)] == ["successful"] * 5
-        assert time.monotonic() - begun_at < 2
+        assert time.monotonic() - begun_at < 8
     assert is_free()
 
 

@@ -199,7 +199,7 @@ def test_a_heartbeat_that_is_stuck_hides_no_loss(stuck: Callable[[Lease], Event]
     begun_at = time.monotonic()
     with pytest.raises(LeaseLost):
         keep(lease, lambda: wait_until(never))
-    assert time.monotonic() - begun_at < 1
+    assert time.monotonic() - begun_at < 5
     wait_until(lambda: losses == [lease])
     with pytest.raises(LeaseLost, match="could not be renewed for"):
         lease.check()

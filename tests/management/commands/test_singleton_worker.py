@@ -32,6 +32,7 @@ from tests.contract.acts import (
     scheduled,
     slots_run,
     take,
+    without_seconds,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def called(**options: Any) -> tuple[str, str]:
     """What the command says, and what it complains of."""
     said, complained = StringIO(), StringIO()
     call_command("singleton_worker", "--once", stdout=said, stderr=complained, no_color=True, **options)
-    return said.getvalue(), complained.getvalue()
+    return without_seconds(said.getvalue()), complained.getvalue()
 
 
 def called_and_left(**options: Any) -> tuple[Any, str]:
@@ -293,7 +294,7 @@ def worked(**options: Any) -> tuple[str, str]:
     said, complained = StringIO(), StringIO()
     looking = {"interval": timedelta(seconds=0.01)} | options
     call_command("singleton_worker", stdout=said, stderr=complained, no_color=True, **looking)
-    return said.getvalue(), complained.getvalue()
+    return without_seconds(said.getvalue()), complained.getvalue()
 
 
 def end_it() -> None:
@@ -372,7 +373,7 @@ def drained(**options: Any) -> tuple[str, str]:
     """What the command says until it ends with status 0, and what it complains of."""
     said, complained = StringIO(), StringIO()
     call_command("singleton_worker", "--drain", stdout=said, stderr=complained, no_color=True, **options)
-    return said.getvalue(), complained.getvalue()
+    return without_seconds(said.getvalue()), complained.getvalue()
 
 
 def test_nothing_to_drain() -> None:
