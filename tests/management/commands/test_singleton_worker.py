@@ -363,7 +363,9 @@ def test_what_a_mode_would_ignore_is_refused(mode: str, option: str) -> None:
 @pytest.mark.parametrize("mode", ["once", "drain"])
 def test_none_is_an_option_that_is_not_given(mode: str) -> None:
     options: dict[str, Any] = dict.fromkeys(["threads", "grace", "interval", "max_jobs"])
-    call_command("singleton_worker", **{mode: True}, no_reload=False, **options)
+    said = StringIO()
+    call_command("singleton_worker", **{mode: True}, no_reload=False, stdout=said, **options)
+    assert said.getvalue() == ""
 
 
 # --- until nothing is due
