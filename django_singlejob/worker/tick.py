@@ -147,7 +147,7 @@ class Tick:
         if self._are_enough_ahead:
             return min(_AHEAD, self._look_at - local_now())
         may_be_more = (self._free and (self._due or self._may_be_one_offs)) or (self._room and self._may_be_tasks)
-        if self.batches.has_news or may_be_more or self._is_to_look:
+        if self.batches.has_news or may_be_more or self._is_to_look or self.is_over:
             return 0.0
         return self._look_at - local_now()
 

@@ -18,7 +18,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
-from django_singlejob.worker import loop, tick
+from django_singlejob.worker import loop, pool, tick
 from django_singlejob.worker.due import is_anything_due
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, Tick, run_one_off
@@ -120,6 +120,7 @@ def test_what_is_worth_a_closer_look(what: str) -> None:
     assert is_anything_due(["default"]) == (what in ("a slot", "a one-off", "a stale lock"))
 
 
+@pytest.mark.slow
 def test_a_stale_lock_is_watched_though_it_looks_seldom(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
@@ -134,6 +135,15 @@ def test_a_stale_lock_is_watched_though_it_looks_seldom(days: Days, monkeypatch:
     first, second, third, *_ = looks
     assert second - first > 40
     assert third - second < 2
+
+
+@pytest.mark.parametrize("mode", ["once", "drain"])
+def test_one_that_is_to_end_waits_for_no_next_look(days: Days, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    monkeypatch.setattr(pool, "sleep", days.pass_by)
+    days.acts += [lambda: None] * 1000
+    fall_behind(scheduled())
+    assert len(list(Worker(Plan(**{mode: True})).work())) == 1
+    assert days.now == 0
 
 
 def test_a_paused_job_is_not_asked_for(passes: list[Any]) -> None:
