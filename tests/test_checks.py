@@ -347,6 +347,7 @@ def test_w007_names_only_what_is_missing(check: Any) -> None:
     assert message.hint == "DATABASES['locks'].setdefault('OPTIONS', {}).update(write_timeout=60)"
 
 
+@pytest.mark.slow
 @networked
 @pytest.mark.parametrize("host", ["", "localhost", "127.0.0.1", "::1", "/run/socket", "@abstract"])
 def test_a_database_on_this_machine_needs_none(check: Any, database: Any, vendor: str, host: str) -> None:

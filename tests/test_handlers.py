@@ -162,6 +162,7 @@ def test_a_handler_that_raises_nothing_is_called_later_and_once() -> None:
     signal.signal(signal.SIGUSR1, ring)
 
 
+@pytest.mark.slow
 def test_a_second_one_after_a_second_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "SECOND_SIGNAL", 0.1)
     with Window():
@@ -289,6 +290,7 @@ def test_what_insists_while_a_lock_is_released_leaves_nothing_either(monkeypatch
     assert last_run().status == "interrupted"
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_lock_is_not_kept_waiting() -> None:
     job = singleton_job("nightly", wait=timedelta(minutes=1))(lambda: None)
     with job_lock("nightly"):
@@ -300,6 +302,7 @@ def test_who_waits_for_a_lock_is_not_kept_waiting() -> None:
     assert job.run().status == "successful"
 
 
+@pytest.mark.slow
 def test_a_coroutine_that_is_waited_for_is_cancelled_and_its_lock_is_released() -> None:
     @singleton_job
     async def nightly() -> None:

@@ -160,6 +160,7 @@ def test_requests_are_lost_while_answers_arrive(line: Proxy, echo: Echo) -> None
     assert echo.heard == [b"hello"]
 
 
+@pytest.mark.slow
 def test_answers_are_lost_while_requests_arrive(line: Proxy, echo: Echo) -> None:
     with connect(line) as client:
         told(client)
@@ -170,6 +171,7 @@ def test_answers_are_lost_while_requests_arrive(line: Proxy, echo: Echo) -> None
         assert has_ended(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail", [Proxy.black_hole, Proxy.lose])
 def test_the_end_of_a_connection_does_not_arrive_either(line: Proxy, echo: Echo, fail: Callable[[Proxy], None]) -> None:
     with connect(line) as client, connect(line) as other:

@@ -141,6 +141,7 @@ def test_no_page_reads_from_a_replica(replica: Replica, admin_client: Client) ->
     assert astray == {}
 
 
+@pytest.mark.slow
 @each_model
 def test_no_action_reads_from_a_replica(replica: Replica, admin_client: Client, model: str) -> None:
     a_bit_of_everything()
@@ -167,6 +168,7 @@ def test_to_ask_for_a_one_off_reads_from_no_replica(replica: Replica, admin_clie
     assert replica.asked_for == []
 
 
+@pytest.mark.slow
 def test_a_traceback_is_as_new_as_the_rest_of_its_page(replica: Replica, admin_client: Client) -> None:
     a_bit_of_everything()
     replica.catch_up()
@@ -235,6 +237,7 @@ def commanded(name: str, *arguments: str) -> str:
     return output.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True, available_apps=APPS)
 def test_no_command_and_no_call_reads_from_a_replica(replica: Replica) -> None:
     job = singleton_job("shop", schedule="@hourly", retries=2)(use_all)

@@ -118,6 +118,7 @@ def assert_harmless(client: Client) -> None:
             assert "&lt;script&gt;alert(" in page, url
 
 
+@pytest.mark.slow
 @each_model
 def test_nor_does_a_strange_address_do_harm(admin_client: Client, model: str) -> None:
     begin("nightly")
@@ -174,6 +175,7 @@ def test_every_word_can_be_translated(admin_client: Client) -> None:
     assert [f"{url}: {words}" for url, words in found.items() if words] == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("marked")
 def test_so_can_what_people_are_told(admin_client: Client) -> None:
     live_a_little()

@@ -84,6 +84,7 @@ def test_the_worst_come_first(admin_client: Client) -> None:
     assert names(admin_client) == ["failing", "overdue", "stale", "unseen", "idle", "paused", "running"]
 
 
+@pytest.mark.slow
 def test_they_are_filtered_by_state(admin_client: Client) -> None:
     live(*STATES)
     for state in STATES:
@@ -100,6 +101,7 @@ def test_they_are_searched_for_by_a_part_of_the_name(admin_client: Client) -> No
     assert names(admin_client, "?q=%25") == []
 
 
+@pytest.mark.slow
 def test_more_than_fifty_take_several_pages(admin_client: Client) -> None:
     for number in range(80):
         singleton_job(f"job_{number:03}")(lambda: None)
@@ -247,6 +249,7 @@ def test_it_is_run_now_by_the_next_tick(admin_client: Client, ran: list[str]) ->
     assert (one_offs().get().status, last_run().trigger) == ("done", "one_off")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nightly")
 def test_it_is_asked_for_once(admin_client: Client, ran: list[str]) -> None:
     act(admin_client, "jobstatus", "run_now", "nightly")
@@ -323,6 +326,7 @@ def test_who_only_looks_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
 # --- pause and resume
 
 
+@pytest.mark.slow
 def test_a_paused_job_is_not_run(admin_client: Client, nightly: SingletonJob[[], None], ran: list[str]) -> None:
     told_first = act(admin_client, "jobstatus", "pause", "nightly")
     assert told_first == ["The job nightly is paused: nobody begins to run it. A run under way goes on to its end."]

@@ -102,6 +102,7 @@ def names(client: Client, query: str = "") -> list[str]:
     return [name.strip() for name in found]
 
 
+@pytest.mark.slow
 def test_the_stale_ones_come_first(admin_client: Client) -> None:
     for name in "hourly", "nightly", "weekly", "yearly":
         begin(name)
@@ -340,6 +341,7 @@ FORGED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_no_page_of_ours_has_written_names_no_lock(admin_client: Client) -> None:
     stand_still()
     before = all_rows()
@@ -349,6 +351,7 @@ def test_what_no_page_of_ours_has_written_names_no_lock(admin_client: Client) ->
     assert all_rows() == before
 
 
+@pytest.mark.slow
 def test_what_is_made_by_hand_clears_nothing_either(operator: Client) -> None:
     stand_still()
     before = all_rows()
@@ -507,6 +510,7 @@ def test_several_are_watched_at_the_same_time(operator: Client, clock: Clock) ->
     assert clock.passed == pytest.approx(20)
 
 
+@pytest.mark.slow
 def test_no_request_waits_for_a_minute(operator: Client, forcer: Client, clock: Clock) -> None:
     begin("nightly", heartbeat_interval=timedelta(seconds=30))
     expire()
@@ -551,6 +555,7 @@ def test_the_databases_clock_alone_clears_nothing(operator: Client, clock: Clock
     assert not is_free()
 
 
+@pytest.mark.slow
 def test_one_whose_last_heartbeat_lies_in_the_future_is_shown_as_impossible_and_cleared(
     operator: Client, clock: Clock
 ) -> None:

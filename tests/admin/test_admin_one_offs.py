@@ -167,6 +167,7 @@ COMPLAINTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mail")
 def test_what_cannot_be_is_told(operator: Client) -> None:
     for changes, complaint in COMPLAINTS:

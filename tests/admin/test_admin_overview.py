@@ -169,6 +169,7 @@ def test_a_paused_job_is_counted_and_well(viewer: Client) -> None:
     assert "1 paused" in said(viewer)
 
 
+@pytest.mark.slow
 def test_many_troubles_are_cut(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "MOST_ROWS", 2)
     for number in range(5):

@@ -52,6 +52,7 @@ def test_the_newest_come_first(admin_client: Client) -> None:
     assert listed(admin_client, "?o=2") == [older.pk, old.pk, new.pk]
 
 
+@pytest.mark.slow
 def test_they_are_filtered(admin_client: Client) -> None:
     usual = ran()
     failed = ran(status="failed", error="Oh no\nand more")
@@ -119,6 +120,7 @@ def hierarchy(client: Client, query: str = "") -> list[str]:
     return [link.replace("&amp;", "&") for link in links if "date-back" not in link]
 
 
+@pytest.mark.slow
 def test_the_dates_are_those_of_the_time_zone(admin_client: Client, settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
     first, second, third = ran(), ran(at=LONG_AGO + timedelta(days=40)), ran(at=LONG_AGO + timedelta(days=400))
@@ -179,6 +181,7 @@ def test_one_that_has_ended_leads_to_no_lock(admin_client: Client) -> None:
     assert page_of("joblock", "shop") not in Page(shown(admin_client, page_of("jobrun"))).links
 
 
+@pytest.mark.slow
 def test_one_of_a_one_off_leads_to_it_and_back(admin_client: Client) -> None:
     singleton_job("nightly")(lambda: None).enqueue()
     ticked()

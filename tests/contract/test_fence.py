@@ -241,6 +241,7 @@ def wait_for_heartbeats(elsewhere: Elsewhere, count: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 @pytest.mark.parametrize("ends", ["commits", "is rolled back", "fails"])
 def test_where_no_heartbeat_gets_through_the_block_is_one_itself(elsewhere: Elsewhere, ends: str) -> None:

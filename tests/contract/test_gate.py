@@ -180,6 +180,7 @@ def test_a_job_may_wait_for_its_turn(elsewhere: Elsewhere) -> None:
     assert call.result(10) == "ran"
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_in_vain_is_skipped() -> None:
     take()
     assert singleton_job("nightly", wait=timedelta(seconds=0.2))(lambda: "ran")() is SKIPPED

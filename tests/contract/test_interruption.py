@@ -34,6 +34,7 @@ def be_robbed_and_work_for_ever() -> None:
     work_for_ever()
 
 
+@pytest.mark.slow
 def test_a_job_past_its_time_is_interrupted() -> None:
     job = singleton_job("nightly", max_runtime=timedelta(seconds=0.2))(work_for_ever)
     with pytest.raises(JobTimeout):
@@ -73,6 +74,7 @@ def test_a_coroutine_in_a_loop_of_the_callers() -> None:
     assert is_free()
 
 
+@pytest.mark.slow
 def test_a_coroutine_past_its_time_is_cancelled() -> None:
     cancelled = []
 

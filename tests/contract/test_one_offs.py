@@ -386,6 +386,7 @@ def test_one_whose_lease_could_not_be_proven_for_a_while_is_begun_again() -> Non
     assert the_one_off().status == "failed"
 
 
+@pytest.mark.slow
 def test_one_that_runs_for_too_long_has_failed() -> None:
     def hang() -> None:
         while True:

@@ -82,6 +82,7 @@ def test_nothing_is_due_where_there_is_nothing() -> None:
     assert everything() == []
 
 
+@pytest.mark.slow
 def test_each_job_that_is_due_is_run_the_oldest_slot_first() -> None:
     for name, ago in {"young": 10, "old": 50, "middle": 30}.items():
         fall_behind(scheduled(name, schedule=hourly(ago=ago * MINUTE)))
@@ -146,6 +147,7 @@ def test_the_slot_of_a_dead_run_is_run_again_though_none_is_due() -> None:
     assert ticked() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [0, 2], ids=["only dead", "due as well"])
 def test_who_is_dead_is_looked_at_last_for_that_takes_a_while(slots: int) -> None:
     fall_behind(job := scheduled("dead"))
@@ -501,6 +503,7 @@ def be_broken(**_: Any) -> None:
 # --- a run that takes longer than the schedule's interval
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "backs"),
     [
@@ -651,6 +654,7 @@ def test_a_slot_that_was_set_by_the_databases_clock_is_run() -> None:
     assert [status for *_, status in slots_run()] == ["successful"]
 
 
+@pytest.mark.slow
 def test_a_dead_slot_goes_before_the_next_one_though_the_lock_was_renamed() -> None:
     former = scheduled(catch_up="all", lock="former")
     fall_behind(former)

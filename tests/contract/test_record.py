@@ -99,6 +99,7 @@ def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: st
         }
 
 
+@pytest.mark.slow
 @each_trouble
 def test_a_run_whose_end_cannot_be_recorded_gets_it_from_the_next(
     history: History, trouble: str, told: Any, monkeypatch: pytest.MonkeyPatch
@@ -378,6 +379,7 @@ def test_a_mean_that_cannot_be_read_stops_no_run() -> None:
     assert gate().mean_duration == last_run().duration
 
 
+@pytest.mark.slow
 def test_the_mean_of_the_first_twenty_is_exact_and_later_each_counts_for_a_twentieth() -> None:
     durations = [timedelta(seconds=number * 7 % 5) for number in range(20)]
     for duration in durations:

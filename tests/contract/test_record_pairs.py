@@ -128,6 +128,7 @@ def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytes
     assert not told()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
     """The history was away, and the answer to the COMMIT of the grant was lost."""
     grant_once = Acquisition._grant_once

@@ -347,6 +347,7 @@ def pause(name: str) -> None:
     assert gates().filter(name=name).update(paused=True) == 1
 
 
+@pytest.mark.slow
 def test_two_who_change_two_jobs_at_once_lose_nothing(ahead: Ahead) -> None:
     jobs = [scheduled(name) for name in ("orders", "stock")]
     for job in jobs:

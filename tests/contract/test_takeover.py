@@ -234,6 +234,7 @@ def test_a_heartbeat_that_arrives_late_makes_the_row_no_older_than_its_holder_tr
     assert lease.lost
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_dead_holder_is_not_blocked_by_a_clock_that_was_set_back() -> None:
     take(heartbeat_interval=BEAT)
     expire()
@@ -243,6 +244,7 @@ def test_the_lock_of_a_dead_holder_is_not_blocked_by_a_clock_that_was_set_back()
     assert take().fence == nth_fence(2)
 
 
+@pytest.mark.slow
 def test_a_live_holder_keeps_its_lock_when_the_clock_is_set_back() -> None:
     with job_lock("nightly", lease=12 * BEAT) as lease:
         set_the_databases_clock(-HOUR)
@@ -332,6 +334,7 @@ def finish_inside(lease: Any) -> None:
     assert locks().release(lease.name, lease.token)
 
 
+@pytest.mark.slow
 def test_a_call_waits_for_the_death_of_the_holder_and_not_for_its_life() -> None:
     job = singleton_job("nightly")(lambda: "ran")
     take(heartbeat_interval=BEAT)

@@ -256,6 +256,7 @@ def test_what_cuts_in_behind_the_commit_leaves_no_row(monkeypatch: pytest.Monkey
     assert locks().look_up("nightly") is None
 
 
+@pytest.mark.slow
 def test_a_watch_that_begins_anew_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_singlejob.locking.acquire.LONGEST_WATCH", timedelta(seconds=0.5))
     take(heartbeat_interval=timedelta(microseconds=100))

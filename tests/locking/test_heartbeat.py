@@ -65,6 +65,7 @@ def threads(name: str) -> list[str]:
     return [thread.name for thread in threading.enumerate() if name in thread.name]
 
 
+@pytest.mark.slow
 def test_heartbeats_go_on_while_the_body_runs_and_end_with_it() -> None:
     lease = take(heartbeat_interval=BEAT)
     keep(lease, lambda: wait_until(lambda: lock().heartbeats >= 2))
@@ -105,6 +106,7 @@ def test_but_max_runtime_counts_there_too() -> None:
     assert lock().heartbeats == 0
 
 
+@pytest.mark.slow
 def test_a_body_past_its_time_is_interrupted_once() -> None:
     lease = take(heartbeat_interval=BEAT)
 
@@ -193,6 +195,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Lease], Event]]
     wait_until(lambda: not threads("nightly"))
 
 
+@pytest.mark.slow
 def test_a_heartbeat_that_is_stuck_hides_no_loss(stuck: Callable[[Lease], Event], losses: list[Lease]) -> None:
     lease = take(lease=4 * BEAT, heartbeat_interval=BEAT)
     stuck(lease)

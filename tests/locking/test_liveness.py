@@ -300,6 +300,7 @@ def test_whoever_sent_a_heartbeat_before_the_host_was_started_is_dead(host: Worl
 seconds = st.integers(min_value=0, max_value=200)
 
 
+@pytest.mark.slow
 @given(
     which=st.sampled_from(["database", "observer", "holder"]),
     step=st.integers(min_value=-10_000, max_value=10_000),

@@ -319,6 +319,7 @@ def test_also_when_this_one_cannot_read_it(zone: str) -> None:
 # --- what it costs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 100])
 def test_it_takes_two_queries_whatever_the_number_of_jobs(
     django_assert_num_queries: DjangoAssertNumQueries, count: int

@@ -215,6 +215,7 @@ looking_like_five_fields = st.lists(
 looking_like_an_interval = st.from_regex(r"P[0-9.,DTHMS]*", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(
     st.text(max_size=300) | looking_like_five_fields | looking_like_an_interval | st.timedeltas(),
     st.sampled_from(ZONES) | st.timezone_keys() | st.text(),
@@ -273,6 +274,7 @@ intervals = st.timedeltas(min_value=MICROSECOND, max_value=LONGEST)
 instants = st.datetimes(datetime(1000, 1, 1), datetime(5000, 1, 1), timezones=st.timezones())  # noqa: DTZ001
 
 
+@pytest.mark.slow
 @given(intervals, instants)
 @settings(deadline=None)
 def test_an_interval_has_one_slot_in_each_of_its_length(interval: timedelta, instant: datetime) -> None:
@@ -354,6 +356,7 @@ def test_a_slot_is_the_latest_from_its_instant_on(
     assert next_slot(schedule, now) == at(f"2026-07-27T{following}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", ["*/10 * * * *", "20 3 * * *", HOUR], ids=["wildcard", "fixed", "interval"])
 @pytest.mark.parametrize("zone", [UTC, timezone(5 * HOUR), ZoneInfo("Asia/Tokyo"), ZoneInfo(ROME)], ids=str)
 def test_the_zone_in_which_an_instant_is_told_makes_no_difference(expression: str | timedelta, zone: Any) -> None:
@@ -417,9 +420,11 @@ class TestClockChanges:
                 assert distances(slots) == {10 * MINUTE: len(slots) - 1}
                 assert len(slots) == 6 * 60
 
+    @pytest.mark.slow
     def test_every_hour_is_every_hour_where_clocks_change_by_one(self) -> None:
         assert distances(slots_of(parse("@hourly", ROME), "2026-01-01", "2026-12-31")) == {HOUR: 365 * 24 - 1}
 
+    @pytest.mark.slow
     def test_where_they_change_by_half_an_hour_it_is_an_hour_and_a_half_to_the_next_hour_on_the_wall(self) -> None:
         slots = slots_of(parse("@hourly", "Australia/Lord_Howe"), "2026-01-01", "2026-12-31")
         assert distances(slots) == {HOUR: 365 * 24 - 4, 90 * MINUTE: 2}
@@ -763,6 +768,7 @@ class TestAgainstEveryMinute:
         assert latest_slot(schedule, early) <= latest_slot(schedule, late)
         assert next_slot(schedule, early) <= next_slot(schedule, late)
 
+    @pytest.mark.slow
     @given(st.data())
     def test_any_schedule_can_be_written_and_read(self, data: st.DataObject) -> None:
         schedule = parse(data.draw(expressions), data.draw(st.sampled_from(ZONES)))

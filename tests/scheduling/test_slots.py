@@ -208,6 +208,7 @@ class TestWhateverIsCaughtUp:
         policy = Policy(schedule=parse("0 * * * *"), catch_up=catch_up)
         assert claim(policy, at("12:30"), at("12:31")) == Claim(at("12:30"), at("13:00"), [])
 
+    @pytest.mark.slow
     def test_the_zone_in_which_instants_are_told_makes_no_difference(self, catch_up: CatchUp) -> None:
         rome = ZoneInfo("Europe/Rome")
         policy = Policy(schedule=parse("*/20 * * * *", "Europe/Rome"), catch_up=catch_up, misfire_grace=90 * MINUTE)

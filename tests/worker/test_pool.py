@@ -127,6 +127,7 @@ def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
 # --- who comes back
 
 
+@pytest.mark.slow
 def test_nobody_is_waited_for_longer_than_that(go: threading.Event) -> None:
     pool = Pool(1)
     pool.send(wait_for(go))
@@ -363,6 +364,7 @@ def test_but_not_what_a_forked_child_raises(monkeypatch: pytest.MonkeyPatch) -> 
         Inline().send(Errand(leave_as_a_child))
 
 
+@pytest.mark.slow
 def test_inline_too_nobody_is_waited_for_longer_than_that() -> None:
     begun_at = time.monotonic()
     assert brought(Inline(), 0.2) == []

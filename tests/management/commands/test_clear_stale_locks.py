@@ -77,6 +77,7 @@ def test_a_live_lease_is_not_touched() -> None:
     assert everything() == before
 
 
+@pytest.mark.slow
 def test_a_lock_whose_last_heartbeat_lies_in_the_future_is_cleared() -> None:
     take(heartbeat_interval=BEAT)
     expire()
@@ -138,6 +139,7 @@ def test_dead_holders_are_watched_for_two_heartbeats_all_at_once() -> None:
     assert said.count("Cleared") == len(names)
 
 
+@pytest.mark.slow
 @committed
 def test_a_sign_of_life_during_the_watch_saves_the_holder(elsewhere: Elsewhere) -> None:
     lease = take(heartbeat_interval=4 * BEAT)

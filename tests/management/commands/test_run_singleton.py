@@ -491,6 +491,7 @@ def test_a_terminal_that_is_gone_ends_nothing(tmp_path: Path, error: Exception |
     assert last_run("backup").status == "successful"
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_noticed_while_it_is_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
 

@@ -383,6 +383,7 @@ def test_nothing_to_drain() -> None:
     assert everything() == []
 
 
+@pytest.mark.slow
 def test_it_ends_when_nothing_is_due_and_what_comes_due_meanwhile_is_run_too() -> None:
     def enqueue_second() -> None:
         second.enqueue("hello")
