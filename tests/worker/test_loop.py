@@ -137,12 +137,12 @@ def test_a_stale_lock_is_watched_though_it_looks_seldom(days: Days, monkeypatch:
     assert third - second < 2
 
 
-@pytest.mark.parametrize("mode", ["once", "drain"])
-def test_one_that_is_to_end_waits_for_no_next_look(days: Days, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+@pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"])
+def test_one_that_is_to_end_waits_for_no_next_look(days: Days, monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
     monkeypatch.setattr(pool, "sleep", days.pass_by)
     days.acts += [lambda: None] * 1000
     fall_behind(scheduled())
-    assert len(list(Worker(Plan(**{mode: True})).work())) == 1
+    assert len(list(Worker(plan).work())) == 1
     assert days.now == 0
 
 
