@@ -18,6 +18,7 @@ from django_singlejob.clock import local_now
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted
 from django_singlejob.interrupt import Window, is_ctrl_c
 from django_singlejob.locking.clear import Watchman
+from django_singlejob.locking.request import Reason
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -109,6 +110,8 @@ class Tick:
         #: Those that others run, or that are paused: not asked for before the next look; nor, if the pass is to end,
         #: after it, unless a dead holder's lock was cleared.
         self._passed: set[str] = set()
+        #: Those that wait for a lock which one of our own threads asked for, as of the last look.
+        self._behind: set[str] = set()
         #: Those that this release of the code does not know.
         self._unknown: set[str] = set()
         self._due: deque[Job] = deque()
@@ -216,6 +219,7 @@ class Tick:
         self._look_at = local_now()
 
     def _begin_anew(self, *, is_cleared: bool) -> None:
+        self._behind.clear()
         if self._plan.is_endless:
             self._passed = self._taken()
         elif is_cleared:
@@ -237,7 +241,7 @@ class Tick:
 
     @property
     def _busy(self) -> set[str]:
-        return self.ours | self._passed | self._watchman.watched | self._unknown
+        return self.ours | self._passed | self._behind | self._watchman.watched | self._unknown
 
     # --- who does it
 
@@ -281,7 +285,7 @@ class Tick:
             if job is None:
                 self._unknown.add(row.job_name)
             elif not self._busy.isdisjoint({job.name, job.lock}):
-                self._passed.add(row.job_name)
+                self._behind.add(row.job_name)
             else:
                 self._run(Run(job, partial(run_one_off, job, row)))
 
@@ -349,11 +353,11 @@ class Tick:
         # Those that have waited for the same lock are as near to it as this one.
         siblings = {other.name for other in registry.all_jobs() if other.lock == run.job.lock}
         if report.reason or isinstance(report.error, FINAL):
-            # It is the others' turn.
-            self._passed |= {run.job.name, run.job.lock}
+            self._passed |= _not_to_be_asked(run, report)
         else:
             self._ended |= siblings
             self._passed -= siblings
+            self._behind -= siblings
 
     def _is_final(self, task: PoolTask, report: Report) -> bool:
         """Whether nothing more is to be expected of this pass."""
@@ -363,6 +367,16 @@ class Tick:
             return isinstance(report.error, DatabaseUnreachable)
         # In a thread there is no transaction around a run: that is its own mistake, too.
         return isinstance(report.error, FINAL if self._plan.once else (JobInterrupted, DatabaseUnreachable))
+
+
+def _not_to_be_asked(run: Run, report: Report) -> set[str]:
+    """What a run that was refused, or stopped, is a reason to leave alone for now."""
+    job, reason = run.job, report.reason
+    if reason in (Reason.HELD, Reason.UNDECIDED):
+        return {job.name, job.lock}  # it is the others' turn
+    if reason == Reason.NOT_DUE or (reason == Reason.ALREADY_RAN and (run.is_slot or not job.min_interval)):
+        return set()  # only of that slot, or one-off: somebody else has run it, or cancelled it, or it was too late
+    return {job.name}  # the lock is free for others that share it
 
 
 def _run_slot(job: Job) -> Report:

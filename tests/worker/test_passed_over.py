@@ -1,0 +1,71 @@
+"""Who was refused is passed over for the rest of a pass: nobody else is, who could be run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_singlejob import singleton_job
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.worker import loop, tick
+from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.tick import Plan, run_one_off
+from tests.contract.acts import HOUR, MINUTE, InlinePool, fall_behind, scheduled
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+in_each_mode = pytest.mark.parametrize(
+    "plan", [Plan(once=True), Plan(drain=True), Plan(drain=True, threads=1)], ids=["once", "drain", "drain by one"]
+)
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "Pool", InlinePool)
+
+
+def ran(plan: Plan) -> list[str]:
+    return [report.name for report in Worker(plan).work() if report.outcome and not report.outcome.reason]
+
+
+@in_each_mode
+def test_a_slot_that_is_too_late_keeps_no_one_off_of_its_job_waiting(plan: Plan) -> None:
+    job = scheduled(catch_up="none", misfire_grace=MINUTE)
+    fall_behind(job)
+    job.enqueue()
+    assert ran(plan) == ["nightly"]
+
+
+@in_each_mode
+def test_nor_a_slot_of_another_job_with_the_same_lock(plan: Plan) -> None:
+    fall_behind(scheduled("first", lock="shared", catch_up="none", misfire_grace=MINUTE), 2)
+    fall_behind(scheduled("second", lock="shared"))
+    assert ran(plan) == ["second"]
+
+
+@in_each_mode
+@pytest.mark.parametrize("why", ["paused", "ran already"])
+def test_one_that_may_not_run_keeps_none_with_the_same_lock_waiting(plan: Plan, why: str) -> None:
+    first: Any = singleton_job("first", lock="shared", min_interval=HOUR)(lambda: None)
+    second: Any = singleton_job("second", lock="shared")(lambda: None)
+    first()
+    if why == "paused":
+        gates().filter(name="first").pause("first")
+    for _ in range(2):
+        first.enqueue()
+        second.enqueue()
+    assert ran(plan) == ["second"] * 2
+
+
+@in_each_mode
+def test_one_that_was_cancelled_just_now_keeps_no_other_waiting(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(job: Any, row: Any) -> Any:
+        one_offs().filter(pk=cancelled.pk).cancel()
+        return run_one_off(job, row)
+
+    mail: Any = singleton_job("mail")(lambda: None)
+    cancelled, *_ = [mail.enqueue() for _ in range(3)]
+    monkeypatch.setattr(tick, "run_one_off", run)
+    assert ran(plan) == ["mail"] * 2
