@@ -131,7 +131,6 @@ class Tick:
         #: Whether nothing more is to be begun, whatever is due.
         self._is_hopeless = False
         self._settled_at = self._look_at = self._keep_up_at = self._prune_at = local_now()
-        self._give_up_at = local_now() + LONGEST_TICK
         # Whoever is next when a thread is free: none keeps the others waiting for ever.
         self._turns = deque([self._hand_out_slots, self._hand_out_one_offs, self._hand_out_tasks])
 
@@ -140,7 +139,7 @@ class Tick:
         """Whether nothing more is to be begun: all that was due has been run, or as many as were wanted."""
         if self._left == 0:
             return self._pool.is_idle  # one that turns out to be skipped does not count
-        is_watched = self._watchman.pause is not None and local_now() < self._give_up_at
+        is_watched = self._watchman.pause is not None and local_now() < self._settled_at + LONGEST_TICK
         is_done = not self._plan.is_endless and self._is_exhausted and not (self._is_stale or is_watched)
         return is_done or self._is_hopeless
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -12,7 +13,7 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import DBNow, local_now
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -22,7 +23,7 @@ from django_singlejob.worker import loop, pool, tick
 from django_singlejob.worker.due import is_anything_due
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, Tick, run_one_off
-from tests.contract.acts import HOUR, InlinePool, expire, fall_behind, gate, last_run, scheduled, take
+from tests.contract.acts import BEAT, HOUR, InlinePool, expire, fall_behind, gate, last_run, scheduled, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,6 +145,23 @@ def test_one_that_is_to_end_waits_for_no_next_look(days: Days, monkeypatch: pyte
     fall_behind(scheduled())
     assert len(list(Worker(plan).work())) == 1
     assert days.now == 0
+
+
+def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
+    days: Days, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> None:
+        take("other", heartbeat_interval=BEAT)
+        expire("other")
+        days.now += tick.LONGEST_TICK + 1
+
+    monkeypatch.setattr(pool, "sleep", time.sleep)
+    days.pass_by = time.sleep  # type: ignore[method-assign]
+    monkeypatch.setattr(loop, "local_now", local_now)
+    singleton_job("slow")(work).enqueue()
+    monkeypatch.setattr(tick, "local_now", lambda: local_now() + days.now)
+    list(Worker(Plan(drain=True)).work())
+    assert not locks().exists()
 
 
 def test_a_paused_job_is_not_asked_for(passes: list[Any]) -> None:
