@@ -353,10 +353,11 @@ class Tick:
         siblings = {other.name for other in registry.all_jobs() if other.lock == run.job.lock}
         if report.reason or isinstance(report.error, FINAL):
             self._passed |= _not_to_be_asked(run, report)
+            self._ended |= self._behind & siblings
         else:
             self._ended |= siblings
             self._passed -= siblings
-            self._behind -= siblings
+        self._behind -= siblings
 
     def _is_final(self, task: PoolTask, report: Report) -> bool:
         """Whether nothing more is to be expected of this pass."""

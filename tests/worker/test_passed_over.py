@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from django_singlejob import singleton_job
+from django_singlejob.clock import local_now
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.worker import loop, tick
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, run_one_off
-from tests.contract.acts import HOUR, MINUTE, InlinePool, fall_behind, scheduled
+from tests.contract.acts import HOUR, MINUTE, SECOND, InlinePool, fall_behind, scheduled
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -57,6 +58,21 @@ def test_one_that_may_not_run_keeps_none_with_the_same_lock_waiting(plan: Plan, 
         first.enqueue()
         second.enqueue()
     assert ran(plan) == ["second"] * 2
+
+
+def test_nor_in_a_worker_that_goes_on() -> None:
+    first: Any = singleton_job("first", lock="shared", min_interval=HOUR)(lambda: None)
+    second: Any = singleton_job("second", lock="shared")(lambda: None)
+    first()
+    first.using(priority=1).enqueue()
+    second.enqueue()
+    give_up_at = local_now() + 5
+    plan = Plan(interval=SECOND / 100, is_outdated=lambda: local_now() > give_up_at or is_done("second"))
+    assert ran(plan) == ["second"]
+
+
+def is_done(name: str) -> bool:
+    return one_offs().filter(job_name=name, status="done").exists()
 
 
 @in_each_mode
