@@ -145,9 +145,9 @@ class Inline:
             with Window() as window:
                 report = task(window)
         except BaseException as error:
-            if os.getpid() != pid:
-                raise  # a forked child that leaves: what comes next is not its own
             report = Report(task.name, error=error)
+        if os.getpid() != pid:
+            raise report.error or SystemExit(0)  # a forked child that comes back: what comes next is not its own
         self._returns.append((task, report))
 
     def recall(self) -> list[PoolTask]:

@@ -364,6 +364,23 @@ def test_but_not_what_a_forked_child_raises(monkeypatch: pytest.MonkeyPatch) -> 
         Inline().send(Errand(leave_as_a_child))
 
 
+@pytest.mark.parametrize("error", [None, Stop()], ids=["it returned", "it raised"])
+def test_nor_does_a_forked_child_go_on_that_comes_back_with_a_report(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None
+) -> None:
+    """That of a task does: what it raises is in its report already."""
+
+    class Fork:
+        name = "forks"
+
+        def __call__(self, window: Window) -> Report:
+            monkeypatch.setattr(os, "getpid", lambda: 0)
+            return Report(self.name, error=error)
+
+    with pytest.raises(type(error) if error else SystemExit):
+        Inline().send(Fork())
+
+
 @pytest.mark.slow
 def test_inline_too_nobody_is_waited_for_longer_than_that() -> None:
     begun_at = time.monotonic()
