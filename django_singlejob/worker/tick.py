@@ -48,6 +48,7 @@ WATCH_EVERY = timedelta(seconds=1)
 _AHEAD = 0.02
 _MOST_AHEAD = 4
 _RECALL_AFTER = 1.0
+_OTHERS_TURN = (Reason.HELD, Reason.UNDECIDED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +108,11 @@ class Tick:
         self._pool = pool
         self._watchman = Watchman()
         self._started = 0
-        #: Those that others run, or that are paused: not asked for before the next look; nor, if the pass is to end,
+        #: Those that others run, or that are paused: not asked for before the next look; nor, if that is the only one,
         #: after it, unless a dead holder's lock was cleared.
         self._passed: set[str] = set()
+        #: Those that may not run though nobody has their lock: the same, but if the pass is to end.
+        self._refused: set[str] = set()
         #: Those that wait for a lock which one of our own threads asked for, as of the last look.
         self._behind: set[str] = set()
         #: Those that this release of the code does not know.
@@ -219,10 +222,12 @@ class Tick:
 
     def _begin_anew(self, *, is_cleared: bool) -> None:
         self._behind.clear()
-        if self._plan.is_endless:
+        if not self._plan.once:
             self._passed = self._taken()
         elif is_cleared:
             self._passed.clear()
+        if self._plan.is_endless or is_cleared:
+            self._refused.clear()
             self._slots.clear()
 
     def _taken(self) -> set[str]:
@@ -240,7 +245,7 @@ class Tick:
 
     @property
     def _busy(self) -> set[str]:
-        return self.ours | self._passed | self._behind | self._watchman.watched | self._unknown
+        return self.ours | self._passed | self._refused | self._behind | self._watchman.watched | self._unknown
 
     # --- who does it
 
@@ -329,7 +334,8 @@ class Tick:
     def settle(self, task: PoolTask, report: Report) -> Report:
         """A thread has come back. Returns what became of its task; raises a Ctrl-C, if this thread was the one."""
         self._settled_at = local_now()
-        self._is_stale = self._is_stale or self._plan.drain
+        # Who has the lock that was asked for goes on with what is due under it.
+        self._is_stale = self._is_stale or (self._plan.drain and report.reason not in _OTHERS_TURN)
         if isinstance(task, Claimed):
             report = self._settle_task(task, report)
         elif isinstance(task, Run):
@@ -352,12 +358,22 @@ class Tick:
         # Those that have waited for the same lock are as near to it as this one.
         siblings = {other.name for other in registry.all_jobs() if other.lock == run.job.lock}
         if report.reason or isinstance(report.error, FINAL):
-            self._passed |= _not_to_be_asked(run, report)
+            self._pass_over(run, report)
             self._ended |= self._behind & siblings
         else:
             self._ended |= siblings
             self._passed -= siblings
+            self._refused -= siblings
         self._behind -= siblings
+
+    def _pass_over(self, run: Run, report: Report) -> None:
+        job, reason = run.job, report.reason
+        if reason in _OTHERS_TURN:
+            self._passed |= {job.name, job.lock}
+        elif reason == Reason.NOT_DUE or (reason == Reason.ALREADY_RAN and (run.is_slot or not job.min_interval)):
+            pass  # only that slot, or one-off: somebody else has run it, or cancelled it, or it was too late
+        else:
+            self._refused.add(job.name)  # its lock is free for others
 
     def _is_final(self, task: PoolTask, report: Report) -> bool:
         """Whether nothing more is to be expected of this pass."""
@@ -367,16 +383,6 @@ class Tick:
             return isinstance(report.error, DatabaseUnreachable)
         # In a thread there is no transaction around a run: that is its own mistake, too.
         return isinstance(report.error, FINAL if self._plan.once else (JobInterrupted, DatabaseUnreachable))
-
-
-def _not_to_be_asked(run: Run, report: Report) -> set[str]:
-    """What a run that was refused, or stopped, is a reason to leave alone for now."""
-    job, reason = run.job, report.reason
-    if reason in (Reason.HELD, Reason.UNDECIDED):
-        return {job.name, job.lock}  # it is the others' turn
-    if reason == Reason.NOT_DUE or (reason == Reason.ALREADY_RAN and (run.is_slot or not job.min_interval)):
-        return set()  # only of that slot, or one-off: somebody else has run it, or cancelled it, or it was too late
-    return {job.name}  # the lock is free for others that share it
 
 
 def _run_slot(job: Job) -> Report:

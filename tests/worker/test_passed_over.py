@@ -13,7 +13,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.worker import loop, tick
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, run_one_off
-from tests.contract.acts import HOUR, MINUTE, SECOND, InlinePool, fall_behind, scheduled
+from tests.contract.acts import HOUR, MINUTE, SECOND, InlinePool, fall_behind, scheduled, take
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -85,3 +85,12 @@ def test_one_that_was_cancelled_just_now_keeps_no_other_waiting(plan: Plan, monk
     cancelled, *_ = [mail.enqueue() for _ in range(3)]
     monkeypatch.setattr(tick, "run_one_off", run)
     assert ran(plan) == ["mail"] * 2
+
+
+def test_what_somebody_had_while_a_drain_was_at_others_is_asked_for_once_more() -> None:
+    held: Any = singleton_job("held")(lambda: None)
+    others: Any = singleton_job("others")(lambda: lease.release())
+    lease = take("held")
+    held.using(priority=1).enqueue()
+    others.enqueue()
+    assert ran(Plan(drain=True)) == ["others", "held"]
