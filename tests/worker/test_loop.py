@@ -156,7 +156,7 @@ def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
         days.now += tick.LONGEST_TICK + 1
 
     monkeypatch.setattr(pool, "sleep", time.sleep)
-    days.pass_by = time.sleep  # type: ignore[method-assign]
+    monkeypatch.setattr(days, "pass_by", time.sleep)
     monkeypatch.setattr(loop, "local_now", local_now)
     singleton_job("slow")(work).enqueue()
     monkeypatch.setattr(tick, "local_now", lambda: local_now() + days.now)

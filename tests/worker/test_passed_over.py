@@ -88,9 +88,9 @@ def test_one_that_was_cancelled_just_now_keeps_no_other_waiting(plan: Plan, monk
 
 
 def test_what_somebody_had_while_a_drain_was_at_others_is_asked_for_once_more() -> None:
-    held: Any = singleton_job("held")(lambda: None)
-    others: Any = singleton_job("others")(lambda: lease.release())
     lease = take("held")
+    held: Any = singleton_job("held")(lambda: None)
+    others: Any = singleton_job("others")(lease.release)
     held.using(priority=1).enqueue()
     others.enqueue()
     assert ran(Plan(drain=True)) == ["others", "held"]
