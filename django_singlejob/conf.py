@@ -1,7 +1,6 @@
 """The settings: one dict, ``SINGLEJOB``, read at each use, and validated when it has changed."""
 
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from operator import is_
@@ -52,8 +51,8 @@ def options() -> Options:
     global _last  # noqa: PLW0603  (one assignment, so no thread sees half of it)
     given = getattr(settings, "SINGLEJOB", {})
     if not _is_same(given, _last[0]):
-        given = copy(given)  # the dict itself may be changed in place
-        _last = given, _validated(given)
+        known = dict(given) if isinstance(given, dict) else given  # the dict itself may be changed in place
+        _last = known, _validated(known)
     return _last[1]
 
 

@@ -179,7 +179,7 @@ class Window:
     @property
     def _governs_signals(self) -> bool:
         """Whether it is the main thread's innermost. For a coroutine that is waited for there, its loop opens it."""
-        return self._is_mains and (here.innermost is self or not here.is_main)
+        return self._is_mains and (here.innermost is self if here.is_main else isinstance(self._delivery, _ToTask))
 
 
 class _ToThread:

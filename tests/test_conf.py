@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -122,7 +123,7 @@ def test_a_value_that_cannot_work_is_refused_with_what_it_must_be(settings: Sett
     assert str(refusal.value).endswith(".")
 
 
-@pytest.mark.parametrize("given", [None, [], "LEASE", 60])
+@pytest.mark.parametrize("given", [None, [], "LEASE", 60, MappingProxyType({"LEASE": SECOND})])
 def test_what_is_no_dict_is_refused(settings: Settings, given: object) -> None:
     settings.SINGLEJOB = given
     with pytest.raises(ImproperlyConfigured, match="but must be a dict"):

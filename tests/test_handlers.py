@@ -124,6 +124,18 @@ def test_the_window_of_another_thread_lets_nothing_in() -> None:
         assert held.are_held
 
 
+def test_a_window_that_another_thread_leaves_keeps_none_of_the_next_ones_from_holding() -> None:
+    """As a generator's, which is closed by whoever is the last to have it."""
+    lock = job_lock("nightly")
+    lock.__enter__()
+    thread = threading.Thread(target=lock.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    assert not held.are_held
+    with pytest.raises(Alarm):
+        in_window(send)
+
+
 def test_inside_a_window_that_is_open_it_goes_to_the_outer_body() -> None:
     def body() -> None:
         with Window() as inner:

@@ -59,6 +59,8 @@ class Lease:
         self._proven_at = grant.asked_at
         self._is_lost = False
         self._is_over = False
+        # Whether a release is under way: it tells what has become of the row, and not a heartbeat that finds none.
+        self._is_ending = False
         # Whether a release gave up behind a COMMIT whose answer never came.
         self._is_in_doubt = False
         self._own_transaction: Callable[[], bool] | None = None
@@ -144,8 +146,8 @@ class Lease:
             is_kept = self._renew_row()
         if is_kept:
             self._prove(sent_at)
-        else:
-            self._is_lost = not self._is_over
+        elif not (self._is_ending or self._is_over):
+            self._is_lost = True
         return is_kept
 
     def _renew_row(self) -> bool:
@@ -314,14 +316,15 @@ class Lease:
         return is_kept
 
     def _end(self, release: Release) -> bool:
+        self._is_ending = True
         try:
             is_kept = release.carry_out()
+            # A heartbeat that is under way finds no row, and must not call that a loss.
+            self._is_lost, self._is_over = not is_kept, True
         except LeaseLost:
             self._is_lost = True
             raise
         finally:
-            self._is_in_doubt = release.is_in_doubt
-        # A heartbeat that is under way finds no row, and must not call that a loss.
-        self._is_lost, self._is_over = not is_kept, True
+            self._is_in_doubt, self._is_ending = release.is_in_doubt, False
         forget(self.token)
         return is_kept

@@ -136,7 +136,11 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
 
     def abandon_orphans(self, error: str) -> int:
         """Put back those whose lock is gone, as after a DELETE by hand. Returns how many."""
-        return self.filter(token__in=self.in_progress().orphan_tokens()).put_back(error)
+        tokens = self.in_progress().orphan_tokens()
+        are_orphans = Q(token__in=tokens)
+        if None in tokens:  # no run of ours: somebody marked it by hand
+            are_orphans |= Q(token=None)
+        return self.filter(are_orphans).put_back(error)
 
     def put_back(self, error: str) -> int:
         """Have those that are in progress be begun again, unless it was their last attempt. Returns how many."""

@@ -52,7 +52,7 @@ def whether(condition: Q) -> ExpressionWrapper[Q]:
 class AttemptQuerySet(QuerySet[AnyModel]):
     """Rows of attempts, each under the token of its lock: runs and one-offs."""
 
-    def orphan_tokens(self) -> set[UUID]:
+    def orphan_tokens(self) -> set[UUID | None]:
         """The tokens of those whose lock is gone, as after a DELETE by hand."""
         # Two reads, in this order: an attempt that begins between them is not among the first.
         tokens = set(self.values_list("token", flat=True))

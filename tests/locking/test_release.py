@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import OperationalError
 
-from django_singlejob import LeaseLost, database
+from django_singlejob import LeaseLost, database, job_lock
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.release import Release
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import Ending
 from tests.contract.acts import gate, is_free, last_run, lock, start_run, take
@@ -100,6 +102,21 @@ def test_the_doubt_outlives_a_release_that_gave_up(monkeypatch: pytest.MonkeyPat
     lease.is_private = False
     assert lease.finish(SUCCESS)
     assert last_run().status == "successful"
+
+
+def test_a_heartbeat_between_a_release_and_its_answer_finds_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body releases its lock, and goes on without it."""
+    usual = Release.carry_out
+
+    def answered_late(release: Release) -> bool:
+        is_released = usual(release)
+        time.sleep(0.6)
+        return is_released
+
+    monkeypatch.setattr(Release, "carry_out", answered_late)
+    with job_lock("nightly", lease=timedelta(seconds=1)) as lease:
+        assert lease.release()
+        assert is_free()
 
 
 def test_the_exit_waits_no_more_for_what_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,3 +51,9 @@ def test_those_whose_lock_is_gone_are_put_back_and_no_others() -> None:
     place(Order(job_name="nightly"), [], {}, status="done", token="00000000-0000-0000-0000-000000000002")
     assert one_offs().abandon_orphans("Its lock is gone.") == 1
     assert sorted(one_offs().values_list("status", flat=True)) == ["done", "in_progress", "in_progress", "waiting"]
+
+
+def test_so_is_one_that_somebody_marked_as_in_progress_by_hand() -> None:
+    """It has no token at all."""
+    place(Order(job_name="nightly", max_attempts=2), [], {}, status="in_progress", attempt=1)
+    assert one_offs().abandon_orphans("Its lock is gone.") == 1
