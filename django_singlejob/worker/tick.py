@@ -377,12 +377,12 @@ class Tick:
 
     def _is_final(self, task: PoolTask, report: Report) -> bool:
         """Whether nothing more is to be expected of this pass."""
-        if self._plan.is_endless:
-            return False
-        if isinstance(task, Run) and task.is_slot:  # its own mistakes stop no other job, and it is not asked for again
-            return isinstance(report.error, DatabaseUnreachable)
-        # In a thread there is no transaction around a run: that is its own mistake, too.
-        return isinstance(report.error, FINAL if self._plan.once else (JobInterrupted, DatabaseUnreachable))
+        if self._plan.once:
+            # A slot's own mistakes stop no other job, and it is not asked for again.
+            is_slot = isinstance(task, Run) and task.is_slot
+            return isinstance(report.error, DatabaseUnreachable if is_slot else FINAL)
+        # A task that interrupts itself is put back, and would never let a drain end.
+        return self._plan.drain and isinstance(task, Claimed) and isinstance(report.error, JobInterrupted)
 
 
 def _run_slot(job: Job) -> Report:

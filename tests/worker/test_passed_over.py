@@ -8,6 +8,7 @@ import pytest
 
 from django_singlejob import singleton_job
 from django_singlejob.clock import local_now
+from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, UnsafeTransaction
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.worker import loop, tick
@@ -73,6 +74,16 @@ def test_nor_in_a_worker_that_goes_on() -> None:
 
 def is_done(name: str) -> bool:
     return one_offs().filter(job_name=name, status="done").exists()
+
+
+@pytest.mark.parametrize("error", [DatabaseUnreachable, UnsafeTransaction, JobInterrupted])
+def test_what_a_body_raises_by_itself_ends_no_drain(error: type[Exception]) -> None:
+    def fail() -> None:
+        raise error
+
+    singleton_job("fails")(fail).enqueue()
+    singleton_job("mail")(lambda: None).enqueue()
+    assert ran(Plan(drain=True, threads=1)) == ["mail"]
 
 
 @in_each_mode

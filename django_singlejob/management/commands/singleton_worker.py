@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob import registry
 from django_singlejob.conf import ZERO
-from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, SingleJobError
+from django_singlejob.exceptions import DatabaseUnreachable, SingleJobError
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.exit_status import EX_USAGE, asking_the_database, is_error, verdict
@@ -146,7 +146,7 @@ def _plan(given: dict[str, Any]) -> Plan:
 
 def _counts(report: Report, plan: Plan) -> bool:
     """Whether it may be the exit status. With ``--drain`` it is only if it may have kept something from being run."""
-    return plan.once or isinstance(report.error, (DatabaseUnreachable, JobInterrupted))
+    return plan.once or isinstance(report.error, DatabaseUnreachable) or report.reason == Reason.UNDECIDED
 
 
 def _exit_around(status: int) -> NoReturn:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_singlejob import singleton_job
+from django_singlejob import runner, singleton_job
+from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.locking import acquire
+from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import (
@@ -410,6 +412,23 @@ def test_a_failure_is_no_status_of_a_drain() -> None:
     said, complained = drained()
     assert said == "mail: ran in 0.0 s.\n"
     assert complained.startswith("fails: failed, ZeroDivisionError: five")
+
+
+def test_one_that_cannot_tell_whether_a_lock_is_free_has_not_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = Refusal(Reason.UNDECIDED, detail="others were in the way")
+    monkeypatch.setattr(runner, "acquire", lambda request: refusal)
+    singleton_job("mail")(len).enqueue("hello")
+    with pytest.raises(SystemExit) as left:
+        drained()
+    assert left.value.code == 69
+
+
+def test_a_job_that_interrupts_itself_is_no_status_of_a_drain() -> None:
+    def interrupt_itself() -> None:
+        raise JobInterrupted
+
+    due("leaves", interrupt_itself)
+    assert drained()[1].startswith("leaves: interrupted")
 
 
 def test_what_others_hold_or_is_paused_does_not_keep_it() -> None:
