@@ -192,6 +192,8 @@ class Tick:
 
     @property
     def _is_to_look(self) -> bool:
+        if self._plan.once and self._due:
+            return False  # the slots that this pass has seen come first, one job's after the other's
         is_last_look = not self._plan.is_endless and self._is_exhausted and self._is_stale
         return is_last_look or local_now() >= self._look_at
 

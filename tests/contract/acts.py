@@ -227,9 +227,9 @@ def slots_run(job_name: str = "nightly") -> list[tuple[datetime | None, int, str
     return list(runs().filter(job_name=job_name).order_by("pk").values_list("slot", "attempt", "status"))
 
 
-def tick(queues: Sequence[str] = ()) -> Generator[Report]:
+def tick(queues: Sequence[str] = (), interval: timedelta = Plan.interval) -> Generator[Report]:
     """One pass over what is due, as `singleton_worker --once` makes it."""
-    return Worker(Plan(once=True, queues=queues)).work()
+    return Worker(Plan(once=True, queues=queues, interval=interval)).work()
 
 
 def ticked() -> list[Report]:

@@ -34,6 +34,7 @@ from tests.contract.acts import (
     BEAT,
     HOUR,
     MINUTE,
+    SECOND,
     about_hourly,
     all_at_once,
     ask,
@@ -330,6 +331,13 @@ def test_to_leave_with_status_0_is_no_failure(caplog: pytest.LogCaptureFixture) 
     ticked()
     assert last_run("leaves").status == "successful"
     assert "failed" not in caplog.text
+
+
+def test_the_slots_of_a_job_are_run_one_after_the_other_however_long_they_take() -> None:
+    jobs = [scheduled(name, catch_up="all") for name in ("first", "second")]
+    for job in jobs:
+        fall_behind(job, 2)
+    assert [report.name for report in tick(interval=SECOND / 1000)] == ["first"] * 2 + ["second"] * 2
 
 
 def test_a_job_that_fails_in_one_slot_goes_on_with_the_next() -> None:
