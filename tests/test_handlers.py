@@ -15,6 +15,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.db import connections
 
 from django_singlejob import handlers, job_lock, singleton_job
 from django_singlejob.handlers import HeldSignals, held, signals_let_in
@@ -126,9 +127,14 @@ def test_the_window_of_another_thread_lets_nothing_in() -> None:
 
 def test_a_window_that_another_thread_leaves_keeps_none_of_the_next_ones_from_holding() -> None:
     """As a generator's, which is closed by whoever is the last to have it."""
+
+    def leave() -> None:
+        lock.__exit__(None, None, None)
+        connections.close_all()
+
     lock = job_lock("nightly")
     lock.__enter__()
-    thread = threading.Thread(target=lock.__exit__, args=(None, None, None))
+    thread = threading.Thread(target=leave)
     thread.start()
     thread.join()
     assert not held.are_held
