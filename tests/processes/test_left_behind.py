@@ -34,7 +34,8 @@ def end(*arguments):
 for signum in signal.SIGTERM, signal.SIGINT, signal.SIGHUP:
     signal.signal(signum, end)
 print("rest is", os.getpid(), flush=True)
-time.sleep(60)
+for _ in range(600):
+    time.sleep(0.1)  # a signal that comes just before a sleep is heard after it
 """
 LEFT_BEHIND = "nightly: The command has ended, but processes that it started are still running"
 OUT_OF_REACH = "nightly: Processes that the command started are still running and cannot be killed"
