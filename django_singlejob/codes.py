@@ -1,8 +1,8 @@
-"""What the codes of the databases' errors mean for us: may the same again work, and was it undone?
+"""What the databases' error codes mean for us: may a retry work, and was the statement undone?
 
-Of PostgreSQL there are the classes 08, 40, 53, 55, 57 and 58, and of 25 what ends a session or refuses a write; of
-MariaDB and MySQL what is about the connection, the server's state, or others in the way; of SQLite everything. Any
-other code is an error of whoever wrote the statement.
+For PostgreSQL, this module lists the classes 08, 40, 53, 55, 57 and 58, and the codes of class 25 that end a session or
+reject a write. For MariaDB and MySQL, it lists the codes about the connection, the server's state and concurrent
+transactions. For SQLite, it lists every code. Any other code is an error in the statement itself.
 """
 
 from enum import Enum
@@ -11,10 +11,10 @@ from enum import Enum
 class Meaning(Enum):
     """What an error means for the sender of the statement; the value is for people."""
 
-    TRANSIENT = "transient: it was undone, and the same again may work"
-    CANCELLED = "transient, but if it was a COMMIT the outcome is unknown"
+    TRANSIENT = "transient: rolled back, so a retry may work"
+    CANCELLED = "transient, but the outcome of a COMMIT is unknown"
     LOST = "connection lost, outcome unknown"
-    YOURS = "an error of yours"
+    YOURS = "permanent: a retry does not help"
 
 
 Codes = dict[Meaning, dict[int, str]]
@@ -38,7 +38,7 @@ POSTGRESQL: dict[Meaning, dict[str, str]] = {
         "08006": "connection_failure",
         "08007": "transaction_resolution_unknown",
         "08P01": "protocol_violation",
-        # A standby, as after a failover: a new connection may lead to another server.
+        # A standby, for example after a failover: a new connection may reach another server.
         "25006": "read_only_sql_transaction",
         "25P03": "idle_in_transaction_session_timeout",
         "25P04": "transaction_timeout",
@@ -74,12 +74,12 @@ MYSQL: Codes = {
         1020: "ER_CHECKREAD",
         1205: "ER_LOCK_WAIT_TIMEOUT",
         1206: "ER_LOCK_TABLE_FULL",
-        # On Galera also a conflict that is found at the COMMIT.
+        # On Galera, also a conflict found at COMMIT.
         1213: "ER_LOCK_DEADLOCK",
         1613: "ER_XA_RBTIMEOUT",
         1614: "ER_XA_RBDEADLOCK",
         3058: "ER_USER_LOCK_DEADLOCK",
-        # The same on MySQL's Group Replication.
+        # The same, on MySQL's Group Replication.
         3101: "ER_TRANSACTION_ROLLBACK_DURING_COMMIT",
         3572: "ER_LOCK_NOWAIT",
     },
@@ -99,10 +99,10 @@ MYSQL: Codes = {
         1040: "ER_CON_COUNT_ERROR",
         1203: "ER_TOO_MANY_USER_CONNECTIONS",
         1226: "ER_USER_LIMIT_REACHED",
-        # The server does not take us, or takes us no longer.
+        # The server rejects or ends the connection.
         1042: "ER_BAD_HOST_ERROR",
         1043: "ER_HANDSHAKE_ERROR",
-        # What a Galera node says that has lost the others.
+        # From a Galera node that has lost the other nodes.
         1047: "ER_UNKNOWN_COM_ERROR",
         1053: "ER_SERVER_SHUTDOWN",
         1077: "ER_NORMAL_SHUTDOWN",
@@ -128,11 +128,11 @@ MYSQL: Codes = {
         3168: "ER_SERVER_ISNT_AVAILABLE",
         3169: "ER_SESSION_WAS_KILLED",
         4031: "ER_CLIENT_INTERACTION_TIMEOUT",
-        # It only reads, as after a failover: a new connection may lead to another server.
+        # A read-only server, for example after a failover: a new connection may reach another server.
         1290: "ER_OPTION_PREVENTS_STATEMENT",
         1792: "ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION",
         1836: "ER_READ_ONLY_MODE",
-        # The client library's own.
+        # From the client library.
         2000: "CR_UNKNOWN_ERROR",
         2001: "CR_SOCKET_CREATE_ERROR",
         2002: "CR_CONNECTION_ERROR",
@@ -154,7 +154,7 @@ MYSQL: Codes = {
     },
     Meaning.YOURS: {
         1153: "ER_NET_PACKET_TOO_LARGE",
-        # A replica's, of its source.
+        # From a replica, about its source.
         1189: "ER_MASTER_NET_READ",
         1190: "ER_MASTER_NET_WRITE",
         1218: "ER_CONNECT_TO_MASTER",
@@ -201,25 +201,25 @@ SQLITE: Codes = {
 
 
 def of_postgresql(sqlstate: str) -> Meaning:
-    """What PostgreSQL, or a pooler before it, means by this SQLSTATE."""
+    """What this SQLSTATE of PostgreSQL, or of a connection pooler, means."""
     usual = Meaning.LOST if sqlstate.startswith("08") else Meaning.YOURS
     return _POSTGRESQL.get(sqlstate, usual)
 
 
 def of_mysql(number: int) -> Meaning:
-    """What MariaDB, MySQL or their client library means by this number."""
+    """What this error number of MariaDB, MySQL or their client library means."""
     return _MYSQL.get(number, Meaning.YOURS)
 
 
 def of_sqlite(code: int) -> Meaning:
-    """What SQLite means by this result code, primary or extended."""
+    """What this result code of SQLite, primary or extended, means."""
     return _SQLITE.get(code & 0xFF, Meaning.YOURS)
 
 
-# Of these, what says that a disk or a table is full: the connection may still be of use, but not for what is written.
+# The codes that report a full disk or table: the connection may still work, but not for writes.
 OUT_OF_ROOM: frozenset[str | int | None] = frozenset({"53100", 1021, 1114, 13})
 
-# What PostgreSQL, or a service that resembles it, says of a function that it lacks or does not let us call.
+# The codes that PostgreSQL, or a compatible service, sends if it lacks a function or does not let us call it.
 REFUSED: frozenset[str | int | None] = frozenset({"0A000", "42501", "42883", "55000"})
 
 _POSTGRESQL = {code: meaning for meaning, names in POSTGRESQL.items() for code in names}
