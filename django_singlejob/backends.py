@@ -1,4 +1,4 @@
-"""The backend for Django's own tasks, from Django 6.0 on.
+"""A backend for Django's tasks framework, for Django 6.0 and later.
 
 ::
 
@@ -34,10 +34,10 @@ def _is_key(result_id: object) -> bool:
 class SingleJobBackend(BaseTaskBackend):
     """Enqueues tasks as one-offs, which ``singleton_worker`` runs.
 
-    A task whose function is a singleton job runs under that job's lock; all others run beside each other.
+    A task whose function is a singleton job runs under that job's lock. All other tasks run concurrently.
 
     Options:
-        max_attempts: how often a task that is no singleton job is begun at most, if its workers die (default: 3).
+        max_attempts: how many times a task that is not a singleton job may be started if its workers die (default: 3).
     """
 
     supports_defer = True
@@ -50,26 +50,29 @@ class SingleJobBackend(BaseTaskBackend):
         self._max_attempts = self.options.get("max_attempts", MAX_ATTEMPTS)
 
     def validate_task(self, task: Task[..., Any]) -> None:
-        """Raise ``InvalidTask`` for what can never be run."""
+        """Raise ``InvalidTask`` if the task can never run."""
         if job := django_tasks.job_of(task):
-            # What is to be looked at is the function, and a copy of the task would be validated once more.
+            # Validate the job's function. A copy of the task would be validated again when it is created.
             plain = {name: getattr(task, name) for name in ("priority", "queue_name", "run_after", "takes_context")}
             super().validate_task(cast("Task[..., Any]", SimpleNamespace(func=job.func, **plain)))
         else:
             super().validate_task(task)
         if len(task.module_path) > NAME_LENGTH:
-            raise InvalidTask(f"{task.module_path!r} is too long: at most {NAME_LENGTH} characters are kept.")
+            raise InvalidTask(
+                f"The path {task.module_path!r} is longer than {NAME_LENGTH} characters. Shorten the name of the task "
+                "or of its module."
+            )
 
     def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[..., Any]:  # type: ignore[override]
-        """Have a worker run it. Inside a transaction it is seen when that is committed.
+        """Enqueue the task for a worker. If a transaction is open, workers see the task after the commit.
 
-        Raises ``InvalidOrder`` for arguments that cannot be kept, naming the one, and ``InvalidTask``.
+        Raises ``InvalidOrder``, naming the argument, if an argument cannot be stored, and ``InvalidTask``.
         """
         self.validate_task(task)
         if not django_tasks.is_found(task):
             raise InvalidTask(
-                f"No worker would find the task under {task.module_path!r}: give the variable in its module the "
-                "function's name, as @task does."
+                f"Workers cannot find a task at {task.module_path!r}. Assign the task to a variable of its module that "
+                "has the function's name, as @task does."
             )
         row = self._order(task).enqueue(*args, **kwargs)
         result = django_tasks.result_of(row, task)
@@ -89,8 +92,8 @@ class SingleJobBackend(BaseTaskBackend):
         )
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
-        """What has become of a task. Raises ``TaskResultDoesNotExist``: it was never enqueued here, or was pruned, or
-        this release of the code does not know it, or the id is not text."""
+        """Return the result of a task. Raises ``TaskResultDoesNotExist`` if the task was never enqueued here, was
+        pruned, or is unknown to this release of the code, or if the id is invalid."""
         row = one_offs().exclude(backend="").filter(pk=result_id).first() if _is_key(result_id) else None
         task = django_tasks.find(row) if row else None
         if row is None or task is None:
@@ -98,16 +101,16 @@ class SingleJobBackend(BaseTaskBackend):
         return django_tasks.result_of(row, task)
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:  # type: ignore[override]
-        """E009, E010: the options."""
+        """E009: the options exist. E010: their values are valid."""
         if unknown := sorted(set(self.options) - {"max_attempts"}):
             yield checks.Error(
-                f"TASKS[{self.alias!r}]['OPTIONS'] has no key {unknown[0]!r}.",
-                hint="The only one is: max_attempts.",
+                f"TASKS[{self.alias!r}]['OPTIONS'] contains the unknown key {unknown[0]!r}.",
+                hint="The only valid key is 'max_attempts'.",
                 id="singlejob.E009",
             )
         if not isinstance(self._max_attempts, int) or self._max_attempts < 1:
             yield checks.Error(
                 f"TASKS[{self.alias!r}]['OPTIONS']['max_attempts'] is {self._max_attempts!r}, but must be 1 or more.",
-                hint="It is how often a task is begun at most, if its workers die.",
+                hint="Set it to how many times a task may be started if its workers die.",
                 id="singlejob.E010",
             )

@@ -1,4 +1,4 @@
-"""System checks: mistakes that cannot work, or that would show only at night."""
+"""System checks for settings and jobs that cannot work, or that would only fail when a job runs."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -17,27 +17,27 @@ from django_singlejob import conf, database, registry, timeline
 from django_singlejob.exceptions import InvalidSchedule
 
 if django.VERSION >= (6, 0):
-    # Its own check asks our backend; only a module that a project imports later might import it.
+    # This import registers Django's own check, which asks our backend. A project may import the module too late.
     import django.tasks
 
-# Shorter leases are for tests.
+# Shorter leases are only for tests.
 SHORT_LEASE = timedelta(seconds=6)
-# Without these the drivers wait for many minutes. Seconds, but for tcp_user_timeout: milliseconds.
-# InnoDB lets a statement wait for a row for 50 seconds, and read_timeout must be longer.
+# Without these, the drivers wait for many minutes. In seconds; tcp_user_timeout is in milliseconds.
+# InnoDB lets a statement wait 50 seconds for a row, so read_timeout must be longer.
 TIMEOUTS = {
     "postgresql": {"connect_timeout": 5, "tcp_user_timeout": 10_000, "keepalives_idle": 5, "keepalives_interval": 5},
     "mysql": {"connect_timeout": 5, "read_timeout": 60, "write_timeout": 60},
 }
-# Options that name a file with more of them, or that need no network.
+# Options that name a file with further options, or that avoid the network.
 ELSEWHERE = {"service", "read_default_file", "unix_socket"}
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E001 unknown keys, E002 impossible values."""
+    """E001: unknown keys. E002: invalid values."""
     return [
         CheckError(
             problem,
-            hint="Correct settings.SINGLEJOB.",
+            hint="Correct the SINGLEJOB setting.",
             id="singlejob.E002" if key is None or key in conf.KEYS else "singlejob.E001",
         )
         for key, problem in conf.problems(getattr(settings, "SINGLEJOB", {}))
@@ -45,12 +45,12 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
 
 
 def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E003: every instant is UTC."""
+    """E003: time zones are enabled, because every instant is in UTC."""
     if settings.USE_TZ:
         return []
     return [
         CheckError(
-            "USE_TZ is False, but leases are judged in UTC, by the database's clock.",
+            "USE_TZ is False, but leases are measured in UTC by the database's clock.",
             hint="Set USE_TZ = True.",
             id="singlejob.E003",
         )
@@ -58,21 +58,21 @@ def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
 
 
 def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E004: the jobs can be registered. E005, E008, W003 to W006: they can be run, and one at a time."""
+    """E004: the jobs can be registered. E005, E008, W003 to W006: they can run, one copy at once."""
     try:
         registry.autodiscover()
     except Exception as error:
         return [
             CheckError(
                 f"The jobs cannot be registered: {type(error).__name__}: {error}",
-                hint="Mend the jobs.py that this comes from; until then no command finds its jobs.",
+                hint="Fix the error in the jobs.py that raised it. Until then, commands cannot find the jobs.",
                 id="singlejob.E004",
             )
         ]
     try:
         return [message for job in registry.all_jobs() for message in _problems(job)]
     except ImproperlyConfigured:
-        return []  # check_settings says so
+        return []  # check_settings reports this
 
 
 def _problems(job: registry.Job) -> Iterator[CheckMessage]:
@@ -86,24 +86,24 @@ def _lease_problems(job: registry.Job) -> Iterator[CheckMessage]:
     lease = job.lease or conf.options().lease
     if not job.heartbeat and job.max_runtime and job.max_runtime > lease:
         yield CheckError(
-            f"The job {job.name!r} sends no heartbeats and may run for {job.max_runtime}, but its lease ends after "
-            f"{lease}: another server would run it beside this one.",
+            f"The job {job.name!r} sends no heartbeats and may run for {job.max_runtime}, but its lease expires "
+            f"after {lease}, so another server could run it at the same time.",
             hint="Make its lease longer than its max_runtime.",
             obj=job.path,
             id="singlejob.E005",
         )
     elif not job.heartbeat and job.lease is None:
         yield CheckWarning(
-            f"The job {job.name!r} sends no heartbeats and has no lease of its own, so its lock is free for others "
-            f"{lease} after it began.",
-            hint="Give it a lease that is longer than it can ever run.",
+            f"The job {job.name!r} sends no heartbeats and has no lease of its own, so another server can "
+            f"take over its lock {lease} after a run starts.",
+            hint="Give it a lease that is longer than its longest run.",
             obj=job.path,
             id="singlejob.W004",
         )
     if job.heartbeat and lease < SHORT_LEASE:
         yield CheckWarning(
-            f"The job {job.name!r} has a lease of {lease}: one slow heartbeat may cost a healthy holder its lock.",
-            hint=f"Make it {SHORT_LEASE} or longer; the default is {conf.Options.lease}.",
+            f"The job {job.name!r} has a lease of {lease}, so one slow heartbeat can cost a healthy holder its lock.",
+            hint=f"Use a lease of {SHORT_LEASE} or longer. The default is {conf.Options.lease}.",
             obj=job.path,
             id="singlejob.W003",
         )
@@ -115,9 +115,9 @@ def _lock_problems(job: registry.Job) -> Iterator[CheckMessage]:
     other = registry.get(job.lock)
     if other.lock != job.lock:
         yield CheckWarning(
-            f"The job {job.name!r} has the lock {job.lock!r}, but the job {other.name!r} has the lock {other.lock!r}: "
-            "they do not exclude each other, and may deadlock in the database.",
-            hint="Give them the same lock.",
+            f"The job {job.name!r} has the lock {job.lock!r}, but the job {other.name!r} has the lock {other.lock!r}, "
+            "so they do not exclude each other and may deadlock in the database.",
+            hint="Give both jobs the same lock.",
             obj=job.path,
             id="singlejob.W005",
         )
@@ -135,36 +135,36 @@ def _schedule_problems(job: registry.Job) -> Iterator[CheckMessage]:
         )
     if names := _required(job.func):
         yield CheckWarning(
-            f"The job {job.name!r} has a schedule, but its function needs the arguments {', '.join(map(repr, names))}, "
-            "and singleton_worker gives none.",
-            hint="Give them defaults, or have run_singleton run the job, with --args.",
+            f"The job {job.name!r} has a schedule, but its function requires the arguments "
+            f"{', '.join(map(repr, names))}, and singleton_worker passes none.",
+            hint="Give the arguments defaults, or run the job with run_singleton --args.",
             obj=job.path,
             id="singlejob.W006",
         )
 
 
 def _required(func: Callable[..., Any]) -> list[str]:
-    """The arguments without which it cannot be called."""
+    """The arguments without a default."""
     try:
-        # Of a decorated function the decorator's own: it may be what fills in the others.
+        # For a decorated function, use the decorator's signature: the decorator may supply the other arguments.
         parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
-    except Exception:  # a builtin's, or an annotation that cannot be evaluated
+    except Exception:  # a builtin, or an annotation that cannot be evaluated
         return []
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
 
 
 def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E006: the database is there. E007, W001, W002, W007: see ``_database_problems``."""
+    """E006: the database alias exists. E007, W001, W002, W007: see ``_database_problems``."""
     try:
         alias = database.alias()
     except ImproperlyConfigured:
-        return []  # check_settings says so
+        return []  # check_settings reports this
     if alias not in connections:
         return [
             CheckError(
                 f"SINGLEJOB['DATABASE'] is {alias!r}, but DATABASES has no such alias.",
-                hint=f"Name one of: {', '.join(connections)}.",
+                hint=f"Use one of: {', '.join(connections)}.",
                 id="singlejob.E006",
             )
         ]
@@ -176,29 +176,30 @@ def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[
     options = given.get("OPTIONS", {})
     if connection.vendor != "postgresql" and given.get("TIME_ZONE") not in (None, "UTC"):
         yield CheckError(
-            f"DATABASES[{alias!r}]['TIME_ZONE'] is {given['TIME_ZONE']!r}, but leases are judged in UTC.",
-            hint="Remove TIME_ZONE, or name a database without it in SINGLEJOB['DATABASE'].",
+            f"DATABASES[{alias!r}]['TIME_ZONE'] is {given['TIME_ZONE']!r}, but leases are measured in UTC.",
+            hint="Remove TIME_ZONE, or set SINGLEJOB['DATABASE'] to a database without it.",
             id="singlejob.E007",
         )
     if connection.vendor == "sqlite" and str(options.get("transaction_mode")).upper() != "IMMEDIATE":
         yield CheckWarning(
-            f"The SQLite database {alias!r} begins its transactions in the deferred mode, in which one that reads "
-            "before it writes fails with 'database is locked' at once, whatever its timeout.",
+            f"The SQLite database {alias!r} starts transactions in deferred mode. A transaction that reads before it "
+            "writes can then fail with 'database is locked' at once, whatever the timeout.",
             hint=f"Set DATABASES[{alias!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'.",
             id="singlejob.W001",
         )
     if _pool_size(options.get("pool")) < 2:
         yield CheckWarning(
-            f"The connection pool of the database {alias!r} has room for one connection, but a running job needs a "
+            f"The connection pool of the database {alias!r} allows only one connection, but a running job needs a "
             "second one for its heartbeats.",
-            hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': ...}} to twice your threads.",
+            hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': N}}, where N is twice the number of "
+            "threads.",
             id="singlejob.W002",
         )
     if missing := _missing_timeouts(connection):
         settings = ", ".join(f"{name}={value}" for name, value in missing.items())
         yield CheckWarning(
-            f"The database {alias!r} is reached over a network, without {', '.join(missing)}: if the network goes "
-            "silent, whatever waits for an answer hangs for many minutes.",
+            f"The database {alias!r} is reached over a network without {', '.join(missing)}. If the network stops "
+            "answering, database calls hang for many minutes.",
             hint=f"DATABASES[{alias!r}].setdefault('OPTIONS', {{}}).update({settings})",
             id="singlejob.W007",
         )
@@ -207,38 +208,39 @@ def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[
 def check_server(
     app_configs: Sequence[AppConfig] | None, *, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """W008, W009: what only the server itself knows. It is asked by ``check --database`` and ``migrate``."""
+    """W008, W009: what only the database server knows. ``check --database`` and ``migrate`` run this check."""
     try:
         alias = database.alias()
     except ImproperlyConfigured:
-        return []  # check_settings says so
+        return []  # check_settings reports this
     if alias not in (databases or ()):
         return []
     try:
         return list(_server_problems(alias))
-    except Error:  # The server does not answer. The command that needs it reports that.
+    except Error:  # The server does not answer. The command that needs it reports this.
         return []
 
 
 def _server_problems(alias: str) -> Iterator[CheckMessage]:
     if not timeline.is_told(alias):
         yield CheckWarning(
-            f"The database {alias!r} does not tell its timeline, so an asynchronous fail-over may repeat fences.",
-            hint="Let the role execute pg_current_wal_lsn() and pg_walfile_name(), or replicate synchronously.",
+            f"The database {alias!r} does not report its timeline, so fences may repeat after an asynchronous "
+            "failover.",
+            hint="Let the role execute pg_current_wal_lsn() and pg_walfile_name(), or use synchronous replication.",
             id="singlejob.W008",
         )
     if database.may_read_the_past(alias):
         yield CheckWarning(
-            f"The database {alias!r} is a node of a Galera cluster. It may not know yet what another node has just "
-            "committed, such as a one-off that was enqueued there.",
+            f"The database {alias!r} is a node of a Galera cluster, so a read may miss what another node has just "
+            "committed, such as a new one-off.",
             hint=f"DATABASES[{alias!r}].setdefault('OPTIONS', {{}})['init_command'] = "
-            "'SET SESSION wsrep_sync_wait = 1'; see the page 'Run on a cluster' of the documentation.",
+            "'SET SESSION wsrep_sync_wait = 1'; see 'Run on a cluster' in the documentation.",
             id="singlejob.W009",
         )
 
 
 def _missing_timeouts(connection: BaseDatabaseWrapper) -> dict[str, int]:
-    """Those that the driver needs so as not to wait for ever, with values to begin with."""
+    """The time-outs that the driver needs but does not have, with suggested values."""
     options = connection.settings_dict.get("OPTIONS", {})
     is_elsewhere = not ELSEWHERE.isdisjoint(options)
     if is_elsewhere or not any(map(_is_remote, str(connection.settings_dict.get("HOST", "")).split(","))):
@@ -248,12 +250,12 @@ def _missing_timeouts(connection: BaseDatabaseWrapper) -> dict[str, int]:
 
 
 def _is_remote(host: str) -> bool:
-    # A socket, as a file or in the abstract namespace; or this machine.
+    # Not remote: a Unix socket (a file or in the abstract namespace), and this machine.
     return not host.startswith(("/", "@")) and host not in ("", "localhost", "127.0.0.1", "::1")
 
 
 def _pool_size(pool: Any) -> float:
-    """How many connections there can be; psycopg_pool's own default is 4."""
+    """The most connections that the pool can hold. The default of psycopg_pool is 4."""
     if not isinstance(pool, dict):
         return 4 if pool else float("inf")
     size = pool.get("max_size") or pool.get("min_size", 4)

@@ -1,4 +1,4 @@
-"""The settings: one dict, ``SINGLEJOB``, read at each use, and validated when it has changed."""
+"""The settings: one dict, ``SINGLEJOB``, read at each use and validated when it has changed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -17,37 +17,37 @@ class Options:
     """``settings.SINGLEJOB``, with the defaults filled in. The keys are the fields' names in capitals."""
 
     database: str | None = None
-    """The alias that holds the locks; ``None``: where the routers send writes of ``JobLock``."""
+    """The alias of the database that holds the locks; ``None`` for where the routers send writes of ``JobLock``."""
     lease: timedelta = timedelta(seconds=60)
-    """How long a holder's right lasts without a sign of life."""
+    """How long a lease lasts without a heartbeat."""
     heartbeats_per_lease: int = 6
-    """How many heartbeats go into a lease."""
+    """How many heartbeats a holder sends in the time of one lease."""
     min_interval: timedelta = timedelta(seconds=30)
-    """``run_singleton`` does not run a job without a schedule again sooner than this."""
+    """How soon ``run_singleton`` may start a job without a schedule again."""
     slot_tolerance: timedelta = timedelta(seconds=30)
-    """How early a cron daemon may fire and still mean the coming slot."""
+    """How early a cron daemon may fire for the next slot."""
     overrun_factor: float = 3.0
-    """A run is overrunning past this many times its job's mean duration."""
+    """A run overruns if it takes longer than this many times its job's mean duration."""
     overrun_min_runs: int = 5
-    """Before so many runs a mean says nothing."""
+    """How many runs a job needs before its mean duration is used."""
     max_catch_up: int = 100
-    """How many missed slots ``catch_up="all"`` runs at most."""
+    """The highest number of missed slots that ``catch_up="all"`` runs."""
     history_days: int = 30
-    """Older runs are pruned."""
+    """Runs that are older than this many days are pruned."""
     history_keep: int = 1000
-    """Runs of a job beyond its newest so many are pruned."""
+    """How many runs of each job are kept; older ones are pruned."""
     record_command: str = "name"
-    """What of a holder's command is stored: ``"name"``, ``"full"`` (redacted), ``"none"``, or the dotted path of a
-    function that gets the list of arguments and returns the text to store."""
+    """How much of a holder's command is stored: ``"name"``, ``"full"`` (redacted), ``"none"``, or the dotted path of a
+    function that takes the list of arguments and returns the text to store."""
     hostname: str | None = None
-    """The name of this server; ``None``: what the operating system says."""
+    """The name of this server; ``None`` for the operating system's hostname."""
 
 
 KEYS = {field.name.upper(): field.name for field in fields(Options)}
 
 
 def options() -> Options:
-    """The settings as they are now. Raises ``ImproperlyConfigured`` for a value that cannot work."""
+    """Return the current settings. Raises ``ImproperlyConfigured`` if a value is invalid."""
     global _last  # noqa: PLW0603  (one assignment, so no thread sees half of it)
     given = getattr(settings, "SINGLEJOB", {})
     if not _is_same(given, _last[0]):
@@ -56,12 +56,12 @@ def options() -> Options:
     return _last[1]
 
 
-# What was validated last, and what it comes to.
+# The dict that was validated last, and its options.
 _last: tuple[dict[str, Any], Options] = {}, Options()
 
 
 def _is_same(given: object, known: dict[str, Any]) -> bool:
-    # Not `==`, by which True is 1 and 6.0 is 6.
+    # Not `==`, because True == 1 and 6.0 == 6.
     return isinstance(given, dict) and [*given] == [*known] and all(map(is_, given.values(), known.values()))
 
 
@@ -73,19 +73,20 @@ def _validated(given: Any) -> Options:
 
 
 def problems(given: Any) -> Iterator[tuple[str | None, str]]:
-    """Each unusable entry of the dict, as its key (``None``: the whole) and a sentence."""
+    """Yield each invalid entry of the dict as its key and a sentence. The key is ``None`` if the dict itself is
+    invalid."""
     if not isinstance(given, dict):
         yield None, f"SINGLEJOB is {given!r}, but must be a dict."
         return
     for key, value in given.items():
         if key not in KEYS:
-            yield key, f"SINGLEJOB has no key {key!r}. The keys are: {', '.join(KEYS)}."
+            yield key, f"SINGLEJOB contains the unknown key {key!r}. The valid keys are: {', '.join(KEYS)}."
         elif wanted := _wanted(key, value):
             yield key, f"SINGLEJOB[{key!r}] is {value!r}, but must be {wanted}."
 
 
 def _wanted(key: str, value: object) -> str | None:
-    """What the key's value must be; ``None``: it is that."""
+    """Describe what the key's value must be; ``None`` if the value is valid."""
     wanted, fits = _RULES[key]
     return None if fits(value) else wanted
 
@@ -98,13 +99,13 @@ def _is_name_or_none(value: object) -> bool:
     return value is None or (isinstance(value, str) and value != "")
 
 
-_DURATION = ("a timedelta that is not negative", lambda value: isinstance(value, timedelta) and value >= ZERO)
+_DURATION = ("a timedelta of zero or more", lambda value: isinstance(value, timedelta) and value >= ZERO)
 
 _RULES: dict[str, tuple[str, Any]] = {
     "DATABASE": ("the alias of a database, or None", _is_name_or_none),
     "LEASE": ("a timedelta longer than zero", lambda value: isinstance(value, timedelta) and value > ZERO),
     "HEARTBEATS_PER_LEASE": (
-        "a whole number, 4 or more: with fewer, one lost packet costs a healthy holder its lock",
+        "a whole number, 4 or more: with fewer, one lost packet can cost a healthy holder its lock",
         lambda value: _is_count(value, 4),
     ),
     "MIN_INTERVAL": _DURATION,
@@ -118,5 +119,5 @@ _RULES: dict[str, tuple[str, Any]] = {
         '"name", "full", "none" or the dotted path of a function',
         lambda value: isinstance(value, str) and (value in ("name", "full", "none") or "." in value),
     ),
-    "HOSTNAME": ("a host's name, or None", _is_name_or_none),
+    "HOSTNAME": ("a hostname, or None", _is_name_or_none),
 }

@@ -54,7 +54,7 @@ def test_e001_an_unknown_key(settings: Settings) -> None:
     settings.SINGLEJOB = {"LEASES": MINUTE}
     messages = check_settings(None)
     assert ids(messages) == ["singlejob.E001"]
-    assert "SINGLEJOB has no key 'LEASES'" in messages[0].msg
+    assert "SINGLEJOB contains the unknown key 'LEASES'" in messages[0].msg
 
 
 @pytest.mark.parametrize("given", [{"LEASE": 60}, {"HEARTBEATS_PER_LEASE": 3}, "LEASE"])
@@ -109,7 +109,10 @@ def test_e005_a_job_that_outlives_its_lease() -> None:
     messages = check_jobs(None)
     assert ids(messages) == ["singlejob.E005"]
     assert messages[0].obj == "builtins.print"
-    assert "'nightly' sends no heartbeats and may run for 0:01:01, but its lease ends after 0:01:00" in messages[0].msg
+    assert (
+        "'nightly' sends no heartbeats and may run for 0:01:01, but its lease expires after 0:01:00, "
+        in messages[0].msg
+    )
 
 
 def test_w003_a_short_lease() -> None:
@@ -117,8 +120,8 @@ def test_w003_a_short_lease() -> None:
     messages = check_jobs(None)
     assert ids(messages) == ["singlejob.W003"]
     assert messages[0].obj == "builtins.print"
-    assert "'nightly' has a lease of 0:00:05: one slow heartbeat may cost" in messages[0].msg
-    assert messages[0].hint == "Make it 0:00:06 or longer; the default is 0:01:00."
+    assert "'nightly' has a lease of 0:00:05, so one slow heartbeat can cost" in messages[0].msg
+    assert messages[0].hint == "Use a lease of 0:00:06 or longer. The default is 0:01:00."
 
 
 def test_w004_no_heartbeats_and_no_lease_of_its_own(settings: Settings) -> None:
@@ -128,7 +131,7 @@ def test_w004_no_heartbeats_and_no_lease_of_its_own(settings: Settings) -> None:
     assert ids(messages) == ["singlejob.W004"]
     assert messages[0].obj == "builtins.print"
     assert "'nightly' sends no heartbeats and has no lease of its own" in messages[0].msg
-    assert "0:02:00 after it began" in messages[0].msg
+    assert "0:02:00 after a run starts" in messages[0].msg
 
 
 LEFT_OUT = "*/10 2 * 3 7L"  # only ever in the hour that Rome's clocks leave out
@@ -153,10 +156,10 @@ def test_w005_jobs_with_each_others_name_as_their_lock() -> None:
     assert ids(messages) == ["singlejob.W005", "singlejob.W005"]
     assert messages[0].obj == "builtins.print"
     assert messages[0].msg == (
-        "The job 'export' has the lock 'import', but the job 'import' has the lock 'export': they do not exclude each "
-        "other, and may deadlock in the database."
+        "The job 'export' has the lock 'import', but the job 'import' has the lock 'export', so they do not exclude "
+        "each other and may deadlock in the database."
     )
-    assert messages[0].hint == "Give them the same lock."
+    assert messages[0].hint == "Give both jobs the same lock."
 
 
 def test_w005_also_in_a_circle() -> None:
@@ -193,7 +196,7 @@ def test_w006_a_schedule_gives_no_arguments(func: Any, told: str) -> None:
     messages = check_jobs(None)
     assert ids(messages) == ["singlejob.W006"]
     assert messages[0].obj == registry.get("nightly").path
-    assert f"The job 'nightly' has a schedule, but its function needs the arguments {told}," in messages[0].msg
+    assert f"The job 'nightly' has a schedule, but its function requires the arguments {told}," in messages[0].msg
 
 
 def optional(copies: int = 1, *days: str, **options: str) -> None: ...
@@ -270,7 +273,7 @@ def test_e006_a_database_that_is_not_there(settings: Settings) -> None:
     settings.SINGLEJOB = {"DATABASE": "locks"}
     messages = check_database(None)
     assert ids(messages) == ["singlejob.E006"]
-    assert messages[0].hint == "Name one of: default."
+    assert messages[0].hint == "Use one of: default."
 
 
 def test_settings_that_cannot_be_read_are_told_once(settings: Settings) -> None:
@@ -327,7 +330,7 @@ networked = pytest.mark.parametrize(("database", "vendor"), [(POSTGRESQL, "postg
 def test_w007_a_database_behind_a_network_without_time_outs(check: Any, database: Any, vendor: str, host: str) -> None:
     messages = check(**database | {"HOST": host})
     assert ids(messages) == ["singlejob.W007"]
-    assert f"'locks' is reached over a network, without {', '.join(PATIENT[vendor])}: " in messages[0].msg
+    assert f"'locks' is reached over a network without {', '.join(PATIENT[vendor])}. " in messages[0].msg
 
 
 @networked
@@ -390,7 +393,7 @@ call_command("check")
 def test_options_of_the_backend_of_tasks_are_looked_at_wherever_tasks_are_imported() -> None:
     checked = subprocess.run([sys.executable, "-c", PROJECT], capture_output=True, text=True, timeout=60, check=False)
     assert checked.returncode == 1
-    assert "(singlejob.E009) TASKS['default']['OPTIONS'] has no key 'attempts'." in checked.stderr
+    assert "(singlejob.E009) TASKS['default']['OPTIONS'] contains the unknown key 'attempts'." in checked.stderr
     assert "(singlejob.E010) TASKS['default']['OPTIONS']['max_attempts'] is 0, but must be 1 or more." in checked.stderr
 
 
@@ -412,7 +415,7 @@ def test_w008_a_server_that_does_not_tell_its_timeline(monkeypatch: pytest.Monke
     monkeypatch.setattr(timeline, "_SQL", "no_such_function()")
     [message] = check_default()
     assert message.id == "singlejob.W008"
-    assert "'default' does not tell its timeline" in message.msg
+    assert "'default' does not report its timeline" in message.msg
 
 
 @pytest.mark.on_database("mysql")

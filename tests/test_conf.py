@@ -135,4 +135,4 @@ def test_an_unknown_key_is_the_system_checks_business(settings: Settings) -> Non
     assert options().hostname == "web-1"
     [(key, problem)] = problems(settings.SINGLEJOB)
     assert key == "LEASES"
-    assert problem.startswith("SINGLEJOB has no key 'LEASES'. The keys are: DATABASE, LEASE, ")
+    assert problem.startswith("SINGLEJOB contains the unknown key 'LEASES'. The valid keys are: DATABASE, LEASE, ")
