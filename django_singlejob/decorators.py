@@ -1,4 +1,4 @@
-"""The two ways in: ``@singleton_job`` for a function, ``job_lock`` for a block."""
+"""The two entry points: ``@singleton_job`` for a function, ``job_lock`` for a block."""
 
 import functools
 import inspect
@@ -32,21 +32,21 @@ Skippable = Literal[runner.Skipped.SKIPPED]
 
 class _Runnable(Job, Generic[P, R]):
     __wrapped__: Callable[P, Any]
-    # Django's templates call whatever can be called: a page that only names a job would run it.
+    # Django's templates call every callable: a page that only shows a job would run it.
     do_not_call_in_templates = True
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Refuse to be a method, which has no instance when the job is run. Raises ``SingleJobError``, of which Python
-        3.11 makes a ``RuntimeError``."""
+        """Refuse to become a method, because a run would have no instance. Raises ``SingleJobError``, which Python 3.11
+        wraps in a ``RuntimeError``."""
         if _class_of(self.func) == owner.__qualname__:
             raise SingleJobError(_about_method(self.func))
 
     def run(self, /, *args: P.args, **kwargs: P.kwargs) -> runner.Outcome:
-        """Run the job, and tell what became of it. Raises what the job raises."""
+        """Run the job and return its outcome. Raises what the job raises."""
         return runner.run(self, args, kwargs)
 
     def using(self, *, run_after: datetime | None = None, priority: int = 0, queue_name: str = "default") -> Order:
-        """For a one-off that is not to be run as soon as somebody can: see ``Order``. Raises ``InvalidOrder``."""
+        """Return an ``Order`` that enqueues the job with these options. Raises ``InvalidOrder`` if one is invalid."""
         return Order(
             job_name=self.name,
             max_attempts=self.most_attempts,
@@ -56,11 +56,11 @@ class _Runnable(Job, Generic[P, R]):
         )
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
-        """Have a worker run the job once, as soon as one can: see ``Order.enqueue``."""
+        """Have a worker run the job once with these arguments, as soon as possible: see ``Order.enqueue``."""
         return self.using().enqueue(*args, **kwargs)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
-        """The same, for an ``async def``."""
+        """Like ``enqueue``, for an ``async def``."""
         return await self.using().aenqueue(*args, **kwargs)
 
 
@@ -68,7 +68,7 @@ class SingletonJob(_Runnable[P, R]):
     """A function that runs under its lock when it is called. ``__wrapped__`` is the plain function."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R | Skippable:
-        """Run the job: its value, or ``SKIPPED``."""
+        """Run the job and return the function's value, or ``SKIPPED``."""
         return cast("R | Skippable", self.run(*args, **kwargs).value)
 
 
@@ -76,7 +76,7 @@ class AsyncSingletonJob(_Runnable[P, R]):
     """An ``async def`` that runs under its lock when it is awaited. ``__wrapped__`` is the plain function."""
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R | Skippable:
-        """Run the job: its value, or ``SKIPPED``."""
+        """Run the job and return the function's value, or ``SKIPPED``."""
         outcome = await runner.run_async(self, args, kwargs)
         return cast("R | Skippable", outcome.value)
 
@@ -118,38 +118,39 @@ def singleton_job(
     description: str | None = None,
 ) -> _Decorator: ...
 def singleton_job(name: Any = None, **settings: Any) -> Any:
-    """Make a function, or an ``async def``, a job: of all servers only one runs it at a time.
+    """Make a function or an ``async def`` a job, of which only one copy runs at once on all servers together.
 
-    Calling it runs it under its lock and returns its value, or ``SKIPPED`` (which is false) if it did not run. Its
-    exception reaches the caller unchanged. Locks are not re-entrant: a job that calls itself is told ``SKIPPED``.
-    ``job.run(...)`` tells more; ``job.__wrapped__`` is the plain function. Nothing touches the database before the
-    first call.
+    Calling the job runs it under its lock and returns the function's value, or ``SKIPPED`` (which is false) if it did
+    not run. Exceptions reach the caller unchanged. Locks are not re-entrant: a job that calls itself gets ``SKIPPED``.
+    Use ``job.run(...)`` to get an ``Outcome``, and ``job.__wrapped__`` for the plain function. Nothing touches the
+    database before the first call.
 
     Args:
-        name: unique over the project; default: the function's name. 1 to 200 of ``a-z 0-9 _ . : -``.
-        schedule: when ``run_singleton`` and ``singleton_worker`` run it: a cron expression of five fields or
+        name: a name that is unique in the project, of 1 to 200 of the characters ``a-z 0-9 _ . : -``; default: the
+            function's name.
+        schedule: when ``run_singleton`` and ``singleton_worker`` run the job: a cron expression of five fields, one of
             ``@hourly @daily @weekly @monthly @yearly``, or a ``timedelta``, whose multiples since the Unix epoch are
-            its slots. Each slot is run once. Without one it runs whenever it is called.
-        time_zone: the IANA name of the zone of the cron expression; default: ``settings.TIME_ZONE``.
-        catch_up: what is done about slots that nobody ran: ``"none"``; ``"latest"``, one run for all of them;
-            ``"all"``, a run each, oldest first, of the newest ``SINGLEJOB["MAX_CATCH_UP"]``.
-        misfire_grace: how late a slot may be run and still count as in time; default: 5 minutes. Past it, it is a
-            misfire: with ``catch_up="none"`` it is not run.
-        min_interval: no new run sooner than this after the last one started.
-        lock: the lock's name, when several jobs must exclude each other; default: the job's name.
-        lease: how long the right lasts without a sign of life; default: ``SINGLEJOB["LEASE"]``.
-        heartbeat: whether signs of life are sent meanwhile. Without them ``lease`` must cover the whole run.
-        max_runtime: past it ``JobTimeout`` is raised in the job's thread.
-        on_held: ``"skip"`` or ``"raise"`` (``LockHeld``), when somebody else has the lock.
-        wait: keep trying that long first.
-        rerun_abandoned: whether a run whose holder died is run again by whoever takes over.
-        max_attempts: how often at most.
-        retries: how often it is run again after an exception.
-        retry_delay: how long after the first one; twice as long after each further one, up to a day.
-        description: for people; default: the first line of the docstring.
+            the slots. Each slot runs once. Without a schedule, the job runs whenever it is called.
+        time_zone: the IANA time zone of the cron expression; default: ``settings.TIME_ZONE``.
+        catch_up: what happens to missed slots: ``"none"`` drops them, ``"latest"`` makes one run for all of them, and
+            ``"all"`` runs each of the newest ``SINGLEJOB["MAX_CATCH_UP"]``, oldest first.
+        misfire_grace: how late a slot may run and still be on time; default: 5 minutes. A later slot is a misfire, and
+            is not run with ``catch_up="none"``.
+        min_interval: the shortest time between the starts of two runs.
+        lock: the name of the lock, if several jobs must exclude each other; default: the job's name.
+        lease: how long the lease lasts without a heartbeat; default: ``SINGLEJOB["LEASE"]``.
+        heartbeat: whether to send heartbeats during the run. Without them, ``lease`` must cover the whole run.
+        max_runtime: how long the job may run before ``JobTimeout`` is raised in its thread.
+        on_held: what to do if another caller holds the lock: ``"skip"`` the run or ``"raise"`` ``LockHeld``.
+        wait: how long to wait for the lock; default: not at all.
+        rerun_abandoned: whether to rerun an abandoned run after taking over its lock.
+        max_attempts: how many attempts such a run may take in total.
+        retries: how many times to retry the job after an exception.
+        retry_delay: how long to wait before the first retry; doubled for each further retry, up to a day.
+        description: a text for people; default: the first line of the docstring.
 
     Raises:
-        InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, for what can never work.
+        InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, if the job can never work.
     """
     if callable(name) or isinstance(name, classmethod):
         return _registered(name, {})
@@ -162,34 +163,35 @@ def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
     if _is_method(func):
         raise SingleJobError(_about_method(func))
     if not callable(func):
-        raise SingleJobError(f"@singleton_job is for functions, not for {func!r}.")
+        raise SingleJobError(f"{func!r} is not a function. Decorate a function with @singleton_job.")
     if "name" not in settings and not hasattr(func, "__name__"):
-        raise SingleJobError(f"{func!r} has no name of its own: use @singleton_job('a_name').")
+        raise SingleJobError(f"{func!r} has no __name__. Name the job: @singleton_job('a_name').")
     kind = AsyncSingletonJob if inspect.iscoroutinefunction(function_of(func)) else SingletonJob
     given = {key: value for key, value in settings.items() if value is not None}
     job: _Runnable[..., Any] = kind(
         func=func, **{"name": getattr(func, "__name__", ""), "description": _first_line(func), **given}
     )
-    # Not the function's own attributes: one called `lock` would replace the job's.
+    # Leave out the function's own attributes: one called `lock` would replace the job's.
     functools.update_wrapper(cast("Callable[..., Any]", job), func, updated=())
     if kind is AsyncSingletonJob and sys.version_info >= (3, 12):
-        inspect.markcoroutinefunction(job)  # Django's tasks ask for it
+        inspect.markcoroutinefunction(job)  # for Django's tasks
     register(job)
     return job
 
 
 def _is_method(func: Any) -> bool:
-    """Whether it is one by its looks. That is known before a ``classmethod`` is put over the job, and hides it."""
+    """Whether the function looks like a method. This works before a ``classmethod`` around the job hides it."""
     if isinstance(func, classmethod):
         return True
     return bool(_class_of(func)) and next(iter(inspect.signature(func).parameters), "") in ("self", "cls")
 
 
 def _class_of(func: Callable[..., Any]) -> str:
-    """The qualified name of the class in whose body the function is defined; empty: in none, or as a static method."""
+    """The qualified name of the class that the function is defined in; empty for a static method, or outside a
+    class."""
     if isinstance(func, staticmethod) or inspect.ismethod(func):
         return ""
-    function = inspect.unwrap(func, stop=inspect.isfunction)  # functools.cache makes an object of one
+    function = inspect.unwrap(func, stop=inspect.isfunction)  # functools.cache returns an object
     if not inspect.isfunction(function):
         return ""
     place = function.__qualname__.rpartition(".")[0]
@@ -198,8 +200,8 @@ def _class_of(func: Callable[..., Any]) -> str:
 
 def _about_method(func: Callable[..., Any]) -> str:
     return (
-        f"{func.__qualname__!r} is a method, and nobody knows on which object a job would call it. Write a function at "
-        "the top of the module that calls the method, and decorate that one with @singleton_job."
+        f"{func.__qualname__!r} is a method, so a job would have no object to call it on. Write a function at module "
+        "level that calls the method, and decorate that function with @singleton_job."
     )
 
 
@@ -211,19 +213,19 @@ def _first_line(func: Callable[..., Any]) -> str:
 def job_lock(
     name: str, *, lease: timedelta | None = None, wait: timedelta | None = None, heartbeat: bool = True
 ) -> Iterator[Lease]:
-    """Hold a lock for a block of code, which is handed the ``Lease``. Records no run.
+    """Hold a lock for a block of code, which gets the ``Lease``. Records no run.
 
     Args:
-        name: 1 to 200 of ``a-z 0-9 _ . : -``; a job's name excludes that job.
-        lease: how long the right lasts without a sign of life; default: ``SINGLEJOB["LEASE"]``.
-        wait: keep trying that long.
-        heartbeat: whether signs of life are sent meanwhile. Without them ``lease`` must cover the whole block.
+        name: 1 to 200 of the characters ``a-z 0-9 _ . : -``. The name of a job's lock keeps that job from running.
+        lease: how long the lease lasts without a heartbeat; default: ``SINGLEJOB["LEASE"]``.
+        wait: how long to wait for the lock; default: not at all.
+        heartbeat: whether to send heartbeats during the block. Without them, ``lease`` must cover the whole block.
 
     Raises:
-        LockHeld: somebody else has it.
-        LeaseLost: in the block, when the lease is lost, or at its end.
-        UnsafeTransaction, DatabaseUnreachable, InvalidName: see there.
-        SingleJobError: ``lease`` or ``wait`` can never work.
+        LockHeld: another caller holds the lock, or this could not be decided.
+        LeaseLost: the lease was lost; raised in the block or at its end.
+        UnsafeTransaction, DatabaseUnreachable, InvalidName: see their docstrings.
+        SingleJobError: ``lease`` or ``wait`` is invalid.
     """
     validate_durations(f"Lock {validate_name(name)!r}", lease=lease, wait=wait)
     with Window() as window:
@@ -237,7 +239,7 @@ def job_lock(
                 answer.prove()
                 yield answer
         except BaseException:
-            with suppress(LeaseLost):  # the block's own exception goes first
+            with suppress(LeaseLost):  # the block's own exception takes precedence
                 answer.finish()
             raise
         if not answer.finish():

@@ -1,48 +1,48 @@
-"""What can go wrong, by name. A lock that is held is no error: see ``SKIPPED``."""
+"""The exceptions. A held lock is not an error: see ``SKIPPED``."""
 
 from django.db import OperationalError
 
 
 class SingleJobError(Exception):
-    """The base of every error of this package."""
+    """The base class of this package's errors."""
 
 
 class InvalidName(SingleJobError, ValueError):
-    """A job's or a lock's name that not every database keeps apart from others."""
+    """The name of a job or a lock is invalid: not every database could keep it apart from others."""
 
 
 class InvalidSchedule(SingleJobError, ValueError):
-    """A schedule or a time zone that cannot be understood, or a schedule that is never due."""
+    """A schedule or time zone is invalid, or the schedule is never due."""
 
 
 class InvalidOrder(SingleJobError, ValueError, TypeError):
-    """A one-off job with arguments that cannot be kept as JSON, or with options that cannot be."""
+    """A one-off has arguments that cannot be stored as JSON, or invalid options."""
 
 
 class DuplicateJob(SingleJobError):
-    """Two functions were registered as jobs under one name."""
+    """Two functions were registered as jobs with the same name."""
 
 
 class UnknownJob(SingleJobError, LookupError):
-    """No job of that name is registered."""
+    """No job with this name is registered."""
 
 
 class UnsafeTransaction(SingleJobError):
-    """A lock was asked for inside a transaction, which could roll the grant back or hide it from others."""
+    """A lock was requested inside a transaction, which could roll the grant back or hide it from other processes."""
 
 
 class DatabaseUnreachable(SingleJobError, OperationalError):
-    """The database did not answer, so it is not known whether the lock is free. Nothing was run."""
+    """The database did not answer, so it is unknown whether the lock is free. Nothing was run."""
 
 
 class LockHeld(SingleJobError):
-    """Somebody else holds the lock, and the caller asked for an exception."""
+    """Another caller holds the lock, or this could not be decided, and an exception was requested."""
 
 
 class LeaseLost(SingleJobError):
-    """The right to run is gone, or can no longer be proven: somebody else may be running the job by now."""
+    """The lease is lost, or can no longer be proven: another server may be running the job by now."""
 
-    def __init__(self, message: str = "The lease was lost: somebody else may run this job by now.") -> None:
+    def __init__(self, message: str = "The lease was lost, so another server may be running this job by now.") -> None:
         super().__init__(message)
 
 
@@ -54,12 +54,12 @@ class JobTimeout(SingleJobError):
 
 
 class JobInterrupted(KeyboardInterrupt):
-    """The process was told to end (SIGTERM, SIGINT, SIGHUP) while the job was running.
+    """The process received SIGTERM, SIGINT or SIGHUP while the job was running.
 
-    No ``Exception``, so that a job's ``except Exception`` does not swallow it.
+    This is not an ``Exception``, so a job's ``except Exception`` does not swallow it.
 
     Attributes:
-        signum: the signal's number, or 0 when none arrived in its thread: it ran in one of a worker's.
+        signum: the signal's number, or 0 in a worker's thread, which receives no signals itself.
     """
 
     def __init__(self, signum: int = 0) -> None:
