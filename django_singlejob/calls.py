@@ -1,4 +1,4 @@
-"""Which threads are in a call to a database, and since when."""
+"""The threads that are in a database call, and how long each call has taken."""
 
 import sys
 from types import FrameType
@@ -8,25 +8,25 @@ from django_singlejob.clock import local_now
 
 
 class Call(NamedTuple):
-    """A call that has not returned. ``seen_at``: when it was first seen, a value of ``local_now()``."""
+    """A call that has not returned. ``seen_at`` is the ``local_now()`` at which it was first seen."""
 
     frame: FrameType
     seen_at: float
 
     @property
     def age(self) -> float:
-        """Seconds."""
+        """Seconds since the call was first seen."""
         return local_now() - self.seen_at
 
 
 class Calls:
-    """The calls that are under way, by thread, as of the last look."""
+    """The database calls in progress at the last look, by thread."""
 
     def __init__(self) -> None:
         self._calls: dict[int, Call] = {}
 
     def look(self) -> dict[int, Call]:
-        """Look once more: a call that was there before keeps its age."""
+        """Look again. A call that was there before keeps its age."""
         now, before = local_now(), self._calls
         frames = {thread: frame_of_call(frame) for thread, frame in sys._current_frames().items()}
         self._calls = {
@@ -38,14 +38,15 @@ class Calls:
 
 
 _DJANGO = "django.db.backends."
-# What is in a call to a server, by the first part of a module's name: the drivers, and what they wait with.
+# Top-level modules in the stack of a call to a server: the drivers, and the modules in which they wait.
 _DRIVERS = {"psycopg", "psycopg_pool", "MySQLdb", "pymysql", "oracledb"}
 _WAITS = {"contextlib", "queue", "selectors", "socket", "ssl", "threading"}
 
 
 def frame_of_call(frame: FrameType | None) -> FrameType | None:
-    """Of a call to a database that a thread is in, whose innermost frame this is. It stays the same until the call
-    returns. ``None``: the thread is in none; it may be in a hook of the program's own, which Django calls on commit."""
+    """Return the frame of a thread's database call, given the thread's innermost frame. The frame stays the same until
+    the call returns. ``None`` if the thread is not in a database call; it may be in the program's own hook, which
+    Django calls on commit."""
     while frame and _package(frame) in _WAITS:
         frame = frame.f_back
     if frame is None or not (_package(frame) in _DRIVERS or _is_djangos(frame)):

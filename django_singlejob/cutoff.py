@@ -1,5 +1,5 @@
-"""Calling off what a driver waits for: on a network that swallows everything it would wait for a quarter of an hour;
-and a statement that takes too long.
+"""Cuts off database calls that take too long: a slow statement, and a call on a network that drops every packet, where
+a driver would wait for a quarter of an hour.
 """
 
 import os
@@ -21,8 +21,8 @@ from django_singlejob.received_signals import blocked_signals
 
 @contextmanager
 def cut_off_at(alias: str, instant: float) -> Iterator[None]:
-    """Cut this thread's connection off if the block is not over at that instant, a value of ``local_now()``: what waits
-    for an answer then fails as on any connection that is lost. How long it takes to connect is left to the driver."""
+    """Cut off this thread's connection if the block is still running at ``instant``, a value of ``local_now()``. A call
+    that waits for an answer then fails as on any lost connection. Only the driver limits how long connecting takes."""
     line = _line(connections[alias])
     if line is None:
         yield
@@ -38,27 +38,27 @@ def cut_off_at(alias: str, instant: float) -> Iterator[None]:
 
 
 def _line(connection: BaseDatabaseWrapper) -> socket.socket | None:
-    """The connection to the server. ``None``: there is none, or it is closed."""
+    """A socket for the connection to the server; ``None`` if there is no connection, or it is closed."""
     if not connection.in_atomic_block:
         connection.ensure_connection()
     fileno = getattr(connection.connection, "fileno", None)
     if fileno is None:
         return None
-    with suppress(Exception):  # drivers differ in what they say of a closed one
-        # A duplicate: if the connection is closed meanwhile, its number may be given to something else.
+    with suppress(Exception):  # drivers raise different errors for a closed connection
+        # A duplicate: if the connection is closed meanwhile, its file descriptor may be reused.
         return socket.socket(fileno=os.dup(fileno()))
     return None
 
 
 def _cut(line: socket.socket) -> None:
-    with suppress(OSError):  # it is over
+    with suppress(OSError):  # it is already closed
         line.shutdown(socket.SHUT_RDWR)
 
 
 class _Made(NamedTuple):
-    """A connection to a server, by whom it was made, and what tells its socket from all others.
+    """A connection to a server, the thread that made it, and what identifies its socket.
 
-    MySQL's driver says nothing of a connection to others than the thread that it is busy for.
+    These are recorded early: while MySQL's driver is busy, it gives other threads no information about a connection.
     """
 
     thread: int
@@ -67,21 +67,21 @@ class _Made(NamedTuple):
 
 
 def remember(*, connection: BaseDatabaseWrapper, **others: Any) -> None:
-    """A receiver of Django's ``connection_created``, for ``cut_off``."""
+    """Record a connection for ``cut_off``: a receiver of Django's ``connection_created``."""
     fileno = getattr(connection.connection, "fileno", None)
     if fileno is None:
         return
-    with suppress(Exception):  # what cannot be cut off is a connection all the same
+    with suppress(Exception):  # a connection that cannot be cut off still works
         number = fileno()
         _made[ref(connection, _forget)] = _Made(threading.get_ident(), number, os.fstat(number).st_ino)
 
 
 def cut_off(thread: int) -> None:
-    """Have the call to a database that this thread is in fail, as on any connection that is lost. Nothing can be done
-    about one that is just connecting."""
+    """Make this thread's current database call fail, as on any lost connection. A connection that is still being opened
+    cannot be cut off."""
     for made in list(_made.values()):
         with suppress(OSError):
-            # It may be closed, and its number be given to something else.
+            # It may be closed, and its file descriptor reused.
             if made.thread == thread and os.fstat(made.fileno).st_ino == made.inode:
                 with socket.socket(fileno=os.dup(made.fileno)) as line:
                     _cut(line)
@@ -91,18 +91,18 @@ def _forget(connection: "ref[BaseDatabaseWrapper]") -> None:
     _made.pop(connection, None)
 
 
-# The last one of each wrapper.
+# The last connection of each wrapper.
 _made: "dict[ref[BaseDatabaseWrapper], _Made]" = {}
 
-# How many steps SQLite takes between two looks at the clock: about a millisecond's worth.
+# How many steps SQLite takes between two looks at the clock: about a millisecond.
 _STEPS = 100_000
 
 
 def limited(alias: str, patience: timedelta) -> AbstractContextManager[object]:
-    """A statement fails inside if it takes longer than that, and the connection may be lost with it.
+    """Make a statement in the block fail if it takes longer than ``patience``. The connection may be lost with it.
 
-    On PostgreSQL it does nothing: there it takes a round trip less if the transaction has the limit from its beginning,
-    see ``database.durable``.
+    On PostgreSQL this does nothing, because ``database.durable`` sets the limit when the transaction begins, which
+    saves a round trip.
     """
     connection = connections[alias]
     if connection.vendor == "sqlite":
@@ -111,7 +111,7 @@ def limited(alias: str, patience: timedelta) -> AbstractContextManager[object]:
         return nullcontext()
     if connection.mysql_is_mariadb:  # type: ignore[attr-defined]
         return connection.execute_wrapper(partial(_execute_limited, patience))
-    return cut_off_at(alias, local_now() + patience.total_seconds())  # MySQL limits only what reads
+    return cut_off_at(alias, local_now() + patience.total_seconds())  # MySQL can only limit SELECT
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""The program's own signal handlers, whose exceptions would cut off what takes a lock or releases it.
+"""Holds back the program's own signal handlers, whose exceptions could interrupt acquiring or releasing a lock.
 
-Such an exception comes between any two steps, in the middle of a statement or behind a COMMIT, and nothing that cleans
-up after it is safe from the next one. So these signals wait for the few statements that matter, as SIGTERM does in a
-command, and are then sent once more. Handlers run in the main thread only, so nobody else has to be kept from them.
+Such an exception can come between any two steps, in the middle of a statement or after a COMMIT, and code that cleans
+up after it is not safe from the next one. So these signals wait for the few statements that matter, as SIGTERM does in
+a command, and are then sent again. Handlers run in the main thread only, so no other thread needs this.
 """
 
 import _thread
@@ -19,46 +19,47 @@ from django_singlejob.clock import local_now, sleep
 
 Handler = Callable[[int, FrameType | None], Any]
 
-# What ``signal`` makes of these looks for each handler among the members of an enum, which takes ten times as long, and
-# swallows the ValueError of a handler that is called meanwhile.
+# The functions of ``signal`` look each handler up in an enum, which takes ten times as long, and swallows the
+# ValueError of a handler that is called meanwhile.
 _signal = import_module("_signal")
 
-# What hangs can be ended: another signal is let through when the first has waited for so long. Seconds.
+# Another signal is let through after the first has waited for this long, so that a process that hangs can be ended.
+# Seconds.
 SECOND_SIGNAL = 1.0
-# One that comes alone, as an alarm does, is sent again then. Seconds.
+# A single signal, such as an alarm, is sent again after this long. Seconds.
 PATIENCE = 5.0
 
 
 class HeldSignals:
-    """Signals that have a handler in Python, held back until their exceptions harm nothing."""
+    """Signals with a handler in Python, held back until the handlers' exceptions do no harm."""
 
     def __init__(self) -> None:
-        #: Those that were replaced, by signal.
+        #: The handlers that were replaced, by signal.
         self._handlers: dict[int, Handler] = {}
         self._came: list[int] = []
         self._came_at = 0.0
         self._is_insisted = False
         self._throw: Callable[[BaseException], object] | None = None
         self.are_held = False
-        #: An object whose methods, as handlers, know when to raise nothing; ``None``: there is none.
+        #: An object whose methods, as handlers, know when not to raise; ``None`` if there is none.
         self.harmless: object = None
 
     def hold(self) -> None:
-        """Let none in any more."""
+        """Hold signals back from now on."""
         if self.are_held:
             return
         if _is_main():
             self._replace()
-        # If this is interrupted earlier, the new handlers still do what the ones that they replaced did.
+        # If this is interrupted earlier, the new handlers still do what the replaced ones did.
         self.are_held = True
 
     def original(self, signum: int) -> Handler | None:
-        """The program's own handler of a signal that is held back; ``None``: it is not held back."""
+        """The program's own handler of a signal that is held back; ``None`` if the signal is not held back."""
         return self._handlers.get(signum)
 
     def let_in(self, throw: Callable[[BaseException], object] | None = None) -> None:
-        """Let them in, and first those that have come. Another thread may do so as well, on behalf of the main one:
-        what handlers raise there is handed to ``throw``."""
+        """Let signals in, beginning with those that have arrived. Another thread may call this for the main thread:
+        what handlers then raise is passed to ``throw``."""
         self.are_held, self._throw = False, throw
         if not _is_main():
             self._send_to_main()
@@ -69,12 +70,12 @@ class HeldSignals:
             self._send_again()
 
     def forget(self) -> None:
-        """For a forked child: what its parent does there is not its business."""
+        """Forget the parent's signals, in a forked child."""
         self._came.clear()
         self.are_held = False
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
-        """The handler: remember, or do what the program's own does."""
+        """Remember the signal, or call the program's own handler."""
         if self.are_held and not self._is_second_thought:
             self._remember(signum)
             return
@@ -98,7 +99,7 @@ class HeldSignals:
             self._came.append(signum)
         if not self._is_insisted:
             self._is_insisted = True
-            # Not threading's: the main thread may just be holding a lock of that module.
+            # Not with threading: the main thread may be holding a lock of that module.
             _thread.start_new_thread(self._insist, ())
 
     def _insist(self) -> None:
@@ -119,11 +120,11 @@ class HeldSignals:
     def _put_back(self) -> None:
         try:
             for signum, handler in list(self._handlers.items()):
-                if _signal.getsignal(signum) == self.handle:  # else the job has set another
+                if _signal.getsignal(signum) == self.handle:  # otherwise the job has set another
                     _signal.signal(signum, handler)
                 del self._handlers[signum]
         finally:
-            # A handler that is back may have raised.
+            # A handler that was put back may have raised.
             if self._handlers:
                 self._put_back()
 
@@ -141,12 +142,12 @@ class HeldSignals:
 
 
 def _set(signum: int, handler: Handler) -> bool:
-    """``False``: no handler can be set here, nor does one raise here: this is not the main interpreter."""
+    """Set a handler. ``False`` outside the main interpreter, where handlers cannot be set and do not raise."""
     try:
         _signal.signal(signum, handler)
     except ValueError as error:
         if error.__traceback__ and error.__traceback__.tb_next:
-            raise  # it is what a handler raised which was called just now
+            raise  # raised by a handler that was called just now
         return False
     return True
 
@@ -159,13 +160,13 @@ def _is_main() -> bool:
     return threading.get_ident() == _main()
 
 
-#: Of this process.
+#: The signals of this process.
 held = HeldSignals()
 
 
 @contextmanager
 def signals_let_in() -> Iterator[None]:
-    """Inside a window that is closed, for as long as an exception would leave nothing behind."""
+    """Let signals in during the block, inside a closed window. Use it only where an exception leaves nothing behind."""
     if not (_is_main() and held.are_held):
         yield
         return

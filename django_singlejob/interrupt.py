@@ -1,9 +1,9 @@
-"""Ending a job from outside: by an exception in its thread, and only while its body runs.
+"""Ends a job from outside, with an exception in its thread, and only while its body runs.
 
-An exception that arrives while a lock is being acquired or released would leave its row behind, and one that arrives
-after the body would hit whatever the thread does next. So there is a ``Window`` around each body: interrupts come in
-only while it is open; the others wait, or are dropped when the body was left. So do, in the main thread, the signals
-that the program handles itself.
+An exception while a lock is acquired or released would leave its row behind, and an exception after the body would hit
+whatever the thread does next. So there is a ``Window`` around each body, and interrupts come in only while it is open.
+The others wait, or are dropped once the body has ended. In the main thread, the signals that the program handles itself
+wait in the same way.
 """
 
 import asyncio
@@ -26,19 +26,20 @@ Interrupt = BaseException | type[BaseException]
 
 
 class Window:
-    """The time in which one thread may be interrupted: while a job's body runs in it.
+    """The time in which a thread may be interrupted: while it runs a job's body.
 
-    It lets in one interrupt of a kind. While a window is inside another of the same thread (a job calls a job), what
-    comes for the outer one waits until the inner one is done.
+    A window lets in one interrupt of each kind. If a job calls another job in the same thread, interrupts for the outer
+    window wait until the inner one is left.
     """
 
     def __init__(self) -> None:
-        # Reentrant: on some Pythons an interrupt can arrive just after the lock was taken, which then stays taken.
+        # Reentrant: on some versions of Python an interrupt can arrive just after the lock was taken, which then
+        # stays taken.
         self._mutex = threading.RLock()
         self._thread = threading.get_ident()
         self._outer: Window | None = None
         self._outer_was_open = False
-        #: The one inside this one, if there is one.
+        #: The window inside this one, if there is one.
         self.inner: Window | None = None
         self._fired: set[type[BaseException]] = set()
         self._waiting: type[BaseException] | None = None
@@ -52,7 +53,7 @@ class Window:
             self._outer_was_open = self._outer.is_open
             self._outer.close()
             self._outer.inner = self
-        if self._is_mains:
+        if self._is_in_main_thread:
             held.hold()
         here.innermost = self
         return self
@@ -62,22 +63,22 @@ class Window:
     ) -> None:
         self.close()
         self.is_left = True
-        # One that was left out of order, as by generators, stays until the ones inside it are left.
+        # A window that is left out of order, as generators may do, stays until the windows inside it are left.
         while here.innermost and here.innermost.is_left:
             here.innermost.make_way()
 
     def make_way(self) -> None:
-        """Let the window around this one be the innermost again."""
+        """Make the window around this one the innermost again."""
         here.innermost = self._outer
         if self._outer:
             self._outer.inner = None
         if self._outer and self._outer_was_open and not self._outer.is_left:
             self._outer.open()
-        elif self._outer is None and self._is_mains:
+        elif self._outer is None and self._is_in_main_thread:
             held.let_in()
 
     def run(self, body: Callable[[], T]) -> T:
-        """Call ``body``, open to interrupts."""
+        """Call ``body`` and let interrupts in."""
         with closing(self), closing(self):
             try:
                 self.open()
@@ -88,14 +89,15 @@ class Window:
                 raise
 
     def interrupt_behind(self, error: Exception) -> BaseException | None:
-        """The interrupt that cut a statement off, where the driver then complains of its connection's state."""
+        """The interrupt that cut a statement off, if ``error`` is the driver's complaint about that; otherwise
+        ``None``."""
         cause = error.__context__
         while cause and not isinstance(cause, (JobInterrupted, *self._fired)):
             cause = cause.__context__
         return cause if cause and _is_of_a_database(error) else None
 
     async def run_async(self, body: Callable[[], Awaitable[T]]) -> T:
-        """Await ``body``, open to interrupts, which cancel its task."""
+        """Await ``body`` and let interrupts in, which cancel its task."""
         self._delivery = delivery = _ToTask(self)
         try:
             self.open()
@@ -110,33 +112,35 @@ class Window:
                 delivery.task.uncancel()
 
     def open(self) -> None:
-        """Let interrupts in; raises the one that waits.
+        """Let interrupts in, and raise the one that is waiting.
 
-        To be called inside ``with closing(window), closing(window)``. One would not do: an interrupt that comes as its
-        ``__exit__`` begins keeps the window from being closed. It does not come a second time.
+        Call this inside ``with closing(window), closing(window)``. One ``closing`` is not enough: an interrupt that
+        arrives at the beginning of its ``__exit__`` keeps it from closing the window. The same interrupt does not
+        arrive twice.
         """
         with self._mutex:
             self.is_open = True
             waiting, self._waiting = self._waiting, None
         if waiting:
             raise waiting
-        if received_signals.in_force and self._is_mains:
+        if received_signals.in_force and self._is_in_main_thread:
             received_signals.in_force.raise_remembered()
         if self._governs_signals:
             held.let_in(throw=None if here.is_main else self.interrupt)
 
     def close(self) -> None:
-        """Let nothing in any more."""
+        """Let no more interrupts in."""
         if self.is_open and self._governs_signals:
             held.hold()
         with self._mutex:
             self.is_open = False
             if not_arrived := self._delivery.call_back():
-                # For the case that this window is opened again, after one inside it.
+                # This window may be opened again, after a window inside it.
                 self._waiting = not_arrived
 
     def fire(self, exception: type[BaseException]) -> None:
-        """Raise ``exception`` in the body, from another thread: the first of its kind, and none after the body."""
+        """Raise ``exception`` in the body, from another thread: only the first of its kind, and never after the
+        body."""
         if exception in self._fired:
             return
         with self._mutex:
@@ -147,8 +151,8 @@ class Window:
                 self._waiting = exception
 
     def fire_throughout(self, exception: type[BaseException]) -> None:
-        """The same for the windows inside this one, too: whatever runs in its thread is to end."""
-        # Outside in: what waits for this one keeps a job from beginning in it.
+        """Like ``fire``, but also for the windows inside this one, so that everything in its thread ends."""
+        # From the outside in: an interrupt that waits for this window keeps a job from starting in it.
         self.fire(exception)
         if inner := self.inner:
             inner.fire_throughout(exception)
@@ -158,50 +162,54 @@ class Window:
         self._delivery.throw(interrupt)
 
     def is_ctrl_c(self, error: BaseException) -> bool:
-        """Whether what its body raised may be a Ctrl-C: a coroutine gets those of the thread that waits for it."""
-        return self._is_mains and _is_unhandled_interrupt(error)
+        """Whether ``error``, raised by the body, may be a Ctrl-C. A coroutine gets those of the thread that waits for
+        it."""
+        return self._is_in_main_thread and _is_unhandled_interrupt(error)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether an interrupt waits until this window opens."""
+        """Whether an interrupt is waiting for this window to open."""
         return self._waiting is not None
 
     @property
     def is_outer_awaited(self) -> bool:
-        """Whether an interrupt waits for one of the windows around this one."""
+        """Whether an interrupt is waiting for one of the windows around this one."""
         outer = self._outer
         return outer is not None and (outer.is_awaited or outer.is_outer_awaited)
 
     @property
-    def _is_mains(self) -> bool:
+    def _is_in_main_thread(self) -> bool:
         return self._thread == threading.main_thread().ident
 
     @property
     def _governs_signals(self) -> bool:
-        """Whether it is the main thread's innermost. For a coroutine that is waited for there, its loop opens it."""
-        return self._is_mains and (here.innermost is self if here.is_main else isinstance(self._delivery, _ToTask))
+        """Whether this is the main thread's innermost window. If the main thread waits for a coroutine, the coroutine's
+        loop opens the window."""
+        return self._is_in_main_thread and (
+            here.innermost is self if here.is_main else isinstance(self._delivery, _ToTask)
+        )
 
 
 class _ToThread:
-    """Interrupts come at the thread's next step in Python: a call into C that blocks goes on until it returns."""
+    """Delivers interrupts at the thread's next step in Python. A blocking call into C goes on until it returns."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
         self._coming: set[type[BaseException]] = set()
 
     def deliver(self, exception: type[BaseException]) -> None:
-        """Raise it in the body, from another thread."""
+        """Raise ``exception`` in the body, from another thread."""
         self._coming.add(exception)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(exception))
 
     def throw(self, interrupt: BaseException) -> None:
-        """Raise it in the body, from the body's own thread."""
+        """Raise ``interrupt`` in the body, from the body's own thread."""
         raise interrupt
 
     def call_back(self) -> type[BaseException] | None:
-        """Let nothing come from now on. Returns what is still on its way; ``None``: nothing is."""
-        # An exception that is on its way arrives at the next jump backwards: here, where it harms nothing. To call it
-        # back would do as well, but after that CPython 3.11 loops for ever in what is traced, as by coverage.
+        """Let nothing arrive from now on. Returns the exception that is still on its way, or ``None``."""
+        # An exception that is on its way arrives at the next backward jump: here, where it does no harm. Cancelling it
+        # would also work, but then CPython 3.11 loops for ever in traced code, for example under coverage.
         try:
             for _ in range(3 if self._coming else 0):
                 pass
@@ -212,7 +220,7 @@ class _ToThread:
 
 
 class _ToMainThread(_ToThread):
-    """Where a command handles signals, one brings them: it ends even a call that blocks."""
+    """Delivers interrupts with a signal if a command handles signals. That ends even a blocking call."""
 
     def deliver(self, exception: type[BaseException]) -> None:
         signals = received_signals.in_force
@@ -227,7 +235,7 @@ class _ToMainThread(_ToThread):
 
 
 class _ToTask:
-    """The task is cancelled, in its loop: a coroutine that waits has no thread."""
+    """Cancels the task, in its loop: a coroutine that waits has no thread."""
 
     def __init__(self, window: Window) -> None:
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
@@ -245,21 +253,21 @@ class _ToTask:
             self.task.cancel()
 
     def call_back(self) -> None:
-        """Nothing is cancelled once the window is closed."""
+        """Do nothing: once the window is closed, the task is not cancelled."""
 
 
 def interrupt_behind(error: Exception) -> BaseException | None:
-    """What interrupted this thread's job, if that made the driver complain; ``None``: it is an error of its own."""
+    """The interrupt of this thread's job that made the driver raise ``error``; ``None`` if there is another cause."""
     return here.innermost.interrupt_behind(error) if here.innermost else None
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Whether what this thread's job raised may be a Ctrl-C, and not its own doing."""
+    """Whether ``error``, raised by this thread's job, may be a Ctrl-C and not the job's own exception."""
     return here.is_main and _is_unhandled_interrupt(error)
 
 
 def _is_unhandled_interrupt(error: BaseException) -> bool:
-    # Where a command handles the signals, they raise nothing but JobInterrupted.
+    # If a command handles the signals, they raise only JobInterrupted.
     return (
         received_signals.in_force is None
         and isinstance(error, KeyboardInterrupt)
@@ -268,6 +276,6 @@ def _is_unhandled_interrupt(error: BaseException) -> bool:
 
 
 def _is_of_a_database(error: Exception) -> bool:
-    # Django lets a driver's own error through when it closes a cursor.
+    # Django does not wrap a driver's error when it closes a cursor.
     drivers = {connection.Database.Error for connection in connections.all(initialized_only=True)}  # type: ignore[attr-defined]
     return isinstance(error, (Error, *drivers))

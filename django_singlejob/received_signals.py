@@ -1,6 +1,7 @@
-"""What a command hears from outside: the signals that tell it to end, and what came of them.
+"""The signals that ask a command to exit, and their consequences.
 
-They end a job's body, and nothing but that; see ``interrupt``. What comes while no body runs waits for the next one.
+They end a job's body, and nothing else; see ``interrupt``. A signal that arrives while no body runs waits for the next
+one.
 """
 
 import atexit
@@ -23,7 +24,7 @@ class _Here(threading.local):
     """What this thread is."""
 
     innermost: "Window | None" = None
-    #: It works for a command which is told to end by signals.
+    #: Whether it works for a command that signals can end.
     is_hand = False
 
     @property
@@ -35,20 +36,20 @@ here = _Here()
 
 
 class ReceivedSignals:
-    """What came from outside while a command was running."""
+    """The signals that arrived while a command was running."""
 
     def __init__(self) -> None:
-        #: The first signal's number; ``None``: none came.
+        #: The first signal's number; ``None`` if no signal has arrived.
         self.received: int | None = None
-        #: Whether another came, and not in the same burst.
+        #: Whether another signal has arrived, not in the same burst.
         self.is_repeated = False
-        #: Called with each signal's number instead of raising: for a command that runs a child.
+        #: Called with each signal's number instead of raising: for a command that runs a child process.
         self.forward: Callable[[int], None] | None = None
-        #: When a call to a database was last given up, since it went on after a second signal.
+        #: When a database call was last given up because it went on after a second signal.
         self.gave_up_at = float("-inf")
-        #: Whether that was one that began after the second signal: nothing more is asked.
+        #: Whether that call began after the second signal. If so, no more database calls are made.
         self.is_database_given_up = False
-        #: The threads that a call which was given up does not return to.
+        #: The threads in which a call that was given up does not return.
         self.stuck: frozenset[int] = frozenset()
         # An exception that another thread wants raised in the main thread.
         self._to_fetch: type[BaseException] | None = None
@@ -57,7 +58,7 @@ class ReceivedSignals:
         self._received_at = float("inf")
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
-        """The handler: raise in the open window, or remember."""
+        """Handle a signal: raise in the open window, or remember it."""
         if self.received is None:
             self.received, self._received_at = signum, local_now()
         self.is_repeated = self.is_repeated or local_now() - self._received_at >= SECOND_SIGNAL
@@ -74,13 +75,13 @@ class ReceivedSignals:
             window.interrupt(JobInterrupted(signum))
 
     def repeat(self, first: int, first_at: float) -> None:
-        """A second signal has come. ``first``: the first one; its handler may not have been called yet."""
+        """Record a second signal. ``first`` is the first one, whose handler may not have been called yet."""
         if self.received is None:
             self.received, self._received_at = first, first_at
         self.is_repeated = True
 
     def raise_remembered(self) -> None:
-        """Raise what came while the window was closed."""
+        """Raise for a signal that arrived while the window was closed."""
         if self._is_remembered and self.received:
             self._is_remembered = False
             self._raised_at = local_now()
@@ -88,49 +89,49 @@ class ReceivedSignals:
 
     @property
     def can_fetch(self) -> bool:
-        """Whether ``send_to_main_thread`` reaches it: the job may handle that signal itself."""
+        """Whether ``send_to_main_thread`` works. It does not if the job handles that signal itself."""
         return _FETCH is not None and signal.getsignal(_FETCH) == self.fetch
 
     def send_to_main_thread(self, exception: type[BaseException]) -> None:
-        """Have the main thread raise ``exception``, even out of a blocking call: only a signal ends one."""
+        """Have the main thread raise ``exception``, even out of a blocking call, which only a signal can end."""
         assert _FETCH is not None  # noqa: S101  (see can_fetch)
         self._to_fetch = exception
         signal.pthread_kill(threading.main_thread().ident or 0, _FETCH)
 
     def fetch(self, signum: int, frame: FrameType | None) -> None:
-        """The handler of the signal that fetches the main thread."""
+        """Handle the signal that calls the main thread out of a blocking call."""
         if here.innermost and here.innermost.is_open and (exception := self.call_back()):
             raise exception
 
     def call_back(self) -> type[BaseException] | None:
-        """What was sent to the main thread, and has not come there: now it does not. ``None``: nothing."""
+        """Take back the exception that was sent to the main thread and has not arrived; ``None`` if there is none."""
         exception, self._to_fetch = self._to_fetch, None
         return exception
 
     def outlive(self, signum: int, frame: FrameType | None) -> None:
-        """The handler once the command is done: another signal of the same burst does not change how it ended."""
+        """Handle signals after the command: another signal of the same burst does not change how the command ended."""
         if local_now() - self._received_at >= SECOND_SIGNAL:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
 
 
-#: Those of the command in this process; ``None``: signals do what they did before.
+#: The signals of this process's command; ``None`` if signals do what they did before.
 in_force: ReceivedSignals | None = None
-# Those of the command behind which the process ends, once a signal came.
+# The signals of the command after which the process exits, if one arrived.
 _last: ReceivedSignals | None = None
 
 
 @contextmanager
 def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
-    """For a command in the main thread: SIGTERM, SIGINT and SIGHUP end a job's body, and nothing but that.
+    """For a command in the main thread: SIGTERM, SIGINT and SIGHUP end a job's body, and nothing else.
 
-    ``is_last``: the process ends behind it. In another thread signals do what they did before, for no handler can be
-    set there.
+    ``is_last`` means that the process exits after the block. In other threads signals do what they did before, because
+    only the main thread can set handlers.
     """
     if not here.is_main:
         yield ReceivedSignals()
         return
-    global in_force, _last  # noqa: PLW0603  (signal handlers are the process's, too)
+    global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
     before, deferred = in_force, ReceivedSignals()
     handlers = _handlers()
     try:
@@ -149,79 +150,80 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
 
 
 ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
-# It fetches the main thread out of a call. Signals of one number merge, and so one that somebody else sends would be
-# lost: this one nobody sends, and where it is not handled it does nothing.
+# Calls the main thread out of a blocking call. Signals with the same number merge, so a signal that others send could
+# be lost. Nobody else sends this one, and without a handler it does nothing.
 _FETCH: int | None = getattr(signal, "SIGURG", None)
 
 
 def _handlers() -> dict[int, Any]:
-    """Those that a command replaces, by signal."""
-    # What is ignored stays ignored: nohup, a shell's background job.
+    """The handlers that a command replaces, by signal."""
+    # Ignored signals stay ignored, as under nohup or in a shell's background job.
     handlers = {signum: handler for signum in ENDING_SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
     return handlers if _FETCH is None else {**handlers, _FETCH: signal.getsignal(_FETCH)}
 
 
 @atexit.register
 def _ignore() -> None:
-    """Python takes its own handlers away before the process is gone. Behind whatever is done at exit: this was
-    registered first."""
+    """Ignore signals at the very end, because Python removes its handlers before the process exits. This is registered
+    first, so it runs after everything else at exit."""
     if _last:
         for signum in ENDING_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
 
 
 def heed_signals() -> None:
-    """This thread works for the main thread's command: who tells that to end, tells this thread."""
+    """Mark this thread as one that works for the main thread's command, so that signals to the command end it too."""
     here.is_hand = True
     _hands.add(threading.get_ident())
 
 
-# They last as long as the process.
+# These threads live as long as the process.
 _hands: set[int] = set()
 
 
 def threads_of_command() -> frozenset[int]:
-    """The main thread, and those that work for it."""
+    """The main thread and the threads that work for it."""
     return frozenset(_hands | {threading.main_thread().ident or 0})
 
 
 def is_told_to_end() -> bool:
-    """Whether a signal waits for this thread's job, or an interrupt for the job that called it."""
+    """Whether a signal is waiting for this thread's job, or an interrupt for the job that called it."""
     if in_force is not None and (here.is_main or here.is_hand) and in_force.received is not None:
         return True
     return here.innermost is not None and here.innermost.is_outer_awaited
 
 
 def is_told_again() -> bool:
-    """Whether another signal came since, and not in the same burst."""
+    """Whether another signal has arrived since, not in the same burst."""
     return in_force is not None and in_force.is_repeated
 
 
 def gave_up_since(instant: float) -> bool:
-    """Whether a second signal has ended a call to a database since that instant, a value of ``local_now()``."""
+    """Whether a second signal has ended a database call since ``instant``, a value of ``local_now()``."""
     signals = in_force or _last
     return signals is not None and signals.gave_up_at >= instant
 
 
 def is_database_given_up() -> bool:
-    """Whether this process is to end, by a second signal, without asking a database for anything more."""
+    """Whether this process must exit after a second signal without any further database calls."""
     signals = in_force or _last
     return signals is not None and signals.is_database_given_up
 
 
 def stuck_threads() -> frozenset[int]:
-    """Those that are in a call to a database which was given up, and goes on all the same."""
+    """The threads in a database call that was given up and still does not return."""
     return in_force.stuck if in_force else frozenset()
 
 
 def status_if_given_up() -> int:
-    """The exit status of a process that gave up a call to a database at a second signal; 0: it did not."""
+    """The exit status of a process that gave up a database call after a second signal; 0 if it did not."""
     return 128 + (in_force.received or 0) if in_force and gave_up_since(0) else 0
 
 
 @contextmanager
 def blocked_signals() -> Iterator[None]:
-    """A thread that is started inside inherits this: the system hands signals to the main thread only, and wakes it."""
+    """Block signals in the block and in threads that are started inside it. The system then delivers signals to the
+    main thread only, and wakes it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

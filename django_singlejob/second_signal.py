@@ -1,14 +1,15 @@
-"""A second signal ends this process, also if its database hangs.
+"""Lets a second signal end this process even if its database hangs.
 
-A call to a database that never returns may let no signal in: MySQL's driver waits anew, in C, and Python calls no
-handler. So a thread of its own is told of each signal by the system. From the second one on it gives up each call
-that takes too long: it shuts the connection down, and the call fails as on any connection that is lost. Then everybody
-goes their usual way, but a lock that was just being taken or released is left to expire.
+A database call that never returns may keep signals from being handled: MySQL's driver goes back to waiting, in C, and
+Python calls no handler. So the system reports each signal to a thread of its own. From the second signal on, that
+thread gives up each call that takes too long: it shuts the connection down, and the call fails as on any lost
+connection. After that everything ends in the usual way, except that a lock that was being acquired or released is left
+to expire.
 
-A call that goes on all the same, as one does that is just connecting, is ended with the process. To the others that
-looks like ``kill -9``, and so it does to the jobs in other threads of the process: none of their ``finally`` blocks is
-run. Nothing else is lost. What was committed is committed, the lease expires, and a shell command does not outlive its
-lock: while one is under way, the process is not ended in this way.
+If a call still does not return, for example because it is connecting, the process exits during the call. To other
+servers this looks like ``kill -9``, and so it does to jobs in other threads of the process: their ``finally`` blocks do
+not run. Nothing else is lost. What was committed stays committed, the lease expires, and a shell command does not
+outlive its lock: while one is running, the process does not exit in this way.
 """
 
 import logging
@@ -30,22 +31,24 @@ from django_singlejob.received_signals import ENDING_SIGNALS, ReceivedSignals, b
 
 logger = logging.getLogger("django_singlejob")
 
-# Seconds between two looks, from the first signal on.
+# Seconds between two looks at the calls, after the first signal.
 TICK = 0.1
-# A call that lasts so long after the second signal is given up. Seconds.
+# A call that takes this long after the second signal is given up. Seconds.
 PATIENCE = 1.0
-# If it began only then; and if it began after another was in vain. Seconds.
+# The same, if the call began after the second signal; and if another such call was already given up. Seconds.
 PATIENCE_WITH_NEW_ONES, SHORT_PATIENCE = 0.7, 0.3
-# One that was given up has returned by then. Seconds.
+# A call that was given up should have returned after this long. Seconds.
 _RETURN = 0.4
-# What nobody reads keeps no process from its end. Seconds.
+# The last message may delay the exit for this long, if nothing reads it. Seconds.
 _LAST_WORDS = 0.5
 
 
 @contextmanager
 def second_signal_heeded(signals: ReceivedSignals, *, is_last: bool = False) -> Iterator[None]:
-    """For a command in the main thread, inside ``deferred_signals``. ``is_last``: the process ends behind it, and
-    until then it is heeded."""
+    """Watch for a second signal during a command in the main thread, inside ``deferred_signals``.
+
+    ``is_last`` means that the process exits after the block. The watch then goes on until the exit.
+    """
     # SQLite has no server that could hang: its own time-out ends each wait.
     if threading.current_thread() is not threading.main_thread() or is_on_one_host(alias()):
         yield
@@ -60,7 +63,7 @@ def second_signal_heeded(signals: ReceivedSignals, *, is_last: bool = False) -> 
 
 
 class _Watcher:
-    """Is told of each signal, and knows the calls to a database that go on."""
+    """Receives each signal, and knows which database calls are in progress."""
 
     def __init__(self, signals: ReceivedSignals) -> None:
         self._signals = signals
@@ -71,7 +74,7 @@ class _Watcher:
         self._first_at = self._second_at = float("inf")
         self._ear, self._bell = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="second signal", daemon=True)
-        # Of the program, or of a command around this one.
+        # The descriptor of the program, or of a command around this one.
         self._former_bell = -1
 
     def start(self) -> None:
@@ -83,10 +86,10 @@ class _Watcher:
 
     def stop(self) -> None:
         if self._bell not in _bells:
-            return  # it is the parent's
+            return  # it belongs to the parent process
         present = _set_bell(self._former_bell)
         if present != self._bell.fileno():
-            _set_bell(present)  # the job has set another
+            _set_bell(present)  # the job has set another one
         _bells.discard(self._bell)
         self._bell.shutdown(socket.SHUT_WR)  # a forked child may have a copy
         self._bell.close()
@@ -102,7 +105,7 @@ class _Watcher:
                         self._insist({thread: calls[thread] for thread in threads_of_command() & calls.keys()})
 
     def _hear(self) -> bytes | None:
-        """The signals that came meanwhile. ``None``: it is over."""
+        """The signals that have arrived meanwhile; ``None`` if the watch is over."""
         try:
             signums = wait(self._receive, TICK if self._first else float("inf"))
         except TimeoutError:
@@ -127,7 +130,7 @@ class _Watcher:
                 self._signals.repeat(self._first, self._first_at)
 
     def _is_for_us(self, signum: int) -> bool:
-        """Whether it is to end the command: the job may handle it itself."""
+        """Whether the signal ends the command. The job may handle it itself."""
         handler = held.original(signum) or signal.getsignal(signum)
         return getattr(handler, "__self__", None) is self._signals
 
@@ -139,7 +142,7 @@ class _Watcher:
                 self._give_up(thread, call)
         self._signals.stuck = frozenset(thread for thread, call in calls.items() if self._is_in_vain(call))
         is_stuck = threading.main_thread().ident in self._signals.stuck
-        # Otherwise the thread that the main thread waits for has a limit of its own.
+        # If another thread is stuck, the main thread waits for it only for a limited time.
         if is_stuck and self._signals.forward is None:
             self._end()
 
@@ -152,8 +155,8 @@ class _Watcher:
         if not self._has_said:
             self._has_said = True
             self._say(
-                "Told to end again: a call to the database has not returned for a second, and is given up. If it was a "
-                "COMMIT, nobody knows whether it was carried out. A lock that cannot be released is left to expire."
+                "After a second signal, a database call did not return for a second and was given up. If it was a "
+                "COMMIT, its outcome is unknown. A lock that cannot be released is left to expire."
             )
         self._signals.gave_up_at = local_now()
         self._signals.is_database_given_up |= call.seen_at > self._second_at
@@ -164,26 +167,26 @@ class _Watcher:
         return local_now() - self._given_up.get(call.frame, float("inf")) >= _RETURN
 
     def _end(self) -> None:
-        teller = self._say("The call to the database still does not return, so the process ends in its middle.")
-        wait(teller.join, _LAST_WORDS)
+        writer = self._say("The database call still does not return, so the process exits without waiting for it.")
+        wait(writer.join, _LAST_WORDS)
         os._exit(128 + (self._signals.received or 0))
 
     def _say(self, message: str) -> threading.Thread:
-        # Not in this thread: the one that hangs may hold a lock that logging needs.
-        teller = threading.Thread(target=_tell, args=[message], daemon=True)
-        teller.start()
-        return teller
+        # Not in this thread: the thread that hangs may hold a lock that logging needs.
+        writer = threading.Thread(target=_log, args=[message], daemon=True)
+        writer.start()
+        return writer
 
 
 def _set_bell(number: int) -> int:
-    """The former one. One that is closed by now is as good as none."""
+    """Set the wakeup descriptor and return the former one. A closed one counts as none."""
     try:
         return signal.set_wakeup_fd(number)
     except OSError:
         return signal.set_wakeup_fd(-1)
 
 
-def _tell(message: str) -> None:
+def _log(message: str) -> None:
     logger.error("%s", message)
     for stream in sys.stdout, sys.stderr:
         with suppress(Exception):  # it may be closed, or there may be none
@@ -194,10 +197,10 @@ _bells: set[socket.socket] = set()
 
 
 def _forget() -> None:
-    """For a forked child: the signals that it gets are not its parent's."""
+    """For a forked child, whose signals are not its parent's."""
     if _bells:
         _bells.clear()
-        with suppress(ValueError):  # it is not the main interpreter's
+        with suppress(ValueError):  # this is not the main interpreter
             signal.set_wakeup_fd(-1)
 
 

@@ -31,7 +31,7 @@ pytestmark = [
 A_SECOND_THOUGHT = 1.5
 # It takes two seconds at most, on a machine that has nothing else to do. A worker's threads have five to clean up.
 PROMPTLY = 5.0
-GIVEN_UP = "Told to end again: a call to the database has not returned"
+GIVEN_UP = "After a second signal, a database call did not return"
 
 Env = dict[str, str]
 
