@@ -1,7 +1,7 @@
 """Run one copy of a job on many servers, with nothing but the database Django already has.
 
-The public names are imported on first use, so that importing this package is safe at any time: before the
-settings, before the apps are ready, in an app's ``__init__``.
+The public names are imported on first use, so you can import this package at any time: before the settings are loaded,
+before the apps are ready, or in an app's ``__init__``.
 """
 
 from importlib import import_module

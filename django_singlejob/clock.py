@@ -1,8 +1,8 @@
-"""The clocks: the database's, which judges every deadline, and this machine's two. One measures spans; the other tells
-the time of day, and is never believed alone.
+"""The clocks: the database's, which decides every deadline, and two of this machine. One of those measures durations.
+The other tells the time of day, and is never trusted alone.
 
-No other module reads a clock, sleeps, or waits for a limited time. So if you replace ``time`` in here, as a simulation
-does, time is another one everywhere.
+Only this module reads a clock, sleeps, or waits for a limited time. If you replace ``time`` here, as a simulation does,
+you replace it everywhere.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class DBNow(Now):
     """The database's statement time, in UTC.
 
-    Django's ``Now()`` is the session's local time on MySQL and MariaDB: hours off, and an hour wrong twice a year.
+    On MySQL and MariaDB, Django's ``Now()`` is the session's local time: hours off, and an hour wrong twice a year.
     Only ``DBNow() + timedelta`` is safe on every database; arithmetic on columns is not.
     """
 
@@ -36,49 +36,50 @@ class DBNow(Now):
         return "UTC_TIMESTAMP(6)", ()
 
 
-# monotonic() stands still while a machine is suspended; a lease does not.
+# monotonic() stops while a machine is suspended; a lease does not.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def local_now() -> float:
-    """Seconds on a clock of this machine that never steps. Only differences mean something."""
+    """Seconds on a clock of this machine that never steps. Only differences between values have a meaning."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 def since(start: float) -> timedelta:
-    """The time that has passed since ``start``, a value of ``local_now()``."""
+    """The time since ``start``, a value of ``local_now()``."""
     return timedelta(seconds=local_now() - start)
 
 
 def utc_now() -> datetime:
-    """The time of day by this machine's clock. Somebody may set it at any time: no decision rests on it alone."""
+    """The time of day by this machine's clock. It can be changed at any time, so no decision rests on it alone."""
     return datetime.now(UTC)
 
 
 def sleep(seconds: float) -> None:
-    """Do nothing for so long."""
+    """Do nothing for ``seconds``."""
     time.sleep(seconds)
 
 
 async def sleep_in_loop(seconds: float) -> None:
-    """The same for a coroutine: its loop goes on."""
+    """Like ``sleep``, for a coroutine: its event loop goes on."""
     await asyncio.sleep(seconds)
 
 
 def wait(call: Callable[[float], T], seconds: float) -> T:
-    """Return what ``call`` returns. It gets ``seconds``, the longest that it may wait."""
+    """Call ``call`` with ``seconds``, the longest that it may wait, and return its value."""
     return call(seconds)
 
 
 def later(seconds: float, act: Callable[[], object]) -> threading.Timer:
-    """A timer, to be started, that calls ``act`` after so long."""
+    """Return a timer that calls ``act`` after ``seconds``. Start it yourself."""
     timer = threading.Timer(seconds, act)
     timer.daemon = True
     return timer
 
 
 def backoff(first: float = 0.05, most: float = 1.0) -> Iterator[float]:
-    """Pauses in seconds without end: none first, then growing, with jitter so that a crowd spreads out."""
+    """Yield pauses in seconds, without end: first 0, then growing, with jitter so that concurrent callers spread
+    out."""
     yield 0.0
     pause = first
     while True:
@@ -87,5 +88,5 @@ def backoff(first: float = 0.05, most: float = 1.0) -> Iterator[float]:
 
 
 def instant_in_words(instant: datetime) -> str:
-    """For people: ``2026-11-21 10:00:00 UTC``, whatever the connection's time zone is."""
+    """Format an instant for people: ``2026-11-21 10:00:00 UTC``, whatever the connection's time zone is."""
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

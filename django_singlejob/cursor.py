@@ -1,6 +1,6 @@
-"""How far a job's schedule has got: what ``JobStatus`` remembers of it, and how that moves on without a run.
+"""The position of a job's schedule, as ``JobStatus`` remembers it, and how it moves without a run.
 
-A claim, which moves it past a slot that is run, is part of the grant: see ``locking.grant``.
+A claim moves it past a slot that is run. That is part of the grant: see ``locking.grant``.
 """
 
 import logging
@@ -26,25 +26,25 @@ logger = logging.getLogger("django_singlejob")
 
 
 def is_followed(status: "JobStatus", schedule: Schedule) -> bool:
-    """Whether this is the schedule that the row is at."""
+    """Whether the row follows this schedule."""
     at = (status.schedule, status.time_zone)
     return at == (schedule.text, schedule.time_zone) and status.next_slot is not None
 
 
 def is_ahead(status: "JobStatus", schedule: Schedule) -> bool:
-    """Whether the next slot is too far away to be this schedule's: the database's clock was set back since."""
-    # A cron daemon may have been early for the coming one.
+    """Whether the next slot is too far ahead for this schedule, because the database's clock was set back."""
+    # If a cron daemon fired early, the coming slot is already claimed.
     if status.next_slot is None or status.next_slot <= (first := next_slot(schedule, status.now)):
         return False
     return status.next_slot > next_slot(schedule, first)
 
 
 def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timedelta = ZERO) -> None:
-    """Have the row begin with this schedule, at its next slot from now; somebody else may be faster.
+    """Make the row follow this schedule, starting at its next slot. Does nothing if another process was faster.
 
-    A slot of the former schedule that was due by then is not run, and counted as a misfire. ``early``: a slot that has
-    gone by no longer ago is the first, since a cron daemon may just have fired for it; but none is run that may have
-    been run already.
+    A slot of the former schedule that is due by now is not run, and counts as a misfire. The first slot may be up to
+    ``early`` in the past, because a cron daemon may just have fired for it. A slot that may already have run is not run
+    again.
     """
     slot = first_slot(schedule, now, early)
     if status.last_slot:
@@ -54,7 +54,7 @@ def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timede
     changes = {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": slot}
     if _move_on(status, changes | _count(_overtaken(status, now))):
         level = logging.WARNING if status.schedule else logging.INFO
-        logger.log(level, "The job %r has a new schedule; it is due next at %s.", status.name, instant_in_words(slot))
+        logger.log(level, "The job %r has a new schedule. It is next due at %s.", status.name, instant_in_words(slot))
         tell(status.name, _overtaken(status, now))
 
 
@@ -64,12 +64,12 @@ def _overtaken(status: "JobStatus", now: datetime) -> list[Misfires]:
 
 
 def leave(status: "JobStatus") -> None:
-    """Have the row forget a schedule that its job has no more."""
+    """Make the row forget its schedule, because the job no longer has one."""
     _move_on(status, {"schedule": "", "time_zone": "", "next_slot": None, "abandoned": False})
 
 
 def pass_by(status: "JobStatus", claim: Claim) -> bool:
-    """Move on past slots that are all too late to be run. ``False``: somebody was faster, look again."""
+    """Move past slots that are all too late to run. ``False`` if another process was faster: look again."""
     is_passed = _move_on(status, moved(claim))
     if is_passed:
         tell(status.name, claim.misfires)
@@ -82,12 +82,12 @@ def _move_on(status: "JobStatus", changes: dict[str, Any]) -> bool:
 
 
 def begun(claim: Claim, attempt: int) -> dict[str, Any]:
-    """What it changes in the row that the slot which is claimed is run."""
+    """The changes to the row when the claimed slot is run."""
     return {"last_slot": claim.slot, "last_attempt": attempt, "abandoned": False} | moved(claim)
 
 
 def moved(claim: Claim) -> dict[str, Any]:
-    """What a claim changes in the row."""
+    """The changes to the row when a claim moves its schedule on."""
     return {"next_slot": claim.next_slot} | _count(claim.misfires)
 
 
@@ -97,7 +97,7 @@ def _count(misfires: Sequence[Misfires]) -> dict[str, Any]:
 
 
 def tell(name: str, misfires: Sequence[Misfires]) -> None:
-    """Tell the log and whoever listens of slots that nobody ran in time, once for all of them."""
+    """Log slots that no server ran in time, and send ``slot_misfired``, once for each series of slots."""
     for missed in misfires:
         slots = f"{missed.count} slots from {instant_in_words(missed.first)} to" if missed.count > 1 else "the slot"
         logger.warning(

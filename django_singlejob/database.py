@@ -28,51 +28,51 @@ from django_singlejob.codes import Meaning
 from django_singlejob.conf import options
 from django_singlejob.exceptions import UnsafeTransaction
 
-# How long a statement waits for a row before the whole transaction is tried again (PostgreSQL; SQLite: its `timeout`).
+# How long a statement waits for a row before the whole transaction is retried (PostgreSQL; SQLite uses its `timeout`).
 LOCK_TIMEOUT = timedelta(seconds=2)
-# If a statement has a limit of its own, it waits for a row no longer than this part of it.
+# A statement that has a time-out of its own waits for a row for at most this part of it.
 _PART_OF_A_STATEMENT = 3 / 4
-# A process that is stopped in the middle of a short transaction holds up the others no longer than this.
+# A process that is suspended during a short transaction blocks others for at most this long.
 IDLE_TIMEOUT = timedelta(seconds=10)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What MySQL takes, in seconds.
+# The longest that MySQL accepts, in seconds.
 LONGEST_WAIT_TIMEOUT = 31_536_000
 
 
 def alias() -> str:
-    """Where every statement goes, reads too: a router may send reads to a replica, which lags behind."""
+    """The database for every statement, including reads: a router may send reads to a replica, which lags behind."""
     database = options().database
     if database or not router.routers:
         return database or DEFAULT_DB_ALIAS
-    # Asked each time: a router may answer by what it knows just now.
+    # Not cached: a router's answer may change at any time.
     return router.db_for_write(apps.get_model("django_singlejob", "JobLock"))
 
 
 def is_on_one_host(alias: str) -> bool:
-    """Whether the database and all that use it are on one machine, and so share its clocks."""
+    """Whether the database and all its clients are on one machine, and so share its clocks."""
     return connections[alias].vendor == "sqlite"
 
 
 def sent_now() -> datetime:
-    """The time by the sender's clock, as it goes with a heartbeat: the time of day. On one host everybody shares the
-    clock that never steps; there it is that, counted from 1970."""
+    """The sender's time for a heartbeat: the time of day. On one host, all processes share the clock that never steps,
+    so there it is that clock, counted from 1970."""
     return EPOCH + timedelta(seconds=local_now()) if is_on_one_host(alias()) else utc_now()
 
 
 def is_private(alias: str) -> bool:
-    """Whether no other thread or process can see what this one writes: in a ``TestCase``, in an in-memory database."""
+    """Whether no other thread or process can see what this one writes: in a ``TestCase`` or an in-memory database."""
     connection = connections[alias]
     is_in_memory = getattr(connection, "is_in_memory_db", lambda: False)
     return connection.in_atomic_block or is_in_memory()
 
 
 def has_one_writer(alias: str) -> bool:
-    """Whether an open transaction that has written keeps everybody else from writing, in any table."""
+    """Whether an open transaction that has written blocks all other writers, in every table."""
     return connections[alias].vendor == "sqlite"
 
 
 def may_read_the_past(alias: str) -> bool:
-    """Whether it is a node of a Galera cluster, and its reads do not wait for what the other nodes have committed."""
+    """Whether this is a node of a Galera cluster whose reads do not wait for commits on the other nodes."""
     connection = connections[alias]
     if connection.vendor != "mysql":
         return False
@@ -84,34 +84,34 @@ def may_read_the_past(alias: str) -> bool:
 
 
 def keeps_long_integers(alias: str) -> bool:
-    """Whether an integer of more than 64 bits comes back from JSON. MySQL makes a floating-point number of it."""
+    """Whether JSON keeps an integer of more than 64 bits. MySQL turns it into a floating-point number."""
     connection: Any = connections[alias]
     return connection.vendor != "mysql" or bool(connection.mysql_is_mariadb)
 
 
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a transaction is open, as SQLite's own driver sees it. May be asked by any thread."""
+    """Whether SQLite's own driver has an open transaction. Any thread may call this."""
     try:
         return connection.connection is not None and connection.connection.in_transaction
-    except connection.Database.ProgrammingError:  # type: ignore[attr-defined]  # it was closed
+    except connection.Database.ProgrammingError:  # type: ignore[attr-defined]  # the connection was closed
         return False
 
 
 def refuse_open_transaction(alias: str) -> None:
-    """Raise ``UnsafeTransaction`` where a grant would not be committed at once. Inside ``TestCase`` is fine."""
+    """Raise ``UnsafeTransaction`` if a grant would not be committed at once. Inside a ``TestCase`` it is allowed."""
     connection = connections[alias]
     if connection.in_atomic_block:
         _refuse_atomic_block(alias)
     elif not _autocommits(connection):
         # durable=True alone does not notice this.
         raise UnsafeTransaction(
-            f"Autocommit is off on the database {alias!r}, so what is done to a lock now would not be committed. "
-            "Turn autocommit on around the call."
+            f"Autocommit is off on the database {alias!r}, so a change to a lock would not be committed. Turn "
+            "autocommit on around the call."
         )
 
 
 def _autocommits(connection: BaseDatabaseWrapper) -> bool:
-    # get_autocommit() would connect first, and fail here if the database is away.
+    # get_autocommit() would connect first, and fail if the database is unreachable.
     if connection.connection is None:
         return bool(connection.settings_dict.get("AUTOCOMMIT", True))
     return connection.autocommit
@@ -119,14 +119,14 @@ def _autocommits(connection: BaseDatabaseWrapper) -> bool:
 
 def _refuse_atomic_block(alias: str) -> None:
     try:
-        # Django allows a durable block inside a TestCase's, and sends nothing for one without a savepoint.
+        # Django allows a durable block inside a TestCase's, and sends no SQL for a block without a savepoint.
         with transaction.atomic(using=alias, savepoint=False, durable=True):
             pass
     except RuntimeError as error:
         raise UnsafeTransaction(
-            f"A transaction is open on the database {alias!r}: what is done to a lock inside it could be rolled back, "
-            "and nobody would see it before the commit. Do it after the block (transaction.on_commit), or outside "
-            "ATOMIC_REQUESTS."
+            f"A transaction is open on the database {alias!r}, so a change to a lock could be rolled back, and other "
+            "processes would not see it before the commit. Make the call after the transaction "
+            "(transaction.on_commit), or outside ATOMIC_REQUESTS."
         ) from error
 
 
@@ -138,18 +138,18 @@ def durable(
     idle_timeout: timedelta = IDLE_TIMEOUT,
     statement_timeout: timedelta | None = None,
 ) -> Iterator[None]:
-    """A transaction of its own, which is on the disk once it is committed, and holds up nobody for ever.
+    """Run the block in a transaction of its own, which is on disk once committed and never blocks others for ever.
 
-    ``statement_timeout``: how long a statement may take on PostgreSQL; ``cutoff.limited`` says it for the others.
+    ``statement_timeout`` limits each statement on PostgreSQL. For the other databases, use ``cutoff.limited``.
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
-    # One that may wait for as long as it takes is a fenced one, and lasts as long as the job likes.
+    # Only a fenced transaction waits without a limit. It lasts as long as the job likes, so it takes no turn.
     turns = nullcontext() if lock_timeout is None else in_turn(alias)
     with turns, transaction.atomic(using=alias, durable=True):
         if is_outermost:
             if lock_timeout and statement_timeout:
-                # By it, and not by the other, a wait for somebody ends: only then it is certain what became of it.
+                # The lock time-out, not the other one, must end a wait for a row: only then is the outcome certain.
                 lock_timeout = min(lock_timeout, statement_timeout * _PART_OF_A_STATEMENT)
             with _closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout, statement_timeout):
                 yield
@@ -159,8 +159,8 @@ def durable(
 
 @contextmanager
 def synchronous(alias: str) -> Iterator[None]:
-    """What is written inside is on the disk once it is done, whatever the role's settings; inside the caller's own
-    transaction that is the caller's affair."""
+    """Make what the block writes durable when the block ends, whatever the role's settings. Inside the caller's own
+    transaction, durability is up to the caller."""
     connection = connections[alias]
     if connection.vendor != "postgresql" or connection.in_atomic_block or not _autocommits(connection):
         yield
@@ -172,7 +172,8 @@ def synchronous(alias: str) -> Iterator[None]:
 
 @contextmanager
 def _closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Otherwise Django would connect anew at the end of the transaction, and wait for that, to turn autocommit on."""
+    """Close a lost connection. Otherwise Django would reconnect at the end of the transaction to turn autocommit on,
+    and would wait for that."""
     try:
         yield
     except Error as error:
@@ -208,11 +209,11 @@ class _Turnstile:
 
     @contextmanager
     def passed(self, patience: timedelta) -> Iterator[None]:
-        """Wait for one's turn, but no longer than that."""
+        """Wait for this thread's turn, but no longer than ``patience``."""
         lock = self._lock
         is_ours = wait(partial(lock.acquire, True), patience.total_seconds())
         if not is_ours:
-            # Who is inside may never leave: interrupted in between, or a thread of the process we were forked from.
+            # The thread inside may never leave: it was interrupted, or it belongs to the process that forked this one.
             self._lock = threading.Lock()
         try:
             yield
@@ -225,10 +226,10 @@ _turnstile = _Turnstile()
 
 
 def in_turn(alias: str) -> AbstractContextManager[None]:
-    """The writes of this process come one after the other inside, on SQLite.
+    """On SQLite, let the threads of this process write one after another.
 
-    SQLite keeps no queue: whoever waits asks again, and the longer they have waited the less often. Where many threads
-    write, one of them may starve, and its lease expire.
+    SQLite keeps no queue: a waiting writer polls, and polls less often the longer it has waited. If many threads write,
+    one of them may starve until its lease expires.
     """
     connection = connections[alias]
     if connection.vendor != "sqlite" or connection.in_atomic_block:
@@ -237,12 +238,13 @@ def in_turn(alias: str) -> AbstractContextManager[None]:
 
 
 def _limit(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> None:
-    # SET LOCAL, never SET: a session's setting leaks through a connection pooler to somebody else.
+    # SET LOCAL, never SET: a connection pooler would leak a session's setting to other clients.
     settings = {"synchronous_commit": "on"}
     settings |= {name: f"{_milliseconds(limit)}ms" for name, limit in limits.items() if limit is not None}
     statements = [f"SET LOCAL {name} = '{value}'" for name, value in settings.items()]
     if limits.get("statement_timeout"):
-        # What is deferred is done by the COMMIT, which knows no time-out and does not say which statement it was.
+        # Otherwise deferred constraints are checked by the COMMIT, which has no time-out and does not name the
+        # statement.
         statements.append("SET CONSTRAINTS ALL IMMEDIATE")
     with connection.cursor() as cursor:
         cursor.execute("; ".join(statements))
@@ -254,10 +256,10 @@ def _milliseconds(duration: timedelta) -> int:
 
 @contextmanager
 def _closed_if_silent(connection: BaseDatabaseWrapper, idle_timeout: timedelta) -> Iterator[None]:
-    """Have MySQL end this session if its transaction is silent for so long.
+    """Have MySQL end this session if its transaction is idle for ``idle_timeout``.
 
-    MySQL has no setting that ends with a transaction. So this one begins and ends inside: no pooler gives the session
-    to anybody else meanwhile, and who dies takes it along.
+    MySQL has no setting that ends with a transaction. So this one is set and reset inside the transaction, while no
+    pooler can give the session to another client. If the process dies, the session ends with it.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@SESSION.wait_timeout")
@@ -266,7 +268,7 @@ def _closed_if_silent(connection: BaseDatabaseWrapper, idle_timeout: timedelta) 
     try:
         yield
     except BaseException:
-        with suppress(Error):  # what went wrong in the block matters more
+        with suppress(Error):  # the block's own error matters more
             _set_wait_timeout(connection, usual)
         raise
     _set_wait_timeout(connection, usual)
@@ -274,21 +276,22 @@ def _closed_if_silent(connection: BaseDatabaseWrapper, idle_timeout: timedelta) 
 
 def _set_wait_timeout(connection: BaseDatabaseWrapper, seconds: int) -> None:
     try:
-        # Not by Django's cursor, which takes nothing after an error in the block.
+        # Not with Django's cursor, which rejects statements after an error in the block.
         with connection.wrap_database_errors, connection.connection.cursor() as cursor:
             cursor.execute("SET SESSION wait_timeout = %s", [seconds])
     except Error:
-        connection.close()  # nobody gets it in this state
+        connection.close()  # no other client may get the session in this state
         raise
 
 
 def roll_back(alias: str) -> None:
-    """Undo the open transaction at its end, without an exception."""
+    """Roll the open transaction back when it ends, without an exception."""
     transaction.set_rollback(True, using=alias)
 
 
 def leave_no_transaction(alias: str) -> None:
-    """Roll back what a job's body left open on its thread's connection, so that it does not join ours."""
+    """Roll back a transaction that a job's body left open on its thread's connection, so that our statements do not
+    join it."""
     connection = connections[alias]
     if connection.in_atomic_block:
         if not _is_in_testcase(connection):
@@ -296,11 +299,11 @@ def leave_no_transaction(alias: str) -> None:
     elif not _autocommits(connection):
         drop(alias)
     elif connection.connection is not None:
-        connection.rollback()  # a BEGIN sent by hand, which Django does not know of
+        connection.rollback()  # a BEGIN sent by hand is unknown to Django
 
 
 def tidy_up() -> None:
-    """What a body left of this thread's connections does not touch what is done next."""
+    """Clean up this thread's connections after a body, so that its leftovers do not affect later statements."""
     for connection in connections.all(initialized_only=True):
         try:
             leave_no_transaction(connection.alias)
@@ -316,20 +319,18 @@ def _is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
 
 
 def drop(alias: str) -> None:
-    """Forget this thread's connection, whatever state it is in; the next statement opens a new one."""
+    """Forget this thread's connection, whatever state it is in. The next statement opens a new one."""
     connection = connections[alias]
     if _is_in_testcase(connection):
-        return  # the test's data would be gone with it
-    with suppress(
-        Exception
-    ):  # it may be closed already, or in the middle of something: drivers differ in what they say
+        return  # the test's data would be lost
+    with suppress(Exception):  # drivers raise different errors if it is closed or busy
         if not connection.in_atomic_block:
             connection.close()
         elif connection.connection is not None:
-            # close() would keep the wrapper marked as inside a transaction for ever. This is what it does inside:
-            # it gives a pooled connection back.
+            # close() would leave the wrapper marked as inside a transaction for ever. This is the part of it that gives
+            # a pooled connection back.
             connection._close()  # type: ignore[attr-defined]
-    # Whoever has the wrapper in hand finds no connection in it, rather than a closed one.
+    # Code that still has the wrapper finds no connection in it, rather than a closed one.
     connection.connection = None
     del connections[alias]
 
@@ -338,33 +339,34 @@ def drop(alias: str) -> None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Somebody was in the way (deadlock, lock timeout, serialization failure), or the server's patience was over: the
-    same again may work. Whether it was undone: see ``is_undone``."""
+    """Whether a retry may work: another transaction was in the way (deadlock, lock time-out, serialization failure), or
+    the server cancelled the statement. ``is_undone`` says whether it was undone."""
     return isinstance(error, DatabaseError) and _meaning(error) in (Meaning.TRANSIENT, Meaning.CANCELLED)
 
 
 def is_undone(error: BaseException) -> bool:
-    """Whether it is certain that the transaction was rolled back, even if this came out of its COMMIT."""
+    """Whether the transaction was certainly rolled back, even if its COMMIT raised the error."""
     return isinstance(error, DatabaseError) and _meaning(error) is Meaning.TRANSIENT
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """The server went away, or is of no use for now, so it is not known whether the last statement was carried out."""
+    """Whether the server went away or cannot be used for now. If so, it is unknown whether the last statement was
+    executed."""
     return isinstance(error, InterfaceError) or (isinstance(error, DatabaseError) and _meaning(error) is Meaning.LOST)
 
 
 def is_out_of_room(error: BaseException) -> bool:
-    """The disk, or the table, is full."""
+    """Whether the disk or the table is full."""
     return bool(codes.OUT_OF_ROOM & _codes(error))
 
 
 def is_refused(error: BaseException) -> bool:
-    """PostgreSQL does not have this function, or does not allow us to call it."""
+    """Whether PostgreSQL lacks this function, or does not allow us to call it."""
     return bool(codes.REFUSED & _codes(error))
 
 
 def is_duplicate(error: BaseException) -> bool:
-    """Somebody else inserted the row first."""
+    """Whether another process inserted the row first."""
     return isinstance(error, IntegrityError)
 
 
@@ -376,7 +378,7 @@ def _codes(error: BaseException) -> set[Any]:
 
 
 def _meaning(error: DatabaseError) -> Meaning:
-    """By PostgreSQL's SQLSTATE, SQLite's result code or MySQL's number."""
+    """Look up PostgreSQL's SQLSTATE, SQLite's result code or MySQL's error number."""
     cause = error.__cause__ or error
     for name in ("sqlstate", "pgcode"):
         if sqlstate := getattr(cause, name, None):
@@ -386,5 +388,5 @@ def _meaning(error: DatabaseError) -> Meaning:
     number = cause.args[0] if cause.args else None
     if isinstance(number, int) and number:
         return codes.of_mysql(number)
-    # No server said anything.
+    # The error has no code, so it did not come from a server.
     return Meaning.LOST if isinstance(error, OperationalError | InternalError) else Meaning.YOURS

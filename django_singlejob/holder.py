@@ -1,4 +1,4 @@
-"""Who holds a lock, for people to read. Nothing is decided by it, and nothing in it can fail an acquisition."""
+"""The holder of a lock, for people to read. No decision depends on it, and it cannot make an acquisition fail."""
 
 import os
 import re
@@ -26,7 +26,7 @@ _MASK = "***"
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A process: its host's name, its pid and its command."""
+    """A process: its hostname, its pid and its command."""
 
     hostname: str
     pid: int
@@ -34,7 +34,7 @@ class Holder:
 
 
 def this_process(arguments: Sequence[str] | None = None) -> Holder:
-    """This process, as running ``arguments`` (default: its own command line)."""
+    """Describe this process, with ``arguments`` as its command (default: its own command line)."""
     return Holder(
         hostname=printable(options().hostname or socket.gethostname(), HOSTNAME_LENGTH),
         pid=os.getpid(),
@@ -43,9 +43,10 @@ def this_process(arguments: Sequence[str] | None = None) -> Holder:
 
 
 def printable(text: object, length: int, *, keep: str = "") -> str:
-    """``text`` with everything escaped that a database refuses, or that could forge a line: NUL, line ends, surrogates,
-    and what a three-byte utf8 column cannot keep; cut to ``length``. Characters in ``keep`` stay."""
-    # A million characters are not worth escaping only to be cut off.
+    """Return ``text`` with every character escaped that a database rejects or that could forge a line: NUL, line ends,
+    surrogates, and what a three-byte utf8 column cannot store. The text is cut to ``length``. Characters in ``keep``
+    are not escaped."""
+    # Cut before escaping too: a huge text is not worth escaping only to be cut.
     return "".join(_shown(character, keep) for character in str(text)[:length])[:length]
 
 
@@ -68,7 +69,7 @@ def _recorded(arguments: Sequence[str]) -> str:
 
 
 def _name(arguments: Sequence[str]) -> str:
-    """The program alone, and the subcommand of a Django command line: a further argument may be a secret."""
+    """The program, and the subcommand of a Django command line. Further arguments may be secrets."""
     if not arguments:
         return ""
     program = PurePath(arguments[0]).name
@@ -77,11 +78,11 @@ def _name(arguments: Sequence[str]) -> str:
 
 
 def redact(arguments: Sequence[str]) -> str:
-    """The whole command line, with what looks like a secret masked, inside a quoted shell script too:
+    """The whole command line, with everything masked that looks like a secret, also inside a quoted shell script:
     ``--password x``, ``TOKEN=x``, ``user:pw@host``."""
     shown = []
     hide_next = False
-    # The patterns' time grows with the square of the length.
+    # The time for matching the patterns grows with the square of the length.
     for argument in [argument[:COMMAND_LENGTH] for argument in arguments[:COMMAND_LENGTH]]:
         option, equals, _ = argument.partition("=")
         is_secret = _SECRET_OPTION.fullmatch(option) is not None
@@ -98,5 +99,5 @@ def _masked(text: str) -> str:
 def _ask(hook: str, arguments: Sequence[str]) -> str:
     try:
         return cast("str", import_string(hook)(list(arguments)))
-    except Exception as error:  # a project's own function must not cost it the job
+    except Exception as error:  # an error in the project's function must not prevent the run
         return f"(RECORD_COMMAND failed: {type(error).__name__})"

@@ -1,4 +1,4 @@
-"""Asking the database from an event loop, by Django's one thread. A cancellation leaves no lock behind."""
+"""Calls the database from an event loop, in Django's single thread. A cancellation leaves no lock behind."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 async def acquire_in_loop(request: LockRequest) -> Lease | Refusal:
-    """``acquire``, but it waits in the loop, so that Django's thread is free meanwhile."""
+    """Like ``acquire``, but wait in the loop, so that Django's thread is free meanwhile."""
     acquisition = Acquisition(request)
     answers: list[Lease | Refusal | float] = []
     try:
@@ -44,7 +44,7 @@ def _leave_nothing(
 
 
 async def finished(function: Callable[[], T]) -> T:
-    """What it returns, called in Django's thread. A cancellation is raised once it has returned."""
+    """Call ``function`` in Django's thread and return its value. A cancellation is raised after it has returned."""
     cancelled = None
     call = asyncio.ensure_future(sync_to_async(function)())
     while not call.done():

@@ -82,4 +82,4 @@ def test_a_new_schedule_is_told_to_the_log(caplog: pytest.LogCaptureFixture) -> 
     keep_up()
     (record,) = caplog.records
     assert "'nightly'" in record.getMessage()
-    assert f"due next at {coming_slot(job):%F %T} UTC" in record.getMessage()
+    assert f"next due at {coming_slot(job):%F %T} UTC" in record.getMessage()
