@@ -1,4 +1,4 @@
-"""Real processes for tests: started by `spawn`, none of them outlives its test."""
+"""Real processes for tests. `spawn` starts them, and none of them outlives its test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE = 30.0
 
 
 class Child(subprocess.Popen[bytes]):
-    """A Python process whose output, stdout and stderr in one, can be read while it runs."""
+    """A Python process whose output (stdout and stderr combined) can be read while it runs."""
 
     def __init__(self, arguments: tuple[str, ...], env: dict[str, str], output: Path) -> None:
         self.output_path = output
@@ -28,7 +28,7 @@ class Child(subprocess.Popen[bytes]):
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that its own children can be ended with it
+                start_new_session=True,  # so that its own children can be killed with it
             )
 
     @property
@@ -36,10 +36,10 @@ class Child(subprocess.Popen[bytes]):
         return self.output_path.read_text(errors="replace")
 
     def wait_for(self, text: str, timeout: float = PATIENCE) -> None:
-        """Return as soon as it has printed the text; fail if it ends, or `timeout` passes, without."""
+        """Return as soon as the child has printed the text. Fail if it exits first, or after `timeout`."""
         deadline = time.monotonic() + timeout
         while True:
-            ended = self.poll() is not None  # asked before the output is read, lest its last words are missed
+            ended = self.poll() is not None  # checked before the output is read, so as not to miss its last words
             if text in self.output:
                 return
             if ended or time.monotonic() > deadline:
@@ -47,18 +47,18 @@ class Child(subprocess.Popen[bytes]):
             time.sleep(0.01)
 
     def finish(self, timeout: float = PATIENCE) -> int:
-        """Wait for its end; return its exit status, -n when signal n ended it."""
+        """Wait until the child exits and return its exit status, or -n if signal n killed it."""
         return self.wait(timeout)
 
     def kill_all(self) -> None:
-        """End it with all that it started."""
+        """Kill the child and all that it started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.wait()
 
 
 class Spawn:
-    """Starts children that use the test database; keyword arguments are more environment for the child."""
+    """Starts children that use the test database. Keyword arguments extend the child's environment."""
 
     def __init__(self, env: dict[str, str], folder: Path) -> None:
         self.env = env
@@ -66,21 +66,21 @@ class Spawn:
         self.children: list[Child] = []
 
     def __call__(self, *arguments: str, **env: str) -> Child:
-        """`python` with these arguments."""
+        """Run `python` with these arguments."""
         child = Child(arguments, self.env | env, self.folder / f"child-{len(self.children)}.txt")
         self.children.append(child)
         return child
 
     def code(self, code: str, *arguments: str, **env: str) -> Child:
-        """This Python code, after `django.setup()`; the arguments are in `sys.argv[1:]`."""
+        """Run this Python code after `django.setup()`, with the arguments in `sys.argv[1:]`."""
         return self("-c", "import django; django.setup()\n" + dedent(code), *arguments, **env)
 
     def command(self, *arguments: str, **env: str) -> Child:
-        """A management command."""
+        """Run a management command."""
         return self("-m", "django", *arguments, **env)
 
     def end(self) -> None:
-        """Kill the survivors and print what each child printed: pytest shows it where the test failed."""
+        """Kill the survivors and print what each child printed, so that pytest shows it if the test failed."""
         for child in self.children:
             child.kill_all()
             print(f"--- child {child.pid} ended with {child.returncode}:", child.output, sep="\n")

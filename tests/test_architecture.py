@@ -1,4 +1,4 @@
-"""The house: wings and floors, and tests that mirror them."""
+"""The structure of the package: its layers, and tests that mirror its modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PACKAGE = ROOT / "django_singlejob"
 TESTS = ROOT / "tests"
-#: The modules that have no test module of their own, and where they are tested.
+#: The modules without a test module of their own, and where they are tested.
 TESTED_BY = {
     "admin/gantt": "admin/test_admin_overview",
     "admin/reading": "admin/test_admin_queries",
@@ -35,13 +35,13 @@ TESTED_BY = {
 
 
 def modules() -> set[str]:
-    """The package's, by path."""
+    """The package's modules, by path."""
     paths = {path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py")}
     return {str(path) for path in paths if path.name != "__init__" and path.parts[0] != "migrations"}
 
 
 def mirrored(module: str) -> set[str]:
-    """What the test module of a module may be called. The admin has pages of the same names as the rows they show."""
+    """The possible names of a module's test module. The admin's pages have the same names as the rows they show."""
     folder, _, name = f"/{module}".rpartition("/")
     names = [f"test_{name}", *([f"test_admin_{name}"] if folder == "/admin" else [])]
     return {f"{folder}/{each}".lstrip("/") for each in names}
@@ -52,14 +52,14 @@ def has_test(module: str) -> bool:
 
 
 def test_a_module_imports_only_from_floors_below_its_own() -> None:
-    """The floors stand in pyproject.toml; a module that stands on none is an error too."""
+    """The floors are defined in pyproject.toml. A module without a floor is an error too."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert "10 kept, 0 broken" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
 
 
-#: What tells the time, or lets it pass. Waits of unlimited length may stand anywhere.
+#: What reads a clock, or waits for a limited time. Waits without a limit are allowed anywhere.
 TIME = re.compile(
     r"^(?:import|from) (?:time|sched)\b|\b(?:datetime|timezone)\.(?:now|utcnow)\b|\bdate\.today\b|\bTimer\b|\btimeout="
     r"|\basyncio\.(?:sleep|wait_for|timeout)\b|(?<!acquisition)\.wait\([^)]|\.select\(",
@@ -88,13 +88,13 @@ def test_every_wing_says_what_it_is_for() -> None:
             assert (folder / "__init__.py").read_text().startswith('"""'), folder
 
 
-#: What fails when something else is seen. The last two are methods: of a child, and of the stage for browsers.
+#: What fails if something unexpected is seen. The last two are methods: of a child, and of the stage for browsers.
 ASSERTIONS = {"assert", "expect", "fail", "raises", "warns", "django_assert_num_queries", "wait_for", "visit"}
 Place = tuple[Path, str]
 
 
 def test_every_test_asserts_something() -> None:
-    """Itself, or through a function of tests/ that it names: else it would pass whatever came back."""
+    """It asserts itself, or through a function of tests/ that it names. Otherwise it would pass whatever the result."""
     words = defaultdict[Place, set[str | Place]](set)
     for path in TESTS.rglob("*.py"):
         for place, word in words_of(path):
@@ -107,7 +107,7 @@ def test_every_test_asserts_something() -> None:
 
 
 def words_of(path: Path) -> Iterator[tuple[Place, str | Place]]:
-    """Each word of each function in the file; where it is the name of a function in tests/, the place of that."""
+    """Each name in each function in the file, and its file if it is a function of tests/."""
     tree = ast.parse(path.read_text())
     origins = {
         alias.name: ROOT.joinpath(*(node.module or "").split(".")).with_suffix(".py")

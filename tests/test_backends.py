@@ -1,4 +1,4 @@
-"""What Django's own tasks ask of their backend; `contract/test_tasks.py` runs them."""
+"""What Django's tasks framework requires of its backend. `contract/test_tasks.py` runs the tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 pytestmark = [
-    pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks from 6.0 on"),
+    pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks since 6.0"),
     pytest.mark.django_db,
 ]
 
@@ -391,7 +391,7 @@ def test_names_and_paths() -> None:
         assert (found.name, found.module_path) == (name, f"tests.app.tasks.{name}")
 
 
-@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django pickles tasks from 6.1 on")
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django pickles tasks since 6.1")
 @each_kind
 def test_tasks_and_results_can_be_pickled(name: str) -> None:
     wanted = getattr(tasks, name).using(priority=5, run_after=datetime.now(UTC) + HOUR)

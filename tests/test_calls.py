@@ -55,7 +55,7 @@ def test_another_call_begins_anew(asking: Asking) -> None:
 
 
 class Asking:
-    """A thread that asks the database."""
+    """A thread that makes database calls."""
 
     def __init__(self) -> None:
         self._turn, self._begun, self._goes_on = Event(), Event(), Event()
@@ -83,7 +83,7 @@ class Asking:
 
     def _work(self) -> None:
         connection.ensure_connection()
-        # Inside the call, as the driver is.
+        # Inside the call, like the driver.
         with closing(connection), connection.execute_wrapper(self._hang), connection.cursor() as cursor:
             while self._turn.wait() and not self._is_over:
                 self._turn.clear()

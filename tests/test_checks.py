@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.fixtures import AddDatabase
 
 pytest_plugins = "tests.fixtures"
-# None is marked `django_db`: the checks ask no database.
+# No test is marked `django_db`, because the checks do not use a database.
 pytestmark = pytest.mark.usefixtures("fresh_process")
 
 SECOND = timedelta(seconds=1)
@@ -37,7 +37,7 @@ POSTGRESQL: dict[str, Any] = {"ENGINE": "django.db.backends.postgresql", "TIME_Z
 
 
 def ids(messages: list[CheckMessage]) -> list[str | None]:
-    assert all(message.hint for message in messages), "Each says what to do."
+    assert all(message.hint for message in messages), "Each hint says what to do."
     return [message.id for message in messages]
 
 
@@ -134,7 +134,7 @@ def test_w004_no_heartbeats_and_no_lease_of_its_own(settings: Settings) -> None:
     assert "0:02:00 after a run starts" in messages[0].msg
 
 
-LEFT_OUT = "*/10 2 * 3 7L"  # only ever in the hour that Rome's clocks leave out
+LEFT_OUT = "*/10 2 * 3 7L"  # only in the hour that Rome's clocks skip
 
 
 @pytest.mark.parametrize(("zone", "schedule"), [("Europe/Rome", LEFT_OUT), ("localtime", "@daily")])
@@ -183,7 +183,7 @@ class Report:
 
 
 @pytest.mark.parametrize(
-    ("func", "told"),
+    ("func", "missing"),
     [
         (needs_two, "'customer', 'day'"),
         (partial(needs_two, "Rossi"), "'day'"),
@@ -191,12 +191,12 @@ class Report:
     ],
     ids=["function", "partial", "object"],
 )
-def test_w006_a_schedule_gives_no_arguments(func: Any, told: str) -> None:
+def test_w006_a_schedule_gives_no_arguments(func: Any, missing: str) -> None:
     singleton_job("nightly", schedule="@daily")(func)
     messages = check_jobs(None)
     assert ids(messages) == ["singlejob.W006"]
     assert messages[0].obj == registry.get("nightly").path
-    assert f"The job 'nightly' has a schedule, but its function requires the arguments {told}," in messages[0].msg
+    assert f"The job 'nightly' has a schedule, but its function requires the arguments {missing}," in messages[0].msg
 
 
 def optional(copies: int = 1, *days: str, **options: str) -> None: ...
@@ -257,11 +257,11 @@ def test_jobs_that_are_well(settings: dict[str, Any]) -> None:
 
 @pytest.fixture
 def check(add_database: AddDatabase, settings: Settings) -> Any:
-    """What is said of locks that are on a database with these settings."""
+    """The messages about locks on a database with these settings."""
 
     def check(**differences: Any) -> list[CheckMessage]:
         if differences.get("ENGINE") == MYSQL["ENGINE"]:
-            pytest.importorskip("MySQLdb")  # Django cannot even tell the vendor without it
+            pytest.importorskip("MySQLdb")  # without it Django cannot even name the vendor
         add_database("locks", **differences)
         settings.SINGLEJOB = {"DATABASE": "locks"}
         return check_database(None)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 SECOND = timedelta(seconds=1)
 
-# Seconds since the epoch, whatever the session's time zone is.
+# Seconds since the epoch, whatever the session's time zone.
 SERVER_SECONDS = {
     "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",
     "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
@@ -31,7 +31,7 @@ USUAL_ZONE = {"postgresql": "UTC", "mysql": "SYSTEM"}
 
 @pytest.fixture(params=[None, "+05:00", "-11:30"])
 def zone(request: pytest.FixtureRequest) -> Iterator[str | None]:
-    """The session's time zone, where a session has one: each test runs at home and far away."""
+    """The session's time zone, if the database has one: each test runs in UTC and far away."""
     if request.param and connection.vendor not in SET_ZONE:
         pytest.skip("there are no sessions with time zones")
     if request.param:

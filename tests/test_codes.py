@@ -1,4 +1,4 @@
-"""What an error means: by its code, and where it can be had, from the real database."""
+"""The meaning of errors, by their codes and, where possible, by real errors of the database."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def verdict(error: BaseException) -> list[str]:
 
 
 def meanings(act: Callable[[], object]) -> list[str]:
-    """How the error is judged that this raises on a connection of its own."""
+    """What the error means that `act` raises on a connection of its own."""
     with pytest.raises(Error) as caught:
         in_thread(act)
     return verdict(caught.value)
@@ -66,7 +66,7 @@ class DriversError(Exception):
 
 
 def an_error(code: object, kind: type[Error] = OperationalError) -> Error:
-    """As Django raises it: with the driver's own error as its cause."""
+    """An error as Django raises it, with the driver's own error as its cause."""
     error, cause = kind("whatever it says"), DriversError(code)
     cause.sqlstate = code if isinstance(code, str) else None
     error.__cause__ = cause
@@ -116,7 +116,7 @@ def test_an_error_of_yours_is_told_by_the_code(code: object, kind: type[Error]) 
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         (sqlite3.SQLITE_BUSY, ["is_transient", "is_undone"]),
         (sqlite3.SQLITE_BUSY_SNAPSHOT, ["is_transient", "is_undone"]),
@@ -132,10 +132,10 @@ def test_an_error_of_yours_is_told_by_the_code(code: object, kind: type[Error]) 
         (sqlite3.SQLITE_READONLY, []),
     ],
 )
-def test_sqlite_has_codes_of_its_own(code: int, told: list[str]) -> None:
+def test_sqlite_has_codes_of_its_own(code: int, expected: list[str]) -> None:
     error = OperationalError()
     error.sqlite_errorcode = code  # type: ignore[attr-defined]
-    assert verdict(error) == told
+    assert verdict(error) == expected
 
 
 def test_every_code_has_one_meaning() -> None:
@@ -162,7 +162,7 @@ def test_any_other_error_is_just_an_error(error: BaseException) -> None:
     assert verdict(error) == []
 
 
-# --- from the database: who was in the way
+# --- from the database: another transaction was in the way
 
 
 @committed
@@ -242,13 +242,13 @@ def test_a_statement_that_takes_too_long_may_have_been_a_commit() -> None:
     assert meanings(be_slow) == ["is_transient"]
 
 
-# --- from the database: who went away
+# --- from the database: the connection is lost
 
 
 def be_killed() -> None:
-    who = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
+    session = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
     kill = {"postgresql": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}
-    in_thread(partial(execute, kill[connection.vendor].format(execute(who[connection.vendor]))))
+    in_thread(partial(execute, kill[connection.vendor].format(execute(session[connection.vendor]))))
     execute("SELECT 1")
 
 

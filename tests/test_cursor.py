@@ -1,4 +1,5 @@
-"""How far a schedule has got, moved on without a run: one conditional write each, by whoever is the first."""
+"""The position of a schedule when it moves without a run. Each move is one conditional write, and the first process
+wins."""
 
 from __future__ import annotations
 
@@ -34,38 +35,38 @@ HOURLY = parse("0 * * * *")
 
 
 @pytest.fixture
-def told() -> Iterator[list[dict[str, Any]]]:
-    """What listeners are told of slots that nobody ran in time."""
-    told: list[dict[str, Any]] = []
+def heard() -> Iterator[list[dict[str, Any]]]:
+    """What listeners receive about slots that no server ran in time."""
+    heard: list[dict[str, Any]] = []
 
     def listen(signal: object, **facts: Any) -> None:
-        told.append(facts)
+        heard.append(facts)
 
     slot_misfired.connect(listen)
-    yield told
+    yield heard
     slot_misfired.disconnect(listen)
 
 
 def status(**values: Any) -> JobStatus:
-    """A gate, as it was seen."""
+    """A gate as it was read."""
     gates().remember("nightly")
     gates().filter(name="nightly").update(**values)
     return gates().look_up({"nightly"}, ZERO)["nightly"]
 
 
 def on(schedule: Any, **values: Any) -> JobStatus:
-    """One whose row is at this schedule."""
+    """A gate whose row follows this schedule."""
     return status(schedule=schedule.text, time_zone=schedule.time_zone, **values)
 
 
 def written(act: Any) -> list[str]:
-    """The statements that are neither reads nor the frame of a transaction."""
+    """The statements that write. Reads, and the beginning and end of a transaction, are left out."""
     with CaptureQueriesContext(connection) as queries:
         act()
     return [query["sql"] for query in queries if query["sql"].startswith(("UPDATE", "INSERT", "DELETE"))]
 
 
-# --- which schedule the row is at
+# --- which schedule the row follows
 
 
 def test_a_row_follows_the_schedule_that_it_is_at() -> None:
@@ -107,7 +108,7 @@ def test_nor_one_that_a_call_may_have_been_for() -> None:
     assert gate().next_slot > NOW  # type: ignore[operator]
 
 
-def test_a_row_that_changed_since_it_was_seen_is_left(told: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_that_changed_since_it_was_seen_is_left(heard: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     seen = on(parse("@daily"), next_slot=TEN)
     for changes in {"next_slot": ELEVEN}, {"next_slot": TEN, "schedule": "1 * * * *"}, {"next_slot": None}:
@@ -117,7 +118,7 @@ def test_a_row_that_changed_since_it_was_seen_is_left(told: list[Any], caplog: p
         leave(seen)
         assert not pass_by(seen, Claim(None, ELEVEN, [Misfires(TEN, TEN, 1, MisfireOutcome.DROPPED)]))
         assert everything() == before
-    assert told == []
+    assert heard == []
     assert not caplog.records
 
 
@@ -141,18 +142,18 @@ def test_each_is_one_conditional_write() -> None:
 # --- what is lost
 
 
-def test_a_slot_that_was_due_when_the_schedule_changed_is_dropped(told: list[Any]) -> None:
+def test_a_slot_that_was_due_when_the_schedule_changed_is_dropped(heard: list[Any]) -> None:
     follow(on(parse("@daily"), next_slot=TEN), HOURLY, NOW)
     assert gate().misfire_count == 1
-    assert told == [
+    assert heard == [
         {"sender": Job, "name": "nightly", "slot": TEN, "reason": MisfireOutcome.DROPPED, "first": TEN, "count": 1}
     ]
 
 
-def test_one_that_was_not_is_none(told: list[Any]) -> None:
+def test_one_that_was_not_is_none(heard: list[Any]) -> None:
     follow(on(parse("@daily"), next_slot=ELEVEN), HOURLY, NOW)
     assert gate().misfire_count == 0
-    assert told == []
+    assert heard == []
 
 
 def test_a_schedule_that_is_no_more_is_forgotten() -> None:
@@ -162,11 +163,11 @@ def test_a_schedule_that_is_no_more_is_forgotten() -> None:
     assert (seen.misfire_count, seen.paused, seen.fence) == (3, True, 8)
 
 
-def test_slots_that_are_passed_by_are_counted_and_told(told: list[Any]) -> None:
+def test_slots_that_are_passed_by_are_counted_and_told(heard: list[Any]) -> None:
     seen = on(HOURLY, next_slot=TEN - 4 * HOUR, misfire_count=2)
     assert pass_by(seen, Claim(None, ELEVEN, [Misfires(TEN - 4 * HOUR, TEN, 5, MisfireOutcome.DROPPED)]))
     assert (gate().next_slot, gate().misfire_count) == (ELEVEN, 7)
-    assert told == [
+    assert heard == [
         {
             "sender": Job,
             "name": "nightly",
@@ -214,13 +215,13 @@ def test_the_log_is_told_too(caplog: pytest.LogCaptureFixture, misfire: Misfires
     assert (record.levelname, record.getMessage()) == ("WARNING", message)
 
 
-def test_several_are_told_one_by_one(told: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_several_are_told_one_by_one(heard: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     misfires = [
         Misfires(TEN - HOUR, TEN - HOUR, 1, MisfireOutcome.COALESCED),
         Misfires(TEN, TEN, 1, MisfireOutcome.LATE),
     ]
     tell("nightly", misfires)
-    assert [facts["reason"] for facts in told] == [MisfireOutcome.COALESCED, MisfireOutcome.LATE]
+    assert [facts["reason"] for facts in heard] == [MisfireOutcome.COALESCED, MisfireOutcome.LATE]
     assert len(caplog.records) == 2
     tell("nightly", [])
-    assert len(told) == 2
+    assert len(heard) == 2

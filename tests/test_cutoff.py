@@ -76,7 +76,7 @@ def test_a_connection_that_is_closed_already_is_not_cut() -> None:
     connection.connection.close()
     threads = active_count()
     with cut_off_at("default", local_now() + 60):
-        assert active_count() == threads  # nobody waits to cut anything
+        assert active_count() == threads  # no thread waits to cut anything
 
 
 @with_a_server

@@ -1,4 +1,4 @@
-"""Transactions on the locks' database. What its errors mean: see test_codes.py."""
+"""Transactions on the locks' database. test_codes.py tests the meanings of its errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_where_the_locks_are(settings: Settings) -> None:
 
 
 def test_a_router_that_has_changed_its_mind_is_heeded(settings: Settings) -> None:
-    """As one does that follows a fail-over, or tells threads apart."""
+    """For example, a router that follows a failover, or treats threads differently."""
     settings.DATABASE_ROUTERS = [changeable := SendWrites("primary")]
     assert alias() == "primary"
     changeable.alias = "standby"
@@ -86,7 +86,7 @@ def test_a_run_validates_no_settings_again_and_asks_no_router_if_there_is_none(m
     assert job.run().status == "successful"
 
 
-# --- what is open when a lock is asked for
+# --- what is open when a lock is requested
 
 
 def test_without_a_transaction_all_is_well(django_assert_num_queries: Callable[..., Any]) -> None:
@@ -161,7 +161,7 @@ def lose_connection() -> None:
 @breaks_connection
 @pytest.mark.on_database("postgresql", "mysql")
 def test_if_its_connection_is_lost_there_is_none_until_it_is_needed() -> None:
-    """Django itself would connect on the way out, and wait for that."""
+    """Django itself would reconnect at the end of the block, and wait for that."""
     with pytest.raises(Error), durable("default"):
         lose_connection()
     assert connection.connection is None
@@ -220,7 +220,7 @@ def test_mysql_bounds_a_fenced_transaction_and_nothing_after_it(timeout: timedel
 @pytest.mark.on_database("mysql")
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_mysql_is_told_so_inside_the_transaction(monkeypatch: pytest.MonkeyPatch, is_committed: bool) -> None:
-    """A pooler that shares sessions by transaction hands none on that has our limit."""
+    """A pooler that shares sessions between transactions then never hands on a session with our limit."""
     usual, seen = wait_timeout(), []
 
     def see(end: Callable[[], None]) -> None:
@@ -271,11 +271,11 @@ def test_mysql_ends_a_fenced_transaction_that_is_silent() -> None:
     assert is_connection_lost(caught.value)
 
 
-# --- turns, which SQLite does not keep
+# --- taking turns, which SQLite does not enforce
 
 
 def write_until(stop: Event) -> int:
-    """How often one of many got through."""
+    """How often this thread, one of many, was able to write."""
     count = 0
     while not stop.is_set():
         with durable("default"):

@@ -1,4 +1,4 @@
-"""What a job's body leaves open on its connection, or broken."""
+"""What a job's body leaves open or broken on its connection."""
 
 from __future__ import annotations
 

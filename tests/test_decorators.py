@@ -259,7 +259,7 @@ def test_one_that_calls_its_instance_otherwise_is_refused_too() -> None:
             @singleton_job
             def work(this, amount: int) -> None: ...  # noqa: N805
 
-    # Python 3.11 makes a RuntimeError of it, and prints its cause.
+    # Python 3.11 raises a RuntimeError, with the original error as its cause.
     assert re.search(METHOD, str(refusal.value.__cause__ or refusal.value))
 
 
@@ -311,7 +311,7 @@ def test_a_job_may_be_an_attribute_of_a_class() -> None:
 
 
 def test_outside_a_job_there_is_no_run_which_a_type_checker_knows() -> None:
-    """Without its complaint the comment would be one too many, and an error itself."""
+    """If mypy did not complain here, the `type: ignore` would be unused, and an error itself."""
     with pytest.raises(AttributeError):
         current_run().lease  # type: ignore[union-attr]  # noqa: B018
     assert get_type_hints(current_run)["return"] == CurrentRun | None
@@ -319,7 +319,7 @@ def test_outside_a_job_there_is_no_run_which_a_type_checker_knows() -> None:
 
 @pytest.mark.django_db
 def test_an_interrupt_as_a_block_ends_comes_before_its_lock_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps the window from being closed, once; then nothing must come in any more."""
+    """The interrupt prevents the window from closing once. After that, nothing may come in."""
 
     def close(window: Window) -> None:
         if window.is_open and not windows:

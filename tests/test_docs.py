@@ -1,4 +1,4 @@
-"""The documentation and the code say the same: what exists is described, and what is described exists."""
+"""The documentation and the code agree: what exists is documented, and what is documented exists."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 
 
 def section(page: str, title: str = "") -> str:
-    """The text under a heading of a reference page, to the next heading; without a title: the whole page."""
+    """The text under a heading of a reference page, up to the next heading. Without a title, the whole page."""
     text = (REFERENCE / page).read_text()
     if not title:
         return text
@@ -57,14 +57,14 @@ def section(page: str, title: str = "") -> str:
 
 
 def table(text: str, title: str) -> list[list[str]]:
-    """The rows of the table whose first column has that title."""
+    """The rows of the table whose first column has this title."""
     found = re.search(rf"^\| {title} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     assert found, f"There is no table of {title!r}."
     return [[cell.strip() for cell in row.strip("|").split(" |")] for row in found[1].splitlines()]
 
 
 def names(cells: str) -> list[str]:
-    """What stands in backquotes."""
+    """What is in backquotes."""
     return re.findall(r"`([^`]+)`", cells)
 
 

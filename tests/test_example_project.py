@@ -1,4 +1,5 @@
-"""The example: its jobs run from the crontab line, its race has one winner a round, and it would say so if not."""
+"""The example project: its crontab line runs its jobs, and each round of its race has one winner. If not, the race
+reports it."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_the_example_is_in_order(manage: Manage) -> None:
 
 @pytest.fixture
 def shop(manage: Manage) -> Iterator[Manage]:
-    """The example's manage.py, with the shop's tables beside those of the tests."""
+    """The example's manage.py, with the tables of the shop and of the tests."""
     said(manage("migrate", "shop"))
     yield manage
     said(manage("migrate", "shop", "zero"))
@@ -55,7 +56,7 @@ def shop(manage: Manage) -> Iterator[Manage]:
 
 def test_the_jobs_of_the_shop_run_from_the_crontab_line(shop: Manage) -> None:
     said(shop("seed"))
-    assert said(shop("singleton_worker", "--once")) == ""  # they begin at their next slots
+    assert said(shop("singleton_worker", "--once")) == ""  # they start at their next slots
     an_hour_late("sales_report")
     report = said(shop("singleton_worker", "--once"))
     assert ": 20 orders, " in report
@@ -73,7 +74,7 @@ def test_an_order_is_confirmed_by_mail_once(shop: Manage) -> None:
 
 
 def test_an_order_that_is_gone_is_looked_for_again_later(shop: Manage) -> None:
-    """As anything that fails would be: five times."""
+    """Like anything that fails, five times."""
     said(shop("place_order", "ada@example.com", "12.5"))
     OneOffJob.objects.update(args=[0])
     assert "confirm_order: failed" in said(shop("singleton_worker", "--once"), status=1)
@@ -91,7 +92,7 @@ def test_a_customer_is_forgotten_at_night(shop: Manage) -> None:
 
 
 def an_hour_late(name: str) -> None:
-    """Its last slot was run by nobody."""
+    """No server ran its last slot."""
     status = JobStatus.objects.get(name=name)
     assert status.next_slot
     JobStatus.objects.filter(name=name).update(next_slot=status.next_slot - timedelta(hours=1))
@@ -146,7 +147,7 @@ def pid_of_a_winner() -> int:
 
 
 class Verdict:
-    """Invents races, and asks what is wrong with them. Times are in seconds."""
+    """Invents races, and returns what is wrong with them. Times are in seconds."""
 
     def __init__(self) -> None:
         self.results: Any = import_module("race.results")

@@ -1,4 +1,4 @@
-"""The signal handlers of a program that calls jobs itself. What they raise comes at any moment."""
+"""The signal handlers of a program that calls jobs itself. Their exceptions can come at any moment."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def send(signum: int = signal.SIGUSR1) -> None:
 
 
 def send_from_elsewhere(seconds: float = 0.2) -> None:
-    """To nobody but the main thread, as the system does it most of the time."""
+    """Send the signal to the main thread only, as the system does most of the time."""
     main = threading.get_ident()
     threading.Timer(seconds, lambda: signal.pthread_kill(main, signal.SIGUSR1)).start()
 
 
 def in_window(*acts: Callable[[], object], body: Callable[[], object] | None = None) -> None:
-    """Do all this inside a window; with a body, open it for that in between."""
+    """Do all this inside a window. If there is a body, open the window for it, then do it all again."""
     with Window() as window:
         for act in acts:
             act()
@@ -126,7 +126,7 @@ def test_the_window_of_another_thread_lets_nothing_in() -> None:
 
 
 def test_a_window_that_another_thread_leaves_keeps_none_of_the_next_ones_from_holding() -> None:
-    """As a generator's, which is closed by whoever is the last to have it."""
+    """For example the window of a generator, which the last thread that refers to it closes."""
 
     def leave() -> None:
         lock.__exit__(None, None, None)
@@ -189,7 +189,7 @@ def test_a_second_one_after_a_second_is_let_through(monkeypatch: pytest.MonkeyPa
         time.sleep(0.2)
         with pytest.raises(Alarm):
             send()
-    # And none is left of it.
+    # And nothing is left of it.
 
 
 @pytest.mark.slow
@@ -231,7 +231,7 @@ def test_where_no_handler_can_be_set_none_is_replaced() -> None:
 
 
 def test_a_handler_that_is_interrupted_by_another_is_put_back_all_the_same() -> None:
-    """The first that is back comes before the others are."""
+    """A signal for the first handler comes before the others are put back."""
     some = HeldSignals()
     signal.signal(signal.SIGUSR1, lambda *arguments: calls.append("first"))
     calls: list[str] = []
@@ -261,7 +261,7 @@ def replaced_by_one_that_raises_at_once(some: HeldSignals) -> None:
 
 
 def at(method: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None] = send) -> None:
-    """Have a signal come in the middle of it."""
+    """Have a signal arrive in the middle of the method."""
     owner = Lease if method == "__init__" else Release
     usual = getattr(owner, method)
 
@@ -391,9 +391,11 @@ print("held and let in", held._handlers, flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="each later version has others, some without datetime")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 12), reason="later versions have other modules for this, some without datetime"
+)
 def test_in_another_interpreter_than_the_main_one_no_handler_is_replaced() -> None:
-    """As mod_wsgi and uWSGI have them."""
+    """mod_wsgi and uWSGI use such interpreters."""
     command = [sys.executable, "-c", dedent(ANOTHER_INTERPRETER), HOLD]
     env = {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -405,7 +407,7 @@ def test_what_a_handler_raises_while_it_is_replaced_is_not_taken_for_a_refusal()
         raise ValueError
 
     class Late(dict[int, Any]):
-        """Just before the handler is replaced, and just after it was looked at."""
+        """Raises just after the handler was looked up, and just before it is replaced."""
 
         def __setitem__(self, signum: int, handler: object) -> None:
             super().__setitem__(signum, handler)

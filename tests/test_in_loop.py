@@ -1,4 +1,4 @@
-"""Jobs in an event loop whose task is cancelled while the database is asked."""
+"""Jobs in an event loop whose task is cancelled during a database call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
 
 
 class Task:
-    """Awaits something, until somebody cancels it from the thread that asks the database."""
+    """Awaits something, until it is cancelled from the thread that makes the database calls."""
 
     def __init__(self) -> None:
         self._task: asyncio.Future[Any] | None = None
@@ -45,7 +45,7 @@ class Task:
     def cancel(self) -> None:
         assert self._task
         self._task.get_loop().call_soon_threadsafe(self._task.cancel)
-        time.sleep(0.1)  # the loop, in another thread, goes on meanwhile
+        time.sleep(0.1)  # meanwhile the loop goes on in another thread
 
 
 @pytest.fixture

@@ -34,15 +34,15 @@ class StopAgain(Exception):
 
 
 def in_thread(act: Callable[..., object], *arguments: object) -> None:
-    def act_when_told() -> None:
+    def act_on_go() -> None:
         go.wait(10)
         act(*arguments)
 
     go = threading.Event()
-    thread = threading.Thread(target=act_when_told, daemon=True)
+    thread = threading.Thread(target=act_on_go, daemon=True)
     thread.start()
-    go.set()  # not sooner: what it does may be to interrupt us, and start() takes that badly
-    # Not join(): a thread that blocks cannot be interrupted, and keeps a traced one from going on in Python 3.11.
+    go.set()  # not earlier: `act` may interrupt this thread, and start() does not survive that
+    # Not join(): a blocked thread cannot be interrupted, and in Python 3.11 it keeps a traced one from going on.
     while thread.is_alive():
         time.sleep(0.001)
 
@@ -58,7 +58,7 @@ def fire_and_work(window: Window, exception: type[Exception] = Stop) -> None:
 
 
 def spin(steps: int = 500) -> None:
-    """Give an interrupt that is on its way the time to arrive."""
+    """Give an interrupt that is on its way time to arrive."""
     for _ in range(steps):
         pass
 
@@ -77,7 +77,7 @@ def test_no_interrupt_at_any_moment_hits_what_comes_after_the_body(
     # An interrupt in coverage's own functions would leave its lock locked.
     tracer = sys.gettrace()
     sys.settrace(None)
-    # One in what the collector calls, such as hypothesis, would be lost.
+    # An interrupt in a callback of the garbage collector, such as hypothesis's, would be lost.
     gc.disable()
     try:
         with protection():
@@ -92,7 +92,7 @@ def test_no_interrupt_at_any_moment_hits_what_comes_after_the_body(
 
 @pytest.fixture
 def quick_switches() -> Iterator[None]:
-    """Between threads: else a short body would be over before another one ever runs."""
+    """Switch threads often. Otherwise a short body would end before another thread runs."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -112,7 +112,7 @@ def is_interrupted(windows: SimpleQueue[Window | None]) -> bool:
             pass
         spin(random.randrange(500))
 
-    # However busy the machine is, some are still there when the interrupts come.
+    # However busy the machine is, some bodies are still running when the interrupts come.
     is_patient = random.random() < 0.02
 
     with Window() as window:
@@ -135,7 +135,7 @@ def test_a_body_is_interrupted_and_a_value_is_handed_on() -> None:
 
 
 def test_an_interrupt_is_not_hidden_by_the_driver_whose_statement_it_cut_off() -> None:
-    """Django closes the cursor and the driver says "commands out of sync": the interrupt is what happened."""
+    """Django closes the cursor and the driver complains of "commands out of sync", but the interrupt is what counts."""
 
     def is_cut_off() -> None:
         try:
@@ -190,7 +190,7 @@ def test_of_each_kind_only_the_first_comes_in() -> None:
 
 @pytest.mark.slow
 def test_who_was_interrupted_can_be_traced_afterwards() -> None:
-    """By a debugger, a profiler, or coverage. In a process of its own, since it may hang."""
+    """By a debugger, a profiler or coverage. It runs in a process of its own, because it may hang."""
     code = """
         import faulthandler, sys, threading
         from django_singlejob.interrupt import Window
@@ -210,7 +210,7 @@ def test_who_was_interrupted_can_be_traced_afterwards() -> None:
         (lambda: print("traced"))()
     """
     command = [sys.executable, "-c", dedent(code)]
-    # Without an environment, coverage does not trace it from the start.
+    # With an empty environment, coverage does not trace it from the start.
     done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "interrupted\ntraced\n", done.stderr
 
@@ -310,7 +310,7 @@ def test_who_waits_inside_is_told_that_something_comes_for_the_outer_one() -> No
 
 
 def test_windows_can_be_left_out_of_order() -> None:
-    """As two generators do it, one of which was begun inside the other."""
+    """As two generators do, if one was started inside the other."""
     first, second = Window(), Window()
     for window in first, second:
         window.__enter__()
@@ -347,7 +347,7 @@ def in_thread_and_stay(fire: Callable[[type[BaseException]], None]) -> None:
 
 
 def test_what_is_to_end_throughout_begins_nothing_more() -> None:
-    """A job that was fired at while it took its lock, inside whatever called it."""
+    """A job that is interrupted while it acquires its lock, inside another job."""
     with Window() as outer:
         with Window() as inner:
             in_thread(outer.fire_throughout, Stop)

@@ -1,4 +1,4 @@
-"""The proxy in front of a server that answers in upper case, then in front of the database."""
+"""The proxy, first in front of a server that answers in upper case, then in front of the database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Echo:
-    """Answers in upper case; remembers what it was told."""
+    """Answers in upper case, and remembers what it received."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
@@ -68,7 +68,7 @@ def connect(proxy: Proxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
 
 
-def told(client: socket.socket) -> None:
+def assert_forwarded(client: socket.socket) -> None:
     client.sendall(b"hello")
     assert client.recv(100) == b"HELLO"
 
@@ -132,8 +132,8 @@ def test_going_down_drops_connections_and_refuses_new_ones_until_it_comes_back(l
 @pytest.mark.slow
 def test_what_is_lost_never_arrives_and_takes_its_connection_with_it(line: Proxy, echo: Echo) -> None:
     with connect(line) as old, connect(line) as idle:
-        told(old)
-        told(idle)
+        assert_forwarded(old)
+        assert_forwarded(idle)
         line.lose()
         with connect(line) as new:
             for client in old, new:
@@ -141,7 +141,7 @@ def test_what_is_lost_never_arrives_and_takes_its_connection_with_it(line: Proxy
             line.come_back()
             assert has_ended(old)
             assert has_ended(new)
-        told(idle)
+        assert_forwarded(idle)
     assert set(echo.heard) == {b"hello"}
 
 
@@ -163,7 +163,7 @@ def test_requests_are_lost_while_answers_arrive(line: Proxy, echo: Echo) -> None
 @pytest.mark.slow
 def test_answers_are_lost_while_requests_arrive(line: Proxy, echo: Echo) -> None:
     with connect(line) as client:
-        told(client)
+        assert_forwarded(client)
         line.lose("answers")
         assert hears_nothing(client, b"carried out")
         assert echo.heard == [b"hello", b"carried out"]
@@ -175,8 +175,8 @@ def test_answers_are_lost_while_requests_arrive(line: Proxy, echo: Echo) -> None
 @pytest.mark.parametrize("fail", [Proxy.black_hole, Proxy.lose])
 def test_the_end_of_a_connection_does_not_arrive_either(line: Proxy, echo: Echo, fail: Callable[[Proxy], None]) -> None:
     with connect(line) as client, connect(line) as other:
-        told(client)
-        told(other)
+        assert_forwarded(client)
+        assert_forwarded(other)
         fail(line)
         echo.end_sessions()
         assert hears_nothing(client)
@@ -189,14 +189,14 @@ def test_the_end_of_a_connection_does_not_arrive_either(line: Proxy, echo: Echo,
 
 def test_knows_where_the_server_sees_it_come_from(line: Proxy, echo: Echo) -> None:
     with connect(line) as client:
-        told(client)
+        assert_forwarded(client)
         assert line.server_ports == {session.getpeername()[1] for session in echo.sessions}
 
 
 def test_cuts_one_request_before_the_server_gets_it(line: Proxy, echo: Echo) -> None:
     line.cut_request(b"COMMIT")
     with connect(line) as client:
-        told(client)
+        assert_forwarded(client)
         client.sendall(b"COMMIT it")
         assert client.recv(100) == b""
     assert line.request_cut.wait(5)

@@ -1,4 +1,4 @@
-"""Signals, which end a job's body in the main thread, and nothing but that."""
+"""Signals end a job's body in the main thread, and nothing else."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_an_interrupt_that_is_slow_to_arrive_comes_to_nothing_after_the_body(sig
 
 @pytest.mark.parametrize("first", ["the interrupt", "the signal"])
 def test_a_signal_that_comes_with_an_interrupt_is_not_taken_for_it(signals: ReceivedSignals, first: str) -> None:
-    """As SIGTERM, of which two that wait are one."""
+    """If it were the same signal, for example SIGTERM, the two would merge while they wait."""
 
     def body() -> None:
         with blocked_signals():
@@ -212,7 +212,7 @@ def test_they_are_put_back_behind_a_command_that_was_not_told_to_end() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "status"), [(0, 5), (2, -signal.SIGTERM)])
 def test_once_it_was_told_to_end_only_a_second_thought_changes_how(seconds: float, status: int) -> None:
-    """Another signal of the same burst, which comes while threads are waited for, or while Python is torn down."""
+    """Another signal of the same burst arrives while the process waits for threads, or while Python shuts down."""
     code = f"""
         import signal, sys, threading, time
         from django_singlejob.received_signals import deferred_signals
@@ -286,7 +286,7 @@ def test_what_arrives_while_the_window_is_being_closed_waits_for_it_to_be_opened
     def body() -> None:
         with blocked_signals():
             fire(window)
-            window.is_open = False  # which is the first that close() does
+            window.is_open = False  # close() does this first
         spin()
         window.close()
 
@@ -295,7 +295,7 @@ def test_what_arrives_while_the_window_is_being_closed_waits_for_it_to_be_opened
         assert window.is_awaited
 
 
-# --- who is told
+# --- which threads notice
 
 
 def test_nobody_is_told_again_where_no_signals_are_handled() -> None:
@@ -304,22 +304,22 @@ def test_nobody_is_told_again_where_no_signals_are_handled() -> None:
 
 def test_a_burst_of_signals_is_one_and_another_after_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with deferred_signals():
-        told = []
+        answers = []
         for now in 100.0, 100.1, 100.9, 101.0, 101.1:
             monkeypatch.setattr(received_signals, "local_now", lambda now=now: now)
             signal.raise_signal(signal.SIGTERM)
-            told.append(is_told_again())
-        assert told == [False, False, False, True, True]
+            answers.append(is_told_again())
+        assert answers == [False, False, False, True, True]
     assert not is_told_again()
 
 
 def test_only_a_thread_that_works_for_the_main_one_is_told_to_end_with_it() -> None:
-    told: list[bool] = []
+    answers: list[bool] = []
 
     def listen(*, heeds: bool) -> None:
         if heeds:
             heed_signals()
-        told.append(is_told_to_end())
+        answers.append(is_told_to_end())
 
     with deferred_signals():
         in_thread(lambda: listen(heeds=True))
@@ -327,4 +327,4 @@ def test_only_a_thread_that_works_for_the_main_one_is_told_to_end_with_it() -> N
         in_thread(lambda: listen(heeds=False))
         in_thread(lambda: listen(heeds=True))
     in_thread(lambda: listen(heeds=True))
-    assert told == [False, False, True, False]
+    assert answers == [False, False, True, False]

@@ -1,4 +1,4 @@
-"""A router sends reads to a replica that lags behind: whatever we read, we read in the database that decides."""
+"""A router sends reads to a replica that lags behind. This package reads only from the database that decides."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ OURS: list[type[Model]] = [
 
 
 class Replica:
-    """Everything is read there but what is read from a database by its name, and written elsewhere.
+    """A router that sends all reads to it, except those that name a database. Writes go elsewhere.
 
     Attributes:
-        asked_for: those of our models that a read was sent there for.
+        asked_for: our models for which a read was sent to the replica.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Replica:
 
     def db_for_read(self, model: type[Model], **hints: object) -> str | None:
         if model._meta.app_label != "django_singlejob":
-            return None  # sessions, users and permissions are not ours to read
+            return None  # sessions, users and permissions are not our rows
         self.asked_for.append(model.__name__)
         return "replica"
 
@@ -62,7 +62,7 @@ class Replica:
         return "default"
 
     def catch_up(self) -> None:
-        """The rows are there as they are now, and no newer ones from now on."""
+        """Copy the rows as they are now. Later changes do not arrive."""
         for model in OURS:
             model._base_manager.using("replica").all().delete()
             rows = list(model._base_manager.using("default"))
@@ -84,7 +84,7 @@ def replica(settings: Settings, tmp_path: Path) -> Iterator[Replica]:
 
 
 def a_bit_of_everything() -> None:
-    """A row of each model of each kind: what runs, what has failed, what waits, what is stale."""
+    """A row of each kind in each model: running, failed, waiting and stale."""
     begin("nightly")
     runs().update(trigger="one_off")
     start_run("dead")
@@ -105,7 +105,7 @@ def ours() -> list[ModelAdmin[Any]]:
 
 
 def urls() -> Iterator[str]:
-    """Those of all our pages, and of the admin's that read our rows."""
+    """The URLs of all our pages, and of the admin's pages that read our rows."""
     yield reverse("admin:index")
     yield reverse("admin:app_list", args=["django_singlejob"])
     for page in ours():
@@ -183,7 +183,7 @@ def test_a_run_that_the_replica_does_not_know_has_its_traceback(replica: Replica
     assert "as it was" in shown(admin_client, page_of("jobrun", broken.pk))
 
 
-# --- the rows that we hand out
+# --- the rows that we return
 
 
 def test_a_row_is_read_again_where_it_was_read(replica: Replica) -> None:
@@ -228,7 +228,7 @@ def test_a_deferred_field_is_read_where_its_row_was_read(replica: Replica) -> No
 
 
 def commanded(name: str, *arguments: str) -> str:
-    """What the command says, whatever its exit status."""
+    """The command's output, whatever its exit status."""
     output = StringIO()
     try:
         call_command(name, *arguments, stdout=output, stderr=output)

@@ -1,4 +1,4 @@
-"""The thread that is told of signals. What it does about a database that hangs: `processes/test_hung_database.py`."""
+"""The thread that receives signals. `processes/test_hung_database.py` tests what it does about a hanging database."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_second_signal_is_heard_of_though_no_handler_is_called(signals: Receiv
 
 
 def ring(signum: int) -> None:
-    """As the system does."""
+    """Write to the wakeup descriptor, as the system does."""
     bell = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(bell)
     os.write(bell, bytes([signum]))

@@ -1,4 +1,5 @@
-"""Each door, on servers whose roles have time-outs of their own. What their codes mean: see test_codes.py."""
+"""Each entry point, on servers whose roles have their own time-outs. test_codes.py tests the meanings of the error
+codes."""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ pytestmark = [
 ]
 
 SECOND = timedelta(seconds=1)
-# For so long somebody is at the gate; the servers' patience is shorter.
+# The gate is busy for this long; the servers' time-outs are shorter.
 BUSY = 3.0
 
-# As ALTER ROLE ... SET does it, for the sessions of the test alone.
+# Like ALTER ROLE ... SET, but only for the test's sessions.
 STATEMENT_TIMEOUT = {
     "postgresql": {"options": "-c statement_timeout=500ms"},
     "mysql": {"init_command": "SET SESSION max_statement_time = 0.5"},
@@ -72,7 +73,7 @@ while_busy = pytest.mark.parametrize(
 
 @pytest.fixture
 def limit() -> Iterator[Callable[[dict[str, dict[str, str]]], None]]:
-    """From now on every new connection has these limits, also this thread's."""
+    """Set these limits for every new connection from now on, including this thread's."""
     with pytest.MonkeyPatch.context() as patch:
 
         def limit(limits: dict[str, dict[str, str]]) -> None:
@@ -86,7 +87,7 @@ def limit() -> Iterator[Callable[[dict[str, dict[str, str]]], None]]:
 
 @pytest.fixture
 def busy(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Future[None]]:
-    """Has somebody be inside a transaction on the gate for a while, however long that becomes on a busy machine."""
+    """Keep another transaction on the gate for a while, however long that becomes on a busy machine."""
     monkeypatch.setattr("django_singlejob.locking.acquire.PERSEVERANCE", 30.0)
 
     def busy(name: str = "nightly", duration: float = BUSY) -> Future[None]:
@@ -94,7 +95,7 @@ def busy(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         begun = Event()
 
         def touch() -> None:
-            if connection.vendor == "mysql":  # it shall not be cut off itself
+            if connection.vendor == "mysql":  # it must not be cut off itself
                 execute("SET SESSION wait_timeout = 60, idle_transaction_timeout = 60")
             gates().touch(name)
 
@@ -186,7 +187,7 @@ def test_what_the_block_waits_for_is_bounded_as_its_role_wants(limit: Any, busy:
     assert lease.release()
 
 
-# --- a time-out of which nobody can say whether somebody was in the way
+# --- a time-out that does not say whether another process was in the way
 
 
 def test_what_is_never_answered_in_time_is_not_held_but_unknown(
@@ -196,9 +197,9 @@ def test_what_is_never_answered_in_time_is_not_held_but_unknown(
     monkeypatch.setattr("django_singlejob.locking.acquire.PERSEVERANCE", 1.0)
     busy(duration=6.0)
     limit(STATEMENT_TIMEOUT)
-    # On PostgreSQL our own, longer time-outs go with the transaction, and the one for locks is over first.
-    told = "It could not be decided" if connection.vendor == "postgresql" else "The database does not answer"
-    with pytest.raises((Error, LockHeld), match=told), job_lock("nightly"):
+    # On PostgreSQL the transaction sets our own, longer time-outs, and the one for locks ends first.
+    message = "It could not be decided" if connection.vendor == "postgresql" else "The database does not answer"
+    with pytest.raises((Error, LockHeld), match=message), job_lock("nightly"):
         pytest.fail("it came in")
 
 
@@ -214,7 +215,7 @@ def test_who_is_in_the_way_for_too_long_holds_it(limit: Any, busy: Any, monkeypa
 
 
 def test_a_job_that_is_silent_for_long_comes_back_to_its_lock(limit: Any) -> None:
-    """Its session is gone by then, but its heartbeats are not."""
+    """Its session is gone by then, but its heartbeats go on."""
     limit(SILENCE_TIMEOUT)
     with job_lock("nightly") as lease:
         time.sleep(1.5)
@@ -229,7 +230,7 @@ def test_whoever_waits_for_a_lock_outlives_its_session(limit: Any, elsewhere: El
     lease = take()
     limit(SILENCE_TIMEOUT)
     waiting = elsewhere(partial(take, wait=20 * SECOND))
-    time.sleep(6)  # its pauses grow to more than a second
+    time.sleep(6)  # the pauses grow to more than a second
     lease.release()
     assert waiting.result(20).release()
 
@@ -242,7 +243,7 @@ def test_what_is_enqueued_is_an_insert_of_the_callers_own(limit: Any) -> None:
     assert job.enqueue().status == "waiting"
 
 
-# --- what the commands say
+# --- what the commands print
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def test_what_is_enqueued_is_an_insert_of_the_callers_own(limit: Any) -> None:
     ids=lambda command: command[0],
 )
 def test_a_command_that_has_no_answer_in_time_says_so(limit: Any, elsewhere: Elsewhere, command: list[str]) -> None:
-    """Somebody changes the tables, as a migration does."""
+    """Another session changes the tables, as a migration does."""
     begun, enough = Event(), Event()
     migration = elsewhere(in_the_way_of_all, begun, enough)
     assert begun.wait(10)
@@ -282,7 +283,8 @@ def in_the_way_of_all(begun: Event, enough: Event) -> None:
 
 
 def test_a_fenced_transaction_begins_again_after_a_serialization_failure(limit: Any, busy: Any) -> None:
-    """Under REPEATABLE READ the gate was changed since the snapshot was taken, though nobody has passed it."""
+    """Under REPEATABLE READ, the gate has changed since the snapshot was taken, although nobody else was granted the
+    lock."""
     isolation = {
         "postgresql": {"isolation_level": psycopg.IsolationLevel.REPEATABLE_READ},
         "mysql": {"isolation_level": "repeatable read"},
@@ -295,13 +297,13 @@ def test_a_fenced_transaction_begins_again_after_a_serialization_failure(limit: 
     assert not lease.lost
 
 
-# --- the second fault comes while the first is being handled
+# --- a second fault while the first is being handled
 
 
 def test_a_release_that_was_carried_out_is_one_though_nobody_says_so_in_time(
     limit: Any, elsewhere: Elsewhere, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to its COMMIT is lost, and what asks for it is cancelled, since somebody is at the gate by then."""
+    """The answer to its COMMIT is lost, and the query about it is cancelled because the gate is busy by then."""
     begun, in_the_end = Event(), Event()
 
     def wait_for_the_gate() -> None:
