@@ -1,5 +1,5 @@
-"""The clocks: the database's, which decides every deadline, and two of this machine. One of those measures durations.
-The other tells the time of day, and is never trusted alone.
+"""The clocks: the database's, which decides every deadline, and two of this machine's, one for durations and one for
+the time of day. The time of day is never trusted alone.
 
 Only this module reads a clock, sleeps, or waits for a limited time. If you replace ``time`` here, as a simulation does,
 you replace it everywhere.

@@ -1,4 +1,4 @@
-"""What the databases' error codes mean for us: may a retry work, and was the statement undone?
+"""What the databases' error codes mean: whether a retry may work, and whether the statement was undone.
 
 For PostgreSQL, this module lists the classes 08, 40, 53, 55, 57 and 58, and the codes of class 25 that end a session or
 reject a write. For MariaDB and MySQL, it lists the codes about the connection, the server's state and concurrent

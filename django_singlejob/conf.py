@@ -17,11 +17,11 @@ class Options:
     """``settings.SINGLEJOB``, with the defaults filled in. The keys are the fields' names in capitals."""
 
     database: str | None = None
-    """The alias of the database that holds the locks; ``None`` for where the routers send writes of ``JobLock``."""
+    """The alias of the database that holds the locks; ``None`` means where the routers send writes of ``JobLock``."""
     lease: timedelta = timedelta(seconds=60)
     """How long a lease lasts without a heartbeat."""
     heartbeats_per_lease: int = 6
-    """How many heartbeats a holder sends in the time of one lease."""
+    """How many heartbeats a holder sends within one lease."""
     min_interval: timedelta = timedelta(seconds=30)
     """How soon ``run_singleton`` may start a job without a schedule again."""
     slot_tolerance: timedelta = timedelta(seconds=30)
@@ -40,7 +40,7 @@ class Options:
     """How much of a holder's command is stored: ``"name"``, ``"full"`` (redacted), ``"none"``, or the dotted path of a
     function that takes the list of arguments and returns the text to store."""
     hostname: str | None = None
-    """The name of this server; ``None`` for the operating system's hostname."""
+    """The name of this server; ``None`` means the operating system's hostname."""
 
 
 KEYS = {field.name.upper(): field.name for field in fields(Options)}

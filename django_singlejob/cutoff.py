@@ -58,7 +58,7 @@ def _cut(line: socket.socket) -> None:
 class _Made(NamedTuple):
     """A connection to a server, the thread that made it, and what identifies its socket.
 
-    These are recorded early: while MySQL's driver is busy, it gives other threads no information about a connection.
+    Recorded in advance, because MySQL's driver tells other threads nothing about a connection that is busy.
     """
 
     thread: int

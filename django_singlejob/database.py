@@ -54,8 +54,8 @@ def is_on_one_host(alias: str) -> bool:
 
 
 def sent_now() -> datetime:
-    """The sender's time for a heartbeat: the time of day. On one host, all processes share the clock that never steps,
-    so there it is that clock, counted from 1970."""
+    """The sender's time for a heartbeat: the time of day. On one host it is the clock that never steps, counted from
+    1970, because all processes share that clock."""
     return EPOCH + timedelta(seconds=local_now()) if is_on_one_host(alias()) else utc_now()
 
 
@@ -149,7 +149,8 @@ def durable(
     with turns, transaction.atomic(using=alias, durable=True):
         if is_outermost:
             if lock_timeout and statement_timeout:
-                # The lock time-out, not the other one, must end a wait for a row: only then is the outcome certain.
+                # The lock time-out, not the statement time-out, must end a wait for a row: only then is the outcome
+                # certain.
                 lock_timeout = min(lock_timeout, statement_timeout * _PART_OF_A_STATEMENT)
             with _closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout, statement_timeout):
                 yield

@@ -118,7 +118,7 @@ def singleton_job(
     description: str | None = None,
 ) -> _Decorator: ...
 def singleton_job(name: Any = None, **settings: Any) -> Any:
-    """Make a function or an ``async def`` a job, of which only one copy runs at once on all servers together.
+    """Make a function, or an ``async def``, a job: across all servers, only one copy of it runs at once.
 
     Calling the job runs it under its lock and returns the function's value, or ``SKIPPED`` (which is false) if it did
     not run. Exceptions reach the caller unchanged. Locks are not re-entrant: a job that calls itself gets ``SKIPPED``.
@@ -213,10 +213,10 @@ def _first_line(func: Callable[..., Any]) -> str:
 def job_lock(
     name: str, *, lease: timedelta | None = None, wait: timedelta | None = None, heartbeat: bool = True
 ) -> Iterator[Lease]:
-    """Hold a lock for a block of code, which gets the ``Lease``. Records no run.
+    """Hold a lock during a block of code, which receives the ``Lease``. No run is recorded.
 
     Args:
-        name: 1 to 200 of the characters ``a-z 0-9 _ . : -``. The name of a job's lock keeps that job from running.
+        name: 1 to 200 of the characters ``a-z 0-9 _ . : -``. A job with this lock does not run meanwhile.
         lease: how long the lease lasts without a heartbeat; default: ``SINGLEJOB["LEASE"]``.
         wait: how long to wait for the lock; default: not at all.
         heartbeat: whether to send heartbeats during the block. Without them, ``lease`` must cover the whole block.

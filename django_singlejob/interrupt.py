@@ -78,7 +78,7 @@ class Window:
             held.let_in()
 
     def run(self, body: Callable[[], T]) -> T:
-        """Call ``body`` and let interrupts in."""
+        """Call ``body`` with the window open."""
         with closing(self), closing(self):
             try:
                 self.open()
@@ -97,7 +97,7 @@ class Window:
         return cause if cause and _is_of_a_database(error) else None
 
     async def run_async(self, body: Callable[[], Awaitable[T]]) -> T:
-        """Await ``body`` and let interrupts in, which cancel its task."""
+        """Await ``body`` with the window open. Interrupts cancel its task."""
         self._delivery = delivery = _ToTask(self)
         try:
             self.open()

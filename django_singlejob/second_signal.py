@@ -1,7 +1,7 @@
 """Lets a second signal end this process even if its database hangs.
 
 A database call that never returns may keep signals from being handled: MySQL's driver goes back to waiting, in C, and
-Python calls no handler. So the system reports each signal to a thread of its own. From the second signal on, that
+Python calls no handler. So the system reports each signal to a separate thread. From the second signal on, that
 thread gives up each call that takes too long: it shuts the connection down, and the call fails as on any lost
 connection. After that everything ends in the usual way, except that a lock that was being acquired or released is left
 to expire.

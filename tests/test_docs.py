@@ -87,8 +87,8 @@ def parser_of(name: str) -> Any:
     ("title", "known"), [("SQLSTATE", codes.POSTGRESQL), ("Number", codes.MYSQL), ("Result code", codes.SQLITE)]
 )
 def test_every_error_code_stands_there_with_its_meaning(title: str, known: dict[Any, dict[Any, str]]) -> None:
-    told = table((DOCS / "explanation" / "failures.md").read_text(), title)
-    assert told == [
+    documented = table((DOCS / "explanation" / "failures.md").read_text(), title)
+    assert documented == [
         [f"`{code}`", f"`{name}`", meaning.value] for meaning, names in known.items() for code, name in names.items()
     ]
 
@@ -104,39 +104,39 @@ def test_every_public_name_has_a_section() -> None:
     "function", [get_overloads(singleton_job)[-1], job_lock], ids=lambda function: function.__name__
 )
 def test_every_parameter_stands_there_with_its_default(function: Callable[..., Any]) -> None:
-    told = {names(row[0])[0]: row[1] for row in table(section("python.md", function.__name__), "Parameter")}
+    documented = {names(row[0])[0]: row[1] for row in table(section("python.md", function.__name__), "Parameter")}
     parameters = inspect.signature(function).parameters
-    assert list(told) == list(parameters)
+    assert list(documented) == list(parameters)
     for name, parameter in parameters.items():
-        default = value(told[name]) if told[name] else inspect.Parameter.empty
+        default = value(documented[name]) if documented[name] else inspect.Parameter.empty
         assert default == parameter.default, name
 
 
 def test_the_length_of_a_name_is_told() -> None:
-    told = next(row[2] for row in table(section("python.md", "singleton_job"), "Parameter") if "`name`" in row[0])
-    assert f"1 to {NAME_LENGTH} " in told
+    documented = next(row[2] for row in table(section("python.md", "singleton_job"), "Parameter") if "`name`" in row[0])
+    assert f"1 to {NAME_LENGTH} " in documented
 
 
 @pytest.mark.parametrize(("title", "kind"), [("current_run", CurrentRun), ("Outcome", Outcome), ("Order", Order)])
 def test_every_attribute_stands_there(title: str, kind: Any) -> None:
     read_later = [name for name, member in vars(kind).items() if isinstance(member, cached_property)]
-    told = first_names(section("python.md", title), "Attribute")
-    assert told == [field.name for field in fields(kind)] + read_later
+    documented = first_names(section("python.md", title), "Attribute")
+    assert documented == [field.name for field in fields(kind)] + read_later
 
 
 def test_every_reason_stands_there() -> None:
-    told = [value(name) for name in first_names(section("python.md", "Reason"), "Reason")]
-    assert sorted(told) == sorted(Reason.values)
+    documented = [value(name) for name in first_names(section("python.md", "Reason"), "Reason")]
+    assert sorted(documented) == sorted(Reason.values)
 
 
 def test_every_member_of_a_lease_that_is_told_exists() -> None:
-    told = {name.removesuffix("()") for name in first_names(section("python.md", "Lease"), "Member")}
-    assert told <= {*dir(Lease), *Lease.__init__.__code__.co_names}
+    documented = {name.removesuffix("()") for name in first_names(section("python.md", "Lease"), "Member")}
+    assert documented <= {*dir(Lease), *Lease.__init__.__code__.co_names}
 
 
 def test_every_setting_stands_there_with_its_default() -> None:
-    told = {names(row[0])[0]: value(row[1]) for row in table(section("settings.md"), "Key")}
-    assert told == {key: getattr(conf.Options(), field) for key, field in conf.KEYS.items()}
+    documented = {names(row[0])[0]: value(row[1]) for row in table(section("settings.md"), "Key")}
+    assert documented == {key: getattr(conf.Options(), field) for key, field in conf.KEYS.items()}
 
 
 def test_every_command_has_a_section() -> None:
@@ -146,33 +146,33 @@ def test_every_command_has_a_section() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_stands_there(command: str) -> None:
-    told = {name.split()[0] for name in first_names(section("commands.md", command), "Option")}
+    documented = {name.split()[0] for name in first_names(section("commands.md", command), "Option")}
     djangos = BaseCommand().create_parser("manage.py", command)._option_string_actions
-    assert told == parser_of(command)._option_string_actions.keys() - djangos.keys()
+    assert documented == parser_of(command)._option_string_actions.keys() - djangos.keys()
 
 
 def test_every_limit_of_what_is_kept_stands_there() -> None:
-    told = str(table((DOCS / "how-to" / "one-offs.md").read_text(), "Limit"))
-    assert f"nested {values.DEPTH} deep" in told
-    assert f"{values.MOST_ITEMS:,} items each" in told
-    assert f"a result of {values.RESULT_LENGTH:,} characters" in told
-    assert f"{sys.int_info.default_max_str_digits:,} digits" in told
+    documented = str(table((DOCS / "how-to" / "one-offs.md").read_text(), "Limit"))
+    assert f"nested {values.DEPTH} deep" in documented
+    assert f"{values.MOST_ITEMS:,} items each" in documented
+    assert f"a result of {values.RESULT_LENGTH:,} characters" in documented
+    assert f"{sys.int_info.default_max_str_digits:,} digits" in documented
 
 
 def test_every_exit_status_stands_there() -> None:
-    told = [row[0] for row in table(section("commands.md", "Exit status"), "Status")]
+    documented = [row[0] for row in table(section("commands.md", "Exit status"), "Status")]
     ours = [status for name, status in vars(exit_status).items() if name.startswith("EX_")]
-    assert told == ["0", *map(str, sorted([*ours, child.NOT_EXECUTABLE, child.NOT_FOUND])), "128+n"]
+    assert documented == ["0", *map(str, sorted([*ours, child.NOT_EXECUTABLE, child.NOT_FOUND])), "128+n"]
 
 
 def test_every_exit_status_of_singleton_status_stands_there() -> None:
-    told = [row[0] for row in table(section("commands.md", "Exit status of `singleton_status`"), "Status")]
-    assert told == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN, exit_status.EX_UNAVAILABLE])]
+    documented = [row[0] for row in table(section("commands.md", "Exit status of `singleton_status`"), "Status")]
+    assert documented == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN, exit_status.EX_UNAVAILABLE])]
 
 
 def test_every_state_stands_there_with_its_level() -> None:
-    told = [(row[0], row[2].upper()) for row in table((DOCS / "how-to" / "operating.md").read_text(), "State")]
-    assert told == [(str(state.label), state.level.name) for state in health.State]
+    documented = [(row[0], row[2].upper()) for row in table((DOCS / "how-to" / "operating.md").read_text(), "State")]
+    assert documented == [(str(state.label), state.level.name) for state in health.State]
 
 
 def test_every_outcome_of_a_misfire_stands_there() -> None:
@@ -180,10 +180,10 @@ def test_every_outcome_of_a_misfire_stands_there() -> None:
 
 
 def test_every_nickname_of_a_schedule_stands_there() -> None:
-    told = set(re.findall(r"@\w+", section("python.md", "singleton_job")))
-    for nickname in told - {"@singleton_job"}:
+    documented = set(re.findall(r"@\w+", section("python.md", "singleton_job")))
+    for nickname in documented - {"@singleton_job"}:
         schedule.parse(nickname)
-    assert told >= {"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}
+    assert documented >= {"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}
 
 
 def test_every_signal_stands_there() -> None:
@@ -192,16 +192,16 @@ def test_every_signal_stands_there() -> None:
 
 
 def test_every_signal_stands_there_with_its_sender() -> None:
-    told = {names(row[0])[0]: names(row[1])[0] for row in table(section("signals.md"), "Signal")}
-    assert told == {name: sender.__name__ for name, sender in SENDERS.items()}
+    documented = {names(row[0])[0]: names(row[1])[0] for row in table(section("signals.md"), "Signal")}
+    assert documented == {name: sender.__name__ for name, sender in SENDERS.items()}
 
 
 @pytest.mark.parametrize(
     "model", [models.JobLock, models.JobStatus, models.JobRun, models.OneOffJob], ids=lambda model: model.__name__
 )
 def test_every_field_stands_there(model: Any) -> None:
-    told = first_names(section("models.md", model.__name__), "Field")
-    assert told == [field.name for field in model._meta.get_fields()]
+    documented = first_names(section("models.md", model.__name__), "Field")
+    assert documented == [field.name for field in model._meta.get_fields()]
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_every_check_stands_there() -> None:
     # Not imported: the backend is for Django 6.0 and newer.
     sources = [inspect.getsource(checks), (ROOT / "django_singlejob" / "backends.py").read_text()]
     ours = set(re.findall(r"singlejob\.[EW]\d+", "".join(sources)))
-    told = first_names(section("checks.md"), "Id")
-    assert told == sorted(ours)
+    documented = first_names(section("checks.md"), "Id")
+    assert documented == sorted(ours)
 
 
 # --- every page
@@ -253,8 +253,8 @@ def test_command_lines_can_be_parsed(page: Path) -> None:
 
 @every_page
 def test_commands_exist(page: Path) -> None:
-    told = set(re.findall(r"manage\.py ([a-z_]+)", page.read_text()))
-    assert told <= get_commands().keys()
+    documented = set(re.findall(r"manage\.py ([a-z_]+)", page.read_text()))
+    assert documented <= get_commands().keys()
 
 
 @every_page
