@@ -103,7 +103,7 @@ def test_arguments_come_back_as_json_knows_them(enqueue: Callable[..., TaskResul
 
 @in_both_worlds
 @pytest.mark.parametrize(
-    ("args", "kwargs", "told"),
+    ("args", "kwargs", "expected"),
     [
         ([1, object()], {}, "argument 1 is <object"),
         ([datetime(2026, 1, 1, tzinfo=UTC)], {}, "argument 0 is datetime"),
@@ -114,9 +114,9 @@ def test_arguments_come_back_as_json_knows_them(enqueue: Callable[..., TaskResul
     ids=["object", "datetime", "set", "key", "infinity"],
 )
 def test_arguments_that_are_no_json_are_refused_and_named(
-    enqueue: Callable[..., TaskResult[..., Any]], args: list[Any], kwargs: dict[str, Any], told: str
+    enqueue: Callable[..., TaskResult[..., Any]], args: list[Any], kwargs: dict[str, Any], expected: str
 ) -> None:
-    with pytest.raises(InvalidOrder, match=told):
+    with pytest.raises(InvalidOrder, match=expected):
         enqueue(tasks.plain, *args, **kwargs)
     assert not one_offs().exists()
 
@@ -157,7 +157,7 @@ def test_priorities_that_can_be(priority: int) -> None:
 
 @each_kind
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"priority": -101}, "priority"),
         ({"priority": 101}, "priority"),
@@ -166,8 +166,8 @@ def test_priorities_that_can_be(priority: int) -> None:
     ],
     ids=str,
 )
-def test_options_that_cannot_be_are_refused(name: str, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidTask, match=told):
+def test_options_that_cannot_be_are_refused(name: str, options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidTask, match=expected):
         getattr(tasks, name).using(**options)
 
 
@@ -492,7 +492,7 @@ def test_options_that_can_be(options: dict[str, Any], settings: Settings) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"max_atempts": 1}, "singlejob.E009"),
         ({"max_attempts": 0}, "singlejob.E010"),
@@ -503,7 +503,9 @@ def test_options_that_can_be(options: dict[str, Any], settings: Settings) -> Non
     ],
     ids=str,
 )
-def test_djangos_check_tells_of_options_that_cannot_be(options: dict[str, Any], told: str, settings: Settings) -> None:
+def test_djangos_check_tells_of_options_that_cannot_be(
+    options: dict[str, Any], expected: str, settings: Settings
+) -> None:
     settings.TASKS = {"default": {"BACKEND": BACKEND}, "other": {"BACKEND": BACKEND, "OPTIONS": options}}
     (error,) = [message for message in run_checks() if "TASKS['other']['OPTIONS']" in message.msg]
-    assert error.id == told
+    assert error.id == expected
