@@ -125,25 +125,35 @@ def test_an_expression_means_what_it_does_to_debians_cron(expression: str, slots
     assert list(islice(coming, 3)) == [at(slot) for slot in slots]
 
 
-_NICKNAMES = "is no schedule. With an @ there are: @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually."
+_NICKNAMES = (
+    "is not a valid schedule: the names with an @ are @hourly, @daily, @midnight, @weekly, @monthly, @yearly, "
+    "@annually."
+)
 _NEVER = "is never due: there is no such day, or no such time on the clocks of"
 _FIVE_FIELDS = (
-    "is no schedule: a cron expression has 5 fields (minute, hour, day of month, month, day of week), this one"
+    "is not a valid schedule: a cron expression has 5 fields (minute, hour, day of month, month, day of week), "
+    "but this one"
 )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("60 * * * *", "'60 * * * *' is no schedule: the minute cannot be '60'."),
-        ("*/0 * * * *", "'*/0 * * * *' is no schedule: the minute cannot be '*/0'."),
-        ("1,,2 * * * *", "'1,,2 * * * *' is no schedule: the minute cannot be '1,,2'."),
-        ("0 24 * * *", "'0 24 * * *' is no schedule: the hour cannot be '24'."),
-        ("0 0 * 13 *", "'0 0 * 13 *' is no schedule: the month cannot be '13'."),
-        ("0 0 * * monday", "'0 0 * * monday' is no schedule: the day of week cannot be 'monday'."),
-        ("0 0 31 2 *", "'0 0 31 2 *' is no schedule: the day of month cannot be '31' (in that month)."),
-        ("0 0 30,31 feb *", "'0 0 30,31 feb *' is no schedule: the day of month cannot be '30,31' (in that month)."),
-        ("0 0 31 4,6,9,11 *", "'0 0 31 4,6,9,11 *' is no schedule: the day of month cannot be '31' (in that month)."),
+        ("60 * * * *", "'60 * * * *' is not a valid schedule: the minute cannot be '60'."),
+        ("*/0 * * * *", "'*/0 * * * *' is not a valid schedule: the minute cannot be '*/0'."),
+        ("1,,2 * * * *", "'1,,2 * * * *' is not a valid schedule: the minute cannot be '1,,2'."),
+        ("0 24 * * *", "'0 24 * * *' is not a valid schedule: the hour cannot be '24'."),
+        ("0 0 * 13 *", "'0 0 * 13 *' is not a valid schedule: the month cannot be '13'."),
+        ("0 0 * * monday", "'0 0 * * monday' is not a valid schedule: the day of week cannot be 'monday'."),
+        ("0 0 31 2 *", "'0 0 31 2 *' is not a valid schedule: the day of month cannot be '31' in that month."),
+        (
+            "0 0 30,31 feb *",
+            "'0 0 30,31 feb *' is not a valid schedule: the day of month cannot be '30,31' in that month.",
+        ),
+        (
+            "0 0 31 4,6,9,11 *",
+            "'0 0 31 4,6,9,11 *' is not a valid schedule: the day of month cannot be '31' in that month.",
+        ),
         # No field of it is wrong: of the days 1, 9, 17 and 25 none is the fifth Monday of a month.
         ("0 0 */8 * 1#5", f"'0 0 */8 * 1#5' {_NEVER} UTC."),
         ("", f"'' {_FIVE_FIELDS} has 0."),
@@ -154,15 +164,18 @@ _FIVE_FIELDS = (
         ("P0D", f"'P0D' {_FIVE_FIELDS} has 1."),
         ("@reboot", f"'@reboot' {_NICKNAMES}"),
         ("@Daily", f"'@Daily' {_NICKNAMES}"),
-        (timedelta(), "An interval of 0:00:00 is no schedule: it must be longer than zero."),
-        (-MICROSECOND, "An interval of -1 day, 23:59:59.999999 is no schedule: it must be longer than zero."),
-        (LONGEST + MICROSECOND, "An interval of 36525 days, 0:00:00.000001 is no schedule: 36525 days are the most."),
-        ("P36526D", "An interval of 36526 days, 0:00:00 is no schedule: 36525 days are the most."),
-        ("P99999999999D", "'P99999999999D' is no schedule: 36525 days are the most."),
-        (f"PT{'9' * 400}S", f"'PT{'9' * 197} is no schedule: 36525 days are the most."),
-        (3600, "3600 is no schedule: give a cron expression or a timedelta."),
-        (b"@daily", "b'@daily' is no schedule: give a cron expression or a timedelta."),
-        (None, "None is no schedule: give a cron expression or a timedelta."),
+        (timedelta(), "An interval of 0:00:00 is not a valid schedule: it must be longer than zero."),
+        (-MICROSECOND, "An interval of -1 day, 23:59:59.999999 is not a valid schedule: it must be longer than zero."),
+        (
+            LONGEST + MICROSECOND,
+            "An interval of 36525 days, 0:00:00.000001 is not a valid schedule: it must be at most 36525 days.",
+        ),
+        ("P36526D", "An interval of 36526 days, 0:00:00 is not a valid schedule: it must be at most 36525 days."),
+        ("P99999999999D", "'P99999999999D' is not a valid schedule: an interval must be at most 36525 days."),
+        (f"PT{'9' * 400}S", f"'PT{'9' * 197} is not a valid schedule: an interval must be at most 36525 days."),
+        (3600, "3600 is not a valid schedule: use a cron expression or a timedelta."),
+        (b"@daily", "b'@daily' is not a valid schedule: use a cron expression or a timedelta."),
+        (None, "None is not a valid schedule: use a cron expression or a timedelta."),
     ],
 )
 def test_what_is_no_schedule_is_refused_and_the_field_is_named(text: Any, message: str) -> None:
@@ -177,7 +190,7 @@ def test_an_expression_has_200_characters_at_most() -> None:
     for longest in text, f"0{text}":
         assert parse(longest).text == longest
     with pytest.raises(
-        InvalidSchedule, match=r"^'0{191}5 .* is too long for a schedule: 200 characters are the most\.$"
+        InvalidSchedule, match=r"^'0{191}5 .* is too long for a schedule: use at most 200 characters\.$"
     ):
         parse(f"00{text}")
 
@@ -195,7 +208,7 @@ def test_an_expression_without_end_makes_no_message_without_end(text: str) -> No
 def test_a_time_zone_that_does_not_exist_is_refused(zone: Any) -> None:
     with pytest.raises(InvalidSchedule) as refusal:
         parse("@daily", zone)
-    assert str(refusal.value) == f"{zone!r} is no time zone: use an IANA name, as 'Europe/Rome'."
+    assert str(refusal.value) == f"{zone!r} is not a valid time zone: use an IANA name, such as 'Europe/Rome'."
 
 
 @pytest.mark.parametrize("zone", ["localtime", "posixrules", "Factory", "posix/Europe/Rome", "right/Europe/Rome"])
