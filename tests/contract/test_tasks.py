@@ -27,7 +27,7 @@ from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason
-from django_singlejob.one_offs.django_tasks import _as_asked
+from django_singlejob.one_offs.django_tasks import _as_enqueued
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
@@ -742,7 +742,7 @@ def test_what_was_enqueued_runs_though_its_queue_or_backend_is_no_more(
 ) -> None:
     settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": []}, "former": {"BACKEND": BACKEND, "QUEUES": []}}
     result = getattr(tasks, name).using(queue_name="mail", backend=alias).enqueue()
-    _as_asked.cache_clear()  # another process
+    _as_enqueued.cache_clear()  # another process
     settings.TASKS = {"default": {"BACKEND": BACKEND}}
     ticked()
     assert statuses() == [("done", 1)]

@@ -51,7 +51,7 @@ def nested(levels: int) -> object:
         ([object()], "argument 0 is <object"),
         ([[{"a": {1, 2}}]], r"argument 0\[0\]\['a'\] is {1, 2}, of the type set"),
         ([float("nan")], "argument 0 is nan"),
-        ([{(1, 2): 3}], r"argument 0 has the key \(1, 2\), which JSON does not know"),
+        ([{(1, 2): 3}], r"argument 0 has the key \(1, 2\), which JSON does not support"),
         ([{1: 2, "1": 3}], "argument 0 has two keys that are '1' in JSON"),
         ([b"\xff"], "argument 0 is bytes that are not UTF-8"),
         (["\0"], "NUL"),
