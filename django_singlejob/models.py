@@ -110,7 +110,7 @@ class JobStatus(Row):
         _("last slot"), null=True, blank=True, help_text=_("The last slot for which a run was started.")
     )
     last_attempt = models.PositiveIntegerField(
-        _("last attempt"), default=1, help_text=_("Number of the last attempt at the last slot.")
+        _("last attempt"), default=1, help_text=_("Attempt number at the last slot.")
     )
     abandoned = models.BooleanField(
         _("abandoned"), default=False, help_text=_("The last slot's holder died, and the slot has not been rerun.")

@@ -67,7 +67,7 @@ def test_an_exception_that_cannot_be_printed_ends_a_run_all_the_same() -> None:
         def __str__(self) -> str:
             raise ZeroDivisionError
 
-    assert end(Unprintable()).error == "Unprintable: (it cannot be printed)"
+    assert end(Unprintable()).error == "Unprintable: (the message cannot be printed)"
     assert "Unprintable" in end(Unprintable()).traceback
 
 

@@ -164,7 +164,7 @@ class Migration(migrations.Migration):
                 (
                     "last_attempt",
                     models.PositiveIntegerField(
-                        default=1, help_text="Number of the last attempt at the last slot.", verbose_name="last attempt"
+                        default=1, help_text="Attempt number at the last slot.", verbose_name="last attempt"
                     ),
                 ),
                 (

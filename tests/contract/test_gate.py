@@ -163,7 +163,7 @@ def test_a_job_may_call_another() -> None:
 def test_a_held_lock_may_be_an_exception() -> None:
     @singleton_job(on_held="raise")
     def nightly() -> None:
-        with pytest.raises(LockHeld, match=r"'nightly' is held by .*, pid \d+ since"):
+        with pytest.raises(LockHeld, match=r"'nightly' has been held by .*, pid \d+ since"):
             nightly()
 
     nightly()

@@ -355,7 +355,7 @@ def test_arguments_that_json_changes_cannot_be_tried_again_which_is_logged(
     job = mailing(fail, retries=1)
     with pytest.raises(ZeroDivisionError):
         job(argument)
-    assert "'mail' is not tried again: its arguments would not come back from JSON" in caplog.text
+    assert "'mail' is not retried: its arguments would not come back from JSON" in caplog.text
     assert not one_offs().exists()
     assert is_free("mail")
 

@@ -114,7 +114,9 @@ def test_a_run_whose_end_cannot_be_recorded_gets_it_from_the_next(
     start_run()
     ended, running = runs().order_by("pk")
     assert (ended.status, running.status) == ("failed", "running")
-    assert ended.error.startswith("ZeroDivisionError: division by zero\nThe history could not be written when it ended")
+    assert ended.error.startswith(
+        "ZeroDivisionError: division by zero\nThe history could not be written when the run ended"
+    )
     assert "ZeroDivisionError" in ended.traceback
     assert ended.started_at <= ended.finished_at <= running.started_at  # type: ignore[operator]
     assert ZERO < ended.duration < MINUTE  # type: ignore[operator]
@@ -191,7 +193,7 @@ def test_a_run_without_a_row_whose_holder_died_is_told(
     assert clear(lock())
     assert not runs().exists()
     (line,) = told()
-    assert line.startswith("A run of 'nightly' is missing from the history (it has no row there): ")
+    assert line.startswith("A run of 'nightly' is missing from the history (it has no row): ")
     assert '"status": "abandoned"' in line
 
 
