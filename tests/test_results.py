@@ -77,5 +77,5 @@ def test_nor_does_one_without_a_traceback_cost_it_its_end() -> None:
         def __notes__(self) -> list[str]:  # type: ignore[override]
             raise RecursionError
 
-    # Newer Pythons print what they can of it.
+    # Newer Pythons print as much of it as they can.
     assert "RecursionError" in end(Endless()).traceback

@@ -1,4 +1,4 @@
-"""The gate: what else must be true for a job to run, judged in the same moment in which the lock is granted."""
+"""The gate: the other conditions for a job to run, decided in the same moment as the grant of the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lock is: who asks first has it, everybody else is told so at once, and it is released once."""
+"""What a lock is: the first to ask gets it, all others learn this at once, and it is released once."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def the_one_off() -> OneOffJob:
     return one_offs().get()
 
 
-# --- asked for
+# --- enqueueing
 
 
 def nested(levels: int) -> object:
@@ -109,7 +109,7 @@ def test_what_is_json_comes_back_as_it_was(value: Any) -> None:
     assert (the_one_off().args, the_one_off().result) == ([value], value)
 
 
-#: What Django's own tasks make JSON of, and what comes back.
+#: Values that Django's own tasks accept as JSON, and what comes back.
 NORMALIZED: list[tuple[Any, Any]] = [
     (b"h\xc3\xa9", "h\u00e9"),
     (range(3), [0, 1, 2]),

@@ -39,7 +39,7 @@ def nested(levels: int) -> object:
     return value
 
 
-#: What Django's own tasks take, and what comes back.
+#: Values that Django's own tasks accept, and what comes back.
 NORMALIZED: list[tuple[Any, Any]] = [
     (b"h\xc3\xa9", "h\u00e9"),
     (bytearray(b"ab"), [97, 98]),
