@@ -210,7 +210,7 @@ class Entry:
             if self.pk is None:
                 _log("A run of %r is missing from the history (%s): %s", failed, {**self.facts, **result})
             else:
-                # The release may not have done this: the job may have released its lock itself.
+                # The release has not kept the end if the job released its lock itself.
                 _at_gate(self.facts["job_name"], methodcaller("keep", _kept(self._token, result)))
                 _log("The end of a run of %r is not in the history yet (%s): %s", failed, {**self.facts, **result})
 
@@ -284,7 +284,7 @@ def _at_gate(name: str, change: "Callable[[JobStatusQuerySet], object]") -> None
 
 
 def abandon_orphans(error: str) -> int:
-    """Record the runs whose locks were deleted by hand as abandoned. Returns their number. Raises ``HistoryFailed``."""
+    """Record as abandoned the runs whose locks were deleted by hand. Returns their number. Raises ``HistoryFailed``."""
     return alone(lambda: runs().abandon_orphans(error))
 
 

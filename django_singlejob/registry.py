@@ -23,7 +23,7 @@ OnHeld = Literal["skip", "raise"]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A function that only one process may run at once, and its options. See ``singleton_job`` for the fields."""
+    """A function of which only one copy may run at once, and its options. See ``singleton_job`` for the fields."""
 
     name: str
     func: Callable[..., Any] = field(repr=False)
@@ -108,7 +108,7 @@ class Job:
 
     @property
     def most_attempts(self) -> int:
-        """How many attempts a one-off of this job gets, if its holders die or it fails."""
+        """How many attempts a one-off of this job gets at most, if its holders die or it fails."""
         return max(self.max_attempts if self.rerun_abandoned else 1, self.retries + 1)
 
     def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

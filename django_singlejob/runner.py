@@ -333,8 +333,8 @@ class _Execution:
         return partial(place, order, *order.stored(args, kwargs), attempt=1, run_after=again_at)
 
     def _release(self, end: Ending) -> str:
-        """Release the lock and return the run's status. A run that outlived its lease has failed, even if nothing else
-        went wrong."""
+        """Release the lock and return the run's status. If the run outlived its lease and nothing else went wrong, it
+        has failed."""
         loss = self._loss(end)
         if loss and not self.failure:
             self.failure = loss

@@ -23,7 +23,7 @@ job_skipped = Signal()
 lease_lost = Signal()
 
 #: ``lease`` (the new one; ``None`` if the lock was cleared), ``lock`` (the ``JobLock`` row as its former holder left
-#: it): a dead holder has lost its lock.
+#: it): the former holder has lost its lock.
 lock_taken_over = Signal()
 
 #: ``slot``, ``reason`` (a ``MisfireOutcome``), ``first`` and ``count``: a slot was not run within its grace. Slots with

@@ -116,7 +116,7 @@ def test_without_a_schedule_there_is_no_time_zone() -> None:
 
 @pytest.mark.parametrize("zone", ["", "Europe/Roma", "localtime"])
 def test_a_time_zone_that_will_not_do_is_refused_and_the_job_is_named(zone: str) -> None:
-    with pytest.raises(InvalidSchedule, match=f"Job 'nightly': '{zone}' is no"):
+    with pytest.raises(InvalidSchedule, match=f"Job 'nightly': '{zone}' is not"):
         singleton_job("nightly", schedule="@daily", time_zone=zone)(print)
 
 

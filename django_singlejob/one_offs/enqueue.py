@@ -32,7 +32,7 @@ class Order:
     Attributes:
         job_name: the name of the job, under whose lock it runs.
         task_path: the task's dotted path.
-        max_attempts: how many attempts it gets, if its holders die or it fails.
+        max_attempts: how many attempts it gets at most, if its holders die or it fails.
         queue_name: which workers run it: those of this queue, and those of all queues.
         priority: -100 to 100; of those that are due, the highest runs first.
         run_after: the instant (aware) before which it does not run; ``None`` to run it as soon as possible.
@@ -83,7 +83,7 @@ class Order:
 
 
 def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
-    """Insert the row. The arguments must be JSON. After that no crash loses the row, unless the caller is in a
+    """Insert the row. The arguments must be JSON. After that no crash loses the row, unless it is part of the caller's
     transaction."""
     with database.synchronous(database.alias()):
         asked = {**vars(order), "args": list(args), "kwargs": dict(kwargs), "run_after": order.run_after or DBNow()}
