@@ -1,4 +1,5 @@
-"""The rows: the lease (``JobLock``), the gate (``JobStatus``), the history (``JobRun``)."""
+"""The tables: the lease (``JobLock``), the gate (``JobStatus``), the history (``JobRun``) and one-offs
+(``OneOffJob``)."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from django_singlejob.querysets.runs import JobRunQuerySet
 
 
 class Row(models.Model):
-    """A row that is read again where it was read, whatever a router says about reads."""
+    """A row that is reloaded from the database it came from, whatever a router says about reads."""
 
     class Meta:
         abstract = True
@@ -28,8 +29,8 @@ class Row(models.Model):
         fields: Iterable[str] | None = None,
         from_queryset: models.QuerySet[Any] | None = None,
     ) -> None:
-        """Read the row again, or a deferred field of it, in the database that it comes from, or else in the one that
-        decides. A router might send the read to a replica, which shows the past."""
+        """Reload the row, or a deferred field, from the database it came from. A new row has none: it is read from the
+        database that holds the locks. A router could send the read to a replica, whose data may be old."""
         if using is None and from_queryset is None:
             using = self._state.db or alias()
         super().refresh_from_db(using, fields, from_queryset)
@@ -53,14 +54,16 @@ class JobRun(Row):
         MANUAL = "manual", _("by hand")
 
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH)
-    fence = models.BigIntegerField(_("fence"), help_text=_("The fencing token of the grant; it only grows."))
-    token = models.UUIDField(_("token"), unique=True, help_text=_("That of its lock."))
+    fence = models.BigIntegerField(
+        _("fence"), help_text=_("Fencing token of the grant; later grants have higher ones.")
+    )
+    token = models.UUIDField(_("token"), unique=True, help_text=_("Token of the lock it ran under."))
     status = models.CharField(_("status"), max_length=20, choices=Status)
     trigger = models.CharField(_("trigger"), max_length=20, choices=Trigger)
     slot = models.DateTimeField(_("slot"), null=True, blank=True)
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
-    pid = models.PositiveBigIntegerField(_("process id"))
+    pid = models.PositiveBigIntegerField(_("process ID"))
     started_at = models.DateTimeField(_("started at"))
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
     duration = models.DurationField(_("duration"), null=True, blank=True)
@@ -79,7 +82,7 @@ class JobRun(Row):
             models.Index(fields=["job_name", "started_at"], name="singlejob_run_job_started"),
             models.Index(fields=["started_at"], name="singlejob_run_started"),
             models.Index(fields=["status", "started_at"], name="singlejob_run_status_started"),
-            # For the admin's filters: a rare server is not looked for in the whole history.
+            # For the admin's filters: without these, looking for a rare server would scan the whole history.
             models.Index(fields=["hostname", "started_at"], name="singlejob_run_host_started"),
             models.Index(fields=["trigger", "started_at"], name="singlejob_run_trigger_started"),
         ]
@@ -89,26 +92,28 @@ class JobRun(Row):
 
 
 class JobStatus(Row):
-    """The gate: one row for each name of a job and of a lock, which is never pruned.
+    """The gate: one row for each job name and each lock name. It is never pruned.
 
-    Whoever wants the lock must first change this row. It remembers the fence, and how the job has been doing.
+    A process that wants the lock must change this row first. The row stores the fence and how the job has been doing.
     """
 
     name = models.CharField(_("name"), max_length=NAME_LENGTH, primary_key=True)
-    fence = models.BigIntegerField(_("fence"), default=0, help_text=_("Grows with each grant."))
-    token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("The token of the last grant."))
+    fence = models.BigIntegerField(_("fence"), default=0, help_text=_("Increases with each grant."))
+    token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Token of the last grant."))
     hold_count = models.PositiveBigIntegerField(
-        _("holds"), default=0, help_text=_("How often a holder has kept everybody else from passing.")
+        _("holds"), default=0, help_text=_("How many times a holder has kept others from this gate.")
     )
     schedule = models.CharField(_("schedule"), max_length=200, blank=True, default="")
     time_zone = models.CharField(_("time zone"), max_length=64, blank=True, default="")
     next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
     last_slot = models.DateTimeField(
-        _("last slot"), null=True, blank=True, help_text=_("The last one that somebody began to run.")
+        _("last slot"), null=True, blank=True, help_text=_("The last slot for which a run was started.")
     )
-    last_attempt = models.PositiveIntegerField(_("last attempt"), default=1, help_text=_("At its last slot."))
+    last_attempt = models.PositiveIntegerField(
+        _("last attempt"), default=1, help_text=_("Attempt number at the last slot.")
+    )
     abandoned = models.BooleanField(
-        _("abandoned"), default=False, help_text=_("Who ran the last slot died, and nobody has run it again.")
+        _("abandoned"), default=False, help_text=_("The last slot's holder died, and the slot has not been rerun.")
     )
     paused = models.BooleanField(_("paused"), default=False)
     last_started_at = models.DateTimeField(_("last started at"), null=True, blank=True)
@@ -119,19 +124,21 @@ class JobStatus(Row):
         choices=JobRun.Status,
         blank=True,
         default="",
-        help_text=_("Of the last end; empty as well while it is run again after its holder died."),
+        help_text=_("Status of the last finished run; blank while an abandoned run is retried."),
     )
     consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)
-    run_count = models.PositiveBigIntegerField(_("runs"), default=0, help_text=_("That have ended, however."))
+    run_count = models.PositiveBigIntegerField(
+        _("runs"), default=0, help_text=_("Finished runs, whatever their status.")
+    )
     mean_duration = models.DurationField(
-        _("mean duration"), null=True, blank=True, help_text=_("Over about the last 20 successful runs.")
+        _("mean duration"), null=True, blank=True, help_text=_("Average of about the last 20 successful runs.")
     )
     misfire_count = models.PositiveBigIntegerField(_("misfires"), default=0)
     unrecorded = models.JSONField(
         _("unrecorded end"),
         null=True,
         blank=True,
-        help_text=_("Of a run: how it ended, until that can be written to the history."),
+        help_text=_("How a run ended, kept here until it can be written to the history."),
     )
 
     objects = JobStatusQuerySet.as_manager()
@@ -144,7 +151,7 @@ class JobStatus(Row):
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
-        # To pause and resume it takes the permission to change it.
+        # Pausing and resuming a job needs the change permission.
         permissions = [("run_jobstatus", _("Can run jobs now"))]
         indexes = [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")]
 
@@ -153,22 +160,22 @@ class JobStatus(Row):
 
 
 class JobLock(Row):
-    """The lease: the row exists exactly while somebody holds the lock of its name."""
+    """The lease: the row exists exactly while a process holds the lock of its name."""
 
     name = models.CharField(_("name"), max_length=NAME_LENGTH, primary_key=True)
-    token = models.UUIDField(_("token"), help_text=_("New for each acquisition: the holder's only identity."))
+    token = models.UUIDField(_("token"), help_text=_("New for each acquisition; the holder's only identity."))
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
-    pid = models.PositiveBigIntegerField(_("process id"))
+    pid = models.PositiveBigIntegerField(_("process ID"))
     command = models.CharField(_("command"), max_length=COMMAND_LENGTH, blank=True, default="")
     acquired_at = models.DateTimeField(_("acquired at"))
     heartbeat_at = models.DateTimeField(_("last heartbeat at"))
     heartbeats = models.PositiveBigIntegerField(_("heartbeats"), default=0)
     heartbeat_interval = models.DurationField(
-        _("heartbeat interval"), null=True, blank=True, help_text=_("Empty: the holder sends none.")
+        _("heartbeat interval"), null=True, blank=True, help_text=_("Blank if the holder sends no heartbeats.")
     )
     expires_at = models.DateTimeField(_("expires at"))
     sent_at = models.DateTimeField(
-        _("last heartbeat sent at"), help_text=_("By the holder's clock; the other times are by the database's.")
+        _("last heartbeat sent at"), help_text=_("By the holder's clock; all other times are by the database's.")
     )
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH, blank=True, default="")
     slot = models.DateTimeField(_("slot"), null=True, blank=True)
@@ -194,22 +201,22 @@ class JobLock(Row):
 
     @property
     def holder(self) -> str:
-        """For people: ``web-1, pid 4711``."""
+        """The holder as text for people: ``web-1, pid 4711``."""
         return f"{self.hostname}, pid {self.pid}"
 
     @property
     def lease(self) -> timedelta:
-        """For how long each heartbeat extends the right."""
+        """How far each heartbeat moves the expiry ahead."""
         return self.expires_at - self.heartbeat_at
 
     @property
     def is_suspected(self) -> bool:
-        """Whether the holder may be dead: its lease has expired, or its last heartbeat lies in the future."""
+        """Whether the holder may be dead: its lease has expired, or its last heartbeat is in the future."""
         return self.is_stale or self.is_impossible
 
 
 class OneOffJob(Row):
-    """A run that is asked for once, at or after an instant: of a job, or else of one of Django's tasks."""
+    """A job, or one of Django's tasks, that is to run once, at or after an instant."""
 
     class Status(models.TextChoices):
         WAITING = "waiting", _("waiting")
@@ -219,46 +226,49 @@ class OneOffJob(Row):
         CANCELLED = "cancelled", _("cancelled")
 
     job_name = models.CharField(
-        _("job"), max_length=NAME_LENGTH, blank=True, default="", help_text=_("It runs under this job's lock.")
+        _("job"), max_length=NAME_LENGTH, blank=True, default="", help_text=_("The job to run, under its lock.")
     )
     task_path = models.CharField(
         _("task"),
         max_length=NAME_LENGTH,
         blank=True,
         default="",
-        help_text=_("Where a task is found that is not a job. Many of these run at a time."),
+        help_text=_("Dotted path of a task that is not a job. Such tasks run concurrently."),
     )
-    # For the index: "any job's" is a range of names, behind which no index has the priorities in order.
+    # For the index: "any job" is a range of names, and after a range an index does not keep the priorities in order.
     exclusive = models.GeneratedField(
         expression=whether(~models.Q(job_name="")), output_field=models.BooleanField(), db_persist=True
     )
     args = models.JSONField(_("arguments"), default=list, blank=True)
     kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
     queue_name = models.CharField(_("queue"), max_length=NAME_LENGTH, default="default")
-    priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("-100 to 100; the highest is run first."))
+    priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("-100 to 100; the highest runs first."))
     status = models.CharField(_("status"), max_length=20, choices=Status, default=Status.WAITING)
     run_after = models.DateTimeField(_("run after"))
     started_at = models.DateTimeField(_("started at"), null=True, blank=True)
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
-    version = models.PositiveBigIntegerField(_("version"), default=0, help_text=_("Grows with each change."))
-    token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Of the lock of its last run."))
-    attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("How often it was begun."))
-    max_attempts = models.PositiveIntegerField(_("most attempts"), default=1)
+    version = models.PositiveBigIntegerField(_("version"), default=0, help_text=_("Increases with each change."))
+    token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Token of the lock it last ran under."))
+    attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("How many times it was started."))
+    max_attempts = models.PositiveIntegerField(_("maximum attempts"), default=1)
     backend = models.CharField(
         _("backend"),
         max_length=NAME_LENGTH,
         blank=True,
         default="",
-        help_text=_("Of Django's tasks, by which it was enqueued."),
+        help_text=_("Alias of the task backend that enqueued it; blank if it is not a task."),
     )
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH, blank=True, default="")
-    pid = models.PositiveBigIntegerField(_("process id"), null=True, blank=True)
+    pid = models.PositiveBigIntegerField(_("process ID"), null=True, blank=True)
     worker_ids = models.TextField(
-        _("workers"), blank=True, default="", help_text=_("Who began it, an attempt a line: host name and process id.")
+        _("workers"),
+        blank=True,
+        default="",
+        help_text=_("Host name and process ID of each worker that started it, one line per attempt."),
     )
     result = models.JSONField(_("result"), null=True, blank=True)
     error = models.TextField(_("error"), blank=True, default="")
-    error_class = models.CharField(_("class of the error"), max_length=PATH_LENGTH, blank=True, default="")
+    error_class = models.CharField(_("error class"), max_length=PATH_LENGTH, blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
     created_at = models.DateTimeField(_("created at"))
 
@@ -271,7 +281,7 @@ class OneOffJob(Row):
         verbose_name = _("one-off job")
         verbose_name_plural = _("one-off jobs")
         indexes = [
-            # What is claimed next; whether there is anything at all; what is pruned.
+            # In this order: what to claim next, whether anything is due, what to prune.
             models.Index(fields=["status", "exclusive", "-priority", "run_after", "id"], name="singlejob_one_off_next"),
             models.Index(fields=["status", "run_after"], name="singlejob_one_off_due"),
             models.Index(fields=["status", "finished_at"], name="singlejob_one_off_finished"),
@@ -282,12 +292,12 @@ class OneOffJob(Row):
 
     @property
     def name(self) -> str:
-        """The job's, or the task's path."""
+        """The job's name, or the task's path."""
         return self.job_name or self.task_path
 
 
 class Overview(JobStatus):
-    """No rows of its own: with it the admin's index has a link to the overview."""
+    """A proxy without rows of its own. It puts a link to the overview into the admin's index."""
 
     class Meta:
         proxy = True

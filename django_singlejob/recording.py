@@ -1,9 +1,9 @@
-"""Writing the history. It is a record, never a condition: an error in it fails, repeats or prevents no run.
+"""Writes the history. It is a record, never a condition: an error in it never fails, repeats or prevents a run.
 
-It is written in the transaction that grants or releases a lock. If that fails, the transaction is carried out again
-without it, and the history is written once more afterwards, alone. A run that has no row even then is told in one
-logged error. If only its end is missing, the job's gate keeps it (``JobStatus.unrecorded``) until somebody records it.
-A gate keeps one end, and that is enough: no later run of the job has a row unless it was recorded before.
+The history is written in the transaction that grants or releases a lock. If that fails, the transaction is repeated
+without the history, and the history is then written once more on its own. If a run still has no row, one error is
+logged. If only its end is missing, the job's gate keeps the end (``JobStatus.unrecorded``) until it can be recorded. A
+gate keeps only one end, and that is enough: no later run of the job gets a row before the kept end is recorded.
 """
 
 import json
@@ -35,12 +35,12 @@ logger = logging.getLogger("django_singlejob")
 
 T = TypeVar("T")
 
-# For how long a process leaves the history alone once it could not be written. Seconds.
+# How many seconds a process skips the history after a failed write.
 AWAY_FOR = 30.0
-# How long a statement of the history may take: so much, and no more than this part of the lease.
+# The longest a statement of the history may take: this, or the lease divided by PATIENT_PART if that is less.
 PATIENCE = timedelta(seconds=2)
 PATIENT_PART = 3
-# If that is less than so much it is not tried with the rest: what decides has to get through in any case.
+# With less time than this, the history is not written in a transaction that decides: the decision must get through.
 LEAST_PATIENCE = timedelta(milliseconds=100)
 PROBLEM_LENGTH = 500
 
@@ -48,17 +48,17 @@ _away_until = float("-inf")
 
 
 class HistoryFailed(Exception):
-    """The history could not be written. The cause is the error; none: it was not tried."""
+    """The history could not be written. Its cause is the error; without a cause, no write was attempted."""
 
 
 class Writer:
-    """Writes to the history in a transaction that decides something; or leaves it alone, if it is off.
+    """Writes to the history in a transaction that decides something. A writer that is off writes nothing.
 
-    A context manager around that transaction: if the history cannot be written, the transaction is rolled back, and
-    ``has_failed`` is true behind it.
+    Use it as a context manager around that transaction. If the history cannot be written, the transaction is rolled
+    back, and ``has_failed`` is true after the block.
 
     Attributes:
-        patience: how long each statement may take; ``None``: it is off.
+        patience: how long each statement may take; ``None`` if the writer is off.
     """
 
     def __init__(self, patience: timedelta | None) -> None:
@@ -83,7 +83,7 @@ class Writer:
         return self.patience is None
 
     def write(self, statement: Callable[[], T]) -> T | None:
-        """What the statement returns; ``None``: it was left out."""
+        """Run the statement and return its value, or ``None`` if the writer is off."""
         if self.patience is None:
             return None
         try:
@@ -93,15 +93,15 @@ class Writer:
             raise HistoryFailed from error
 
     def after_commit(self, act: Callable[[], object]) -> None:
-        """To be done once the transaction is committed, and over."""
+        """Call ``act`` once the transaction has been committed and is over."""
         transaction.on_commit(partial(self._later.append, act), using=database.alias())
 
 
 def writers(lease: timedelta | None = None) -> Iterator[Writer]:
-    """The writers for a transaction that writes to the history as well: carry it out inside each of them. There is one,
-    and if it has failed another that is off.
+    """The writers for a transaction that also writes to the history. Carry out the transaction inside each of them:
+    there is one, and if it fails, a second one that is off.
 
-    ``lease``: what is left of it to the holder who waits for this.
+    ``lease``: how much of its lease the waiting holder has left.
     """
     patience = _patience(lease)
     writer = Writer(None if _is_away() or patience < LEAST_PATIENCE else patience)
@@ -111,19 +111,19 @@ def writers(lease: timedelta | None = None) -> Iterator[Writer]:
 
 
 def _leave_out(problem: BaseException | None) -> None:
-    logger.info("The history is left out, since it could not be written: %s", printable(str(problem), PROBLEM_LENGTH))
+    logger.info("The history could not be written and is skipped for now: %s", printable(str(problem), PROBLEM_LENGTH))
     if problem and database.is_connection_lost(problem):
         database.drop(database.alias())
 
 
 def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
-    """Write to the history in a transaction of its own, which keeps nobody from a gate or a lock.
+    """Write to the history in a transaction of its own, which blocks no gate and no lock.
 
-    Raises ``HistoryFailed``; this process leaves the history alone for a while then.
+    Raises ``HistoryFailed``. After that, this process skips the history for a while.
     """
-    global _away_until  # noqa: PLW0603  (not every run is to wait for the same time-out)
+    global _away_until  # noqa: PLW0603  (so that not every run waits for the same time-out)
     if _is_away():
-        raise HistoryFailed("it could not be written a moment ago either")
+        raise HistoryFailed("a write has just failed, so this one was not attempted")
     patience, begun_at = _patience(lease), local_now()
     try:
         with database.durable(database.alias(), statement_timeout=patience), limited(database.alias(), patience):
@@ -132,7 +132,7 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
         is_lost = database.is_connection_lost(error)
         if is_lost:
             database.drop(database.alias())
-        # A connection that was lost says nothing of the history, unless we cut it ourselves.
+        # A lost connection says nothing about the history, unless we cut it ourselves.
         if not is_lost or database.is_out_of_room(error) or since(begun_at) >= patience:
             _away_until = local_now() + AWAY_FOR
         raise HistoryFailed(printable(f"{type(error).__name__}: {error}", PROBLEM_LENGTH)) from error
@@ -150,8 +150,8 @@ class Entry:
     """A run's row in the history.
 
     Attributes:
-        facts: what it says from the beginning.
-        pk: its key; ``None``: it is not there.
+        facts: the values that are known from the start.
+        pk: its primary key; ``None`` if there is no row.
     """
 
     def __init__(self, own: "JobStatus", lease: timedelta, facts: Mapping[str, Any]) -> None:
@@ -159,30 +159,31 @@ class Entry:
         self.pk: int | None = None
         self._token = facts["token"]
         self._lease = lease
-        #: How an earlier run ended, if the job's gate still keeps that.
+        #: The end of an earlier run, if the job's gate still keeps it.
         self._former = own.unrecorded
 
     def begin(self, writer: Writer) -> None:
-        """Insert it, in the transaction of the grant."""
+        """Insert the row in the transaction of the grant."""
         self.pk = writer.write(self._insert)
 
     def begin_late(self, started_at: datetime) -> None:
-        """Insert it after the grant, if that left it out."""
+        """Insert the row after the grant, if the grant skipped it."""
         self.facts["started_at"] = started_at
         if self.pk is None:
             self._begin_late()
 
     def adopt(self, started_at: datetime) -> None:
-        """The grant was carried out though its answer was lost: find its row, or insert it, if that left it out."""
+        """Find the row of a grant that was committed although its answer was lost; insert it if the grant skipped
+        it."""
         self.facts["started_at"] = started_at
-        # It may be that of an earlier try than the last.
+        # Even with a key: it may come from another try than the one that was committed.
         self._begin_late()
 
     def _begin_late(self) -> None:
         with suppress(HistoryFailed):
             self.pk = alone(self._found_or_inserted, self._lease)
             if self._former is not None:
-                # A later end must find room.
+                # Make room for a later end.
                 _at_gate(self.facts["job_name"], methodcaller("forget", self._former))
 
     def _found_or_inserted(self) -> int:
@@ -194,24 +195,24 @@ class Entry:
         return runs().start(self.facts)
 
     def end(self, writer: Writer, result: Mapping[str, Any]) -> bool:
-        """Record how the run ended, in the transaction of the release. ``False``: it was left out."""
+        """Record how the run ended, in the transaction of the release. ``False`` if the history is skipped."""
         return self.pk is not None and writer.write(lambda: runs().finish(self._token, result)) is not None
 
     def kept(self, writer: Writer, result: Mapping[str, Any]) -> dict[str, Any]:
-        """What changes in the job's gate in that transaction: it keeps the end if that is left out."""
+        """What changes in the job's gate in that transaction: the gate keeps the end if the history is skipped."""
         return {"unrecorded": _kept(self._token, result)} if writer.is_off and self.pk is not None else {}
 
     def end_late(self, result: Mapping[str, Any]) -> None:
-        """Record how the run ended, after the release left it out."""
+        """Record how the run ended, after the release skipped it."""
         try:
             self.pk = alone(partial(self._insert_or_finish, result), self._lease)
         except HistoryFailed as failed:
             if self.pk is None:
-                _tell("A run of %r is missing from the history (%s): %s", failed, {**self.facts, **result})
+                _log("A run of %r is missing from the history (%s): %s", failed, {**self.facts, **result})
             else:
-                # Unless the release has seen to it: the job may have released its lock itself.
+                # The release has not kept the end if the job released its lock itself.
                 _at_gate(self.facts["job_name"], methodcaller("keep", _kept(self._token, result)))
-                _tell("The end of a run of %r is not in the history yet (%s): %s", failed, {**self.facts, **result})
+                _log("The end of a run of %r is not in the history yet (%s): %s", failed, {**self.facts, **result})
 
     def _insert_or_finish(self, result: Mapping[str, Any]) -> int:
         pk = self.pk or self._found_or_inserted()
@@ -225,20 +226,21 @@ def abandon(dead: "JobLock", error: str, writer: Writer) -> None:
 
 
 def end_for(lock: "JobLock", result: Mapping[str, Any], writer: Writer) -> None:
-    """Record how the run of this lock ended, whose holder does not; if it is left out, the job's gate keeps it."""
+    """Record how the run of this lock ended, in place of its holder. If the history is skipped, the job's gate keeps
+    the end."""
     if not lock.job_name:
         return
     if writer.is_off:
         result = {**result, "finished_at": lock.now}
-        # What it keeps already is the end of an earlier run: then this one has no row.
+        # If the gate already keeps an end, it is that of an earlier run, and this run has no row.
         gates().filter(name=lock.job_name).keep(_kept(lock.token, result))
         writer.after_commit(partial(_end_late_for, lock, result))
     elif not writer.write(partial(_finish_or_find, lock, result)):
-        writer.after_commit(partial(_tell_missing, lock, result))
+        writer.after_commit(partial(_log_missing, lock, result))
 
 
 def _finish_or_find(lock: "JobLock", result: Mapping[str, Any]) -> bool:
-    """``False``: the run has no row."""
+    """``False`` if the run has no row."""
     return runs().finish(lock.token, result) or runs().key_of(lock.token) is not None
 
 
@@ -246,15 +248,15 @@ def _end_late_for(lock: "JobLock", result: Mapping[str, Any]) -> None:
     try:
         is_recorded = alone(partial(_finish_or_find, lock, result), lock.lease)
     except HistoryFailed as failed:
-        _tell("The end of a run of %r is not in the history yet (%s): %s", failed, {**_facts(lock), **result})
+        _log("The end of a run of %r is not in the history yet (%s): %s", failed, {**_facts(lock), **result})
         return
     _at_gate(lock.job_name, methodcaller("forget", _kept(lock.token, result)))
     if not is_recorded:
-        _tell_missing(lock, result)
+        _log_missing(lock, result)
 
 
-def _tell_missing(lock: "JobLock", result: Mapping[str, Any]) -> None:
-    _tell("A run of %r is missing from the history (%s): %s", "it has no row there", {**_facts(lock), **result})
+def _log_missing(lock: "JobLock", result: Mapping[str, Any]) -> None:
+    _log("A run of %r is missing from the history (%s): %s", "it has no row", {**_facts(lock), **result})
 
 
 def _facts(lock: "JobLock") -> dict[str, Any]:
@@ -262,27 +264,27 @@ def _facts(lock: "JobLock") -> dict[str, Any]:
     return {**facts, "hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at}
 
 
-def _tell(sentence: str, problem: object, facts: Mapping[str, Any]) -> None:
+def _log(sentence: str, problem: object, facts: Mapping[str, Any]) -> None:
     logger.error(sentence, facts["job_name"], problem, json.dumps(facts, cls=DjangoJSONEncoder))
 
 
 def catch_up(kept: Mapping[str, object]) -> None:
-    """Record the ends that gates keep, by the name of the gate. Raises ``HistoryFailed``."""
+    """Record the ends that gates keep; ``kept`` has them by gate name. Raises ``HistoryFailed``."""
     for name, end in kept.items():
         alone(partial(_record, end))
-        # If the gate is busy, the job's next run clears it.
+        # If the gate is busy, the job's next run clears the end.
         _at_gate(name, methodcaller("forget", end))
 
 
 def _at_gate(name: str, change: "Callable[[JobStatusQuerySet], object]") -> None:
-    """Change what a gate keeps, unless somebody is at it."""
+    """Change what a gate keeps, unless another process is using the gate."""
     with suppress(Error), database.durable(database.alias()):
         if gates().is_at_hand(name):
             change(gates().filter(name=name))
 
 
 def abandon_orphans(error: str) -> int:
-    """End the runs whose locks were deleted by hand. Returns how many. Raises ``HistoryFailed``."""
+    """Record as abandoned the runs whose locks were deleted by hand. Returns their number. Raises ``HistoryFailed``."""
     return alone(lambda: runs().abandon_orphans(error))
 
 
@@ -298,21 +300,21 @@ def _record(kept: object) -> None:
     try:
         token, result = _read(kept)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # What somebody edited must not keep the history of everything else away.
-        logger.error("A gate keeps the end of a run which cannot be read (%r): %s", error, printable(str(kept), 2000))
+        # A row that was edited by hand must not block the history of everything else.
+        logger.error("The end of a run that a gate keeps cannot be read (%r): %s", error, printable(str(kept), 2000))
         return
     by = this_process()
     remark = (
-        f"The history could not be written when it ended; {by.hostname}, pid {by.pid}, "
+        f"The history could not be written when the run ended; {by.hostname}, pid {by.pid}, "
         f"recorded this at {instant_in_words(utc_now())}."
     )
     result["error"] = "\n".join(filter(None, [result.get("error"), remark]))
     if runs().finish(token, result):
-        logger.info("The end of the run with the token %s is in the history now.", token)
+        logger.info("The end of the run with the token %s is now in the history.", token)
 
 
 def _read(kept: Any) -> tuple[UUID, dict[str, Any]]:
-    """The token and the result; only what this release of the code knows."""
+    """The token and the result. Keys that this release of the code does not know are ignored."""
     token = UUID(kept["token"])
     result = {name: parse(kept[name]) for name, parse in _PARSERS.items() if kept.get(name) is not None}
     return token, {"status": runs().model.Status(kept["status"]), **result}

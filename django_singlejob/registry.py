@@ -1,4 +1,4 @@
-"""The jobs of this process, by name. Filled by importing each app's ``jobs.py``; touches no database."""
+"""The jobs of this process, by name. Importing each app's ``jobs.py`` registers them; no database is used."""
 
 import difflib
 import inspect
@@ -23,7 +23,7 @@ OnHeld = Literal["skip", "raise"]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A function of which one copy may run at a time, and how. See ``singleton_job`` for the fields."""
+    """A function of which only one copy may run at once, and its options. See ``singleton_job`` for the fields."""
 
     name: str
     func: Callable[..., Any] = field(repr=False)
@@ -51,7 +51,10 @@ class Job:
         validate_durations(f"Job {self.name!r}", **{name: getattr(self, name) for name in durations})
         function = function_of(self.func)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise SingleJobError(f"Job {self.name!r} is a generator: its body would run later and without the lock.")
+            raise SingleJobError(
+                f"Job {self.name!r} is a generator: its body would run later and without the lock. Decorate the "
+                "function that does the work itself."
+            )
         if self.on_held not in ("skip", "raise"):
             raise SingleJobError(f"Job {self.name!r}: on_held is {self.on_held!r}, but must be 'skip' or 'raise'.")
         if self.max_attempts < 1:
@@ -70,7 +73,7 @@ class Job:
                 raise SingleJobError(f"Job {self.name!r} has a time_zone, but no schedule.")
             return
         try:
-            # The project's own time zone is not asked for here: settings are not read at import.
+            # The project's time zone is not checked here, because settings are not read at import.
             schedule = parse(self.schedule, "UTC" if self.time_zone is None else self.time_zone)
         except InvalidSchedule as error:
             raise InvalidSchedule(f"Job {self.name!r}: {error}") from None
@@ -82,7 +85,7 @@ class Job:
 
     @property
     def policy(self) -> Policy | None:
-        """When it is due, and what is done about slots that nobody ran in time; ``None``: it has no schedule."""
+        """When the job is due, and what happens to missed slots. ``None`` if it has no schedule."""
         if self.schedule is None:
             return None
         return Policy(
@@ -93,34 +96,34 @@ class Job:
         )
 
     def delay_before_retry(self, failures: int) -> timedelta | None:
-        """How long after its last failure in a row it is tried again: twice as long each time, up to a day; ``None``:
-        no more."""
+        """How long to wait before the next retry, after this many failures in a row. The delay doubles each time, up to
+        a day. ``None`` if there is no further retry."""
         if not 1 <= failures <= self.retries:
             return None
         longest = max(self.retry_delay, LONGEST_RETRY_DELAY)
         factor = 2 ** (failures - 1)
-        # Compared like this, for the product may be longer than a timedelta can be.
+        # Compare quotients: the product may be longer than a timedelta can be.
         is_shorter = self.retry_delay == ZERO or factor < longest / self.retry_delay
         return self.retry_delay * factor if is_shorter else longest
 
     @property
     def most_attempts(self) -> int:
-        """How often a one-off of it is begun at most, if its holders die or it fails."""
+        """How many attempts a one-off of this job gets at most, if its holders die or it fails."""
         return max(self.max_attempts if self.rerun_abandoned else 1, self.retries + 1)
 
     def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """What is wrong with these arguments for its function; ``None``: nothing, as far as it can be told."""
+        """What is wrong with these arguments for the function. ``None`` if they fit, or if that cannot be known."""
         try:
             inspect.signature(self.func).bind(*args, **kwargs)
         except TypeError as error:
             return str(error)
-        except ValueError:  # one that is written in C may not tell
+        except ValueError:  # a function written in C may have no signature
             return None
         return None
 
     @property
     def signature(self) -> str:
-        """How its function is called, for people: ``hourly_report(day, *, copies=1)``."""
+        """How the function is called, for people: ``hourly_report(day, *, copies=1)``."""
         return f"{getattr(self.func, '__name__', self.name)}{inspect.signature(self.func)}"
 
     @property
@@ -129,7 +132,7 @@ class Job:
 
     @property
     def place(self) -> str:
-        """Where the function stands, for people: ``shop.jobs.hourly_report (shop/jobs.py:12)``."""
+        """Where the function is defined, for people: ``shop.jobs.hourly_report (shop/jobs.py:12)``."""
         code = getattr(inspect.unwrap(self.func), "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
         return f"{self.path}{where}"
@@ -141,27 +144,29 @@ class Job:
 
 
 def function_of(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, of which ``inspect`` can tell the kind."""
+    """The plain function, which ``inspect`` can classify."""
     return func.__func__ if isinstance(func, staticmethod) else func
 
 
 def validate_durations(owner: str, **durations: object) -> None:
-    """Raise ``SingleJobError`` for those that can never work, ``None`` aside. ``owner``: whose they are, for people."""
+    """Raise ``SingleJobError`` if a duration can never work. ``None`` is allowed. ``owner`` begins the message."""
     for name, value in durations.items():
         if complaint := _complaint(name, value):
             raise SingleJobError(f"{owner}: {name} is {value!r}, but {complaint}.")
 
 
 def _complaint(name: str, value: object) -> str:
-    """What is wrong with the duration; empty: nothing."""
+    """What is wrong with the duration; empty if nothing is."""
     if value is None:
         return ""
     if not isinstance(value, timedelta):
         return "must be a timedelta"
-    if value < ZERO or (value == ZERO and name in ("lease", "max_runtime")):
-        return "must be longer"
+    if value <= ZERO and name in ("lease", "max_runtime"):
+        return "must be longer than zero"
+    if value < ZERO:
+        return "must not be negative"
     if value > LONGEST and name in ("lease", "min_interval", "retry_delay"):
-        return f"{LONGEST.days} days are the most"
+        return f"must be at most {LONGEST.days} days"
     return ""
 
 
@@ -169,7 +174,7 @@ _jobs: dict[str, Job] = {}
 
 
 def register(job: Job) -> None:
-    """Make the job known. Raises ``DuplicateJob`` if another function has its name already."""
+    """Register the job. Raises ``DuplicateJob`` if another function already has its name."""
     known = _jobs.setdefault(job.name, job)
     if known.place != job.place:
         raise DuplicateJob(
@@ -180,12 +185,12 @@ def register(job: Job) -> None:
 
 
 def is_known(name: str) -> bool:
-    """Whether this release of the code has a job of that name."""
+    """Whether this release of the code has a job with that name."""
     return name in _jobs
 
 
 def get(name: str) -> Job:
-    """The job of that name. Raises ``UnknownJob``, naming the closest ones."""
+    """The job with that name. Raises ``UnknownJob``, which suggests similar names."""
     try:
         return _jobs[name]
     except KeyError:
@@ -201,10 +206,10 @@ def _suggestion(name: str) -> str:
 
 
 def all_jobs() -> Iterator[Job]:
-    """The jobs, by name."""
+    """The jobs, sorted by name."""
     return iter(sorted(_jobs.values(), key=lambda job: job.name))
 
 
 def autodiscover() -> None:
-    """Import ``jobs.py`` of each installed app. An error in one of them is not swallowed."""
+    """Import ``jobs.py`` of each installed app. An error in one of them is raised."""
     autodiscover_modules("jobs")

@@ -1,4 +1,4 @@
-"""What becomes of a job that is due, as a worker or a command reports it; and how the due slots of one job are run."""
+"""The result of a due job, as a worker or a command reports it, and the loop that runs the due slots of one job."""
 
 import logging
 import os
@@ -19,12 +19,12 @@ from django_singlejob.results import status_of, summary
 
 logger = logging.getLogger("django_singlejob")
 
-# After these nothing more is to be expected of the one who runs the job.
+# After one of these, the caller cannot run another slot of the job.
 FINAL = (JobInterrupted, DatabaseUnreachable, UnsafeTransaction)
 
 
 class Report(NamedTuple):
-    """What became of the job, or task, of that name, which was due: its outcome, or else what was raised."""
+    """What happened to a due job or task: its outcome, or the exception that was raised."""
 
     name: str
     outcome: runner.Outcome | None = None
@@ -32,28 +32,28 @@ class Report(NamedTuple):
 
     @property
     def reason(self) -> Reason | None:
-        """Why it was skipped. ``None``: it ran, or failed."""
+        """Why the job was skipped. ``None`` if it ran or failed."""
         return self.outcome.reason if self.outcome else None
 
 
 def report_of(job: Job, run: Callable[[], runner.Outcome]) -> Report:
-    """What becomes of it, also if it is an exception."""
+    """Call ``run`` and report its outcome or its exception."""
     pid = os.getpid()
     try:
         return Report(job.name, run())
     except BaseException as error:
         if os.getpid() != pid:
-            raise  # a forked child that leaves: what comes next is not its own
+            raise  # a forked child is exiting, and what follows belongs to its parent
         return Report(job.name, error=error)
 
 
 def run_due(
     job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, early: timedelta = ZERO
 ) -> Iterator[Report]:
-    """Run the slot of the job that is due, and with ``catch_up="all"`` those after it, as many as may be caught up.
+    """Run the job's due slot and, with ``catch_up="all"``, the slots after it, up to the maximum for catching up.
 
-    ``early``: how long before its slot a run may begin. Yields one report at least: it may say skipped. Raises nothing
-    but a Ctrl-C.
+    ``early``: how long before its slot a run may begin. Yields at least one report, which may say that the job was
+    skipped. Raises nothing but a Ctrl-C.
     """
     for count in range(most_slots(job)):
         report = report_of(job, partial(runner.run, job, args, kwargs, trigger="schedule", early=early))
@@ -66,17 +66,17 @@ def run_due(
 
 
 def most_slots(job: Job) -> int:
-    """How many slots of the job may be run one after the other."""
+    """How many slots of the job may run in a row."""
     return options().max_catch_up if job.catch_up == "all" else 1
 
 
 def waitless(job: Job) -> Job:
-    """The job, asked for by somebody for whom others are waiting."""
+    """The job without waiting for its lock, for a caller that would keep other jobs waiting."""
     return replace(job, on_held="skip", wait=None)
 
 
 def logged(report: Report) -> Report:
-    """Log the error, if there is one, and return the report: nobody else may ever see what went wrong."""
+    """Log the report's error, if there is one, and return the report. The log may be the only place that shows it."""
     status = status_of(report.error)
     if status == "interrupted":
         logger.warning("The job %r was interrupted: %s", report.name, summary(report.error))

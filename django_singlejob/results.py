@@ -1,4 +1,4 @@
-"""How a run ended: from the exception that its body raised, or none, to what the history is told."""
+"""How a run ended: turns the exception that its body raised, if any, into what is recorded."""
 
 import asyncio
 import traceback
@@ -16,10 +16,10 @@ TRACEBACK_LENGTH = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """What the gate and the history are told.
+    """The result that is recorded in ``JobStatus`` and ``JobRun``.
 
-    ``is_failure``: it counts as one of consecutive failures. ``also_write``: what else is written in the transaction
-    that tells them.
+    ``is_failure``: whether it counts as a consecutive failure. ``also_write``: a further write in the transaction that
+    records the result.
     """
 
     status: str
@@ -35,7 +35,7 @@ class Ending:
 def ending(
     failure: BaseException | None, *, duration: timedelta, acquire_duration: timedelta, is_ctrl_c: bool = False
 ) -> Ending:
-    """The ending of a body that raised ``failure`` (``None``: it returned)."""
+    """The ending of a run whose body raised ``failure``, which is ``None`` if the body returned."""
     status = "interrupted" if is_ctrl_c else status_of(failure)
     is_successful = status == "successful"
     return Ending(
@@ -50,21 +50,22 @@ def ending(
 
 
 def status_of(failure: BaseException | None) -> str:
-    """What the history calls a run whose body raised this by itself, or a signal in it (``None``: it returned)."""
+    """The status of a run whose body raised ``failure``, by itself or because of a signal. ``failure`` is ``None`` if
+    the body returned."""
     if failure is None or (isinstance(failure, SystemExit) and not failure.code):
         return "successful"
-    # GeneratorExit and CancelledError are not the job's doing either.
+    # The job does not cause a GeneratorExit or a CancelledError either.
     if isinstance(failure, JobTimeout | JobInterrupted | GeneratorExit | asyncio.CancelledError):
         return "interrupted"
     return "failed"
 
 
 def summary(failure: BaseException | None) -> str:
-    """The exception in one line: ``ValueError: no such customer``."""
+    """The exception on one line: ``ValueError: no such customer``."""
     try:
         words = str(failure)
-    except Exception:  # a broken __str__ of somebody's exception must not cost the run its end
-        words = "(it cannot be printed)"
+    except Exception:  # an exception with a broken __str__ must not keep the end from being recorded
+        words = "(the message cannot be printed)"
     return printable(f"{type(failure).__name__}: {words}", ERROR_LENGTH)
 
 
@@ -76,6 +77,6 @@ def _path_of(failure: BaseException | None) -> str:
 def _traceback(failure: BaseException | None) -> str:
     try:
         lines = "".join(traceback.format_exception(failure))
-    except Exception as error:  # too deep, too large: the run must end all the same
-        lines = f"(it cannot be printed: {type(error).__name__})"
+    except Exception as error:  # it may be too deep or too large; the end must be recorded all the same
+        lines = f"(the traceback cannot be printed: {type(error).__name__})"
     return printable(lines[-TRACEBACK_LENGTH:], TRACEBACK_LENGTH, keep="\n")

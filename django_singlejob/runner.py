@@ -51,25 +51,25 @@ class Skipped(Enum):
     __str__ = __repr__
 
 
-#: What a call returns that did not run, because somebody else has the lock, or the job is paused, or ran already.
+#: The value of a call that did not run: for example, another holder has the lock, or the job is paused or already ran.
 SKIPPED: Final[Literal[Skipped.SKIPPED]] = Skipped.SKIPPED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a call.
+    """The outcome of a call.
 
     Attributes:
         status: ``"successful"`` or ``"skipped"``.
         value: what the job returned, or ``SKIPPED``.
-        reason: why it was skipped; ``None``: it ran.
-        run_id: the key of its row in the history, see ``run``; ``None``: it did not run, or the history could not be
-            written.
-        duration: how long the job itself took; ``None``: it did not run.
-        holder: who was in the way, for people; empty: nobody.
-        detail: what was tried, if it could not be decided whether the lock is free; else empty.
-        slot: the slot of its schedule that it ran (aware, UTC); ``None``: no schedule started it.
-        next_slot: when its schedule is due, if it was not now (aware, UTC).
+        reason: why it was skipped; ``None`` if it ran.
+        run_id: the primary key of its row in the history, see ``run``; ``None`` if it did not run or the history could
+            not be written.
+        duration: how long the job itself took; ``None`` if it did not run.
+        holder: the holder that was in the way, for people; empty if there was none.
+        detail: what was tried, if it could not be decided whether the lock is free; otherwise empty.
+        slot: the slot of its schedule that it ran (aware, UTC); ``None`` if no schedule started it.
+        next_slot: when its schedule is next due, if it was not due now (aware, UTC).
     """
 
     status: str
@@ -84,20 +84,20 @@ class Outcome:
 
     @cached_property
     def run(self) -> "JobRun | None":
-        """Its row in the history, read when it is first asked for; ``None``: it did not run, the history could not be
-        written, or the row was pruned since."""
+        """Its row in the history, read on first access. ``None`` if it did not run, if the history could not be
+        written, or if the row has been pruned."""
         return _row(self.run_id)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentRun:
-    """The run that surrounds the caller.
+    """The run that the caller is part of.
 
     Attributes:
         job: the job.
-        lease: the right to run it: ``check()`` it in long loops, write inside ``lease.atomic()``.
-        slot: the instant at which its schedule was due (aware, UTC); ``None``: it was not started by a schedule.
-        attempt: 1, or more when it runs in the place of a run whose holder died.
+        lease: the right to run it. Call ``lease.check()`` in long loops, and write inside ``lease.atomic()``.
+        slot: the instant at which its schedule was due (aware, UTC); ``None`` if no schedule started it.
+        attempt: 1, or more if it repeats a run whose holder died.
     """
 
     job: Job
@@ -107,8 +107,8 @@ class CurrentRun:
 
     @cached_property
     def run(self) -> "JobRun | None":
-        """Its row in the history, read when it is first asked for; ``None``: the history could not be written, or the
-        row was pruned."""
+        """Its row in the history, read on first access. ``None`` if the history could not be written, or if the row has
+        been pruned."""
         entry = self.lease.grant.entry
         return _row(entry.pk if entry else None)
 
@@ -121,7 +121,7 @@ _current: ContextVar[CurrentRun | None] = ContextVar("django_singlejob_current_r
 
 
 def current_run() -> CurrentRun | None:
-    """The run that the caller is part of. ``None``: it is outside a job, so check before you use the lease."""
+    """The run that the caller is part of. ``None`` outside a job, so check before you use the lease."""
     return _current.get()
 
 
@@ -135,11 +135,11 @@ def run(
     early: timedelta = ZERO,
     one_off: "OneOffJob | None" = None,
 ) -> Outcome:
-    """Run the job if its lock can be had; with ``trigger="schedule"``, if a slot of its schedule is due as well, or
-    will be within ``early``.
+    """Run the job if its lock can be acquired. With ``trigger="schedule"``, a slot of its schedule must also be due, or
+    be due within ``early``.
 
-    Raises what the job raises, unchanged; ``LeaseLost`` if it ended without an error but not under its lock;
-    ``LockHeld`` if it wants that; ``UnsafeTransaction``; ``DatabaseUnreachable``.
+    Raises the job's own exception, unchanged; ``LeaseLost`` if the job ended without an error but not under its lock;
+    ``LockHeld`` if the job has ``on_held="raise"``; ``UnsafeTransaction``; ``DatabaseUnreachable``.
     """
     asked = RunRequest(job, args, kwargs or {}, trigger, command, early, one_off)
     with Window() as window:
@@ -158,7 +158,7 @@ def run(
 
 
 async def run_async(job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Outcome:
-    """The same for an ``async def``. The job runs in the caller's event loop; a thread only asks the database."""
+    """The same for an ``async def``. The job runs in the caller's event loop; only database queries use a thread."""
     return await _run_in_loop(RunRequest(job, args, kwargs or {}), Window())
 
 
@@ -177,7 +177,7 @@ async def _run_in_loop(asked: "RunRequest", window: Window) -> Outcome:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run of a job, as it is asked for. ``one_off``: the one that asks for it, if one does."""
+    """A run of a job, as requested. ``one_off``: the one-off that requests it, if any."""
 
     job: Job
     args: Sequence[Any] = ()
@@ -189,7 +189,7 @@ class RunRequest:
     asked_at: float = field(default_factory=local_now)
 
     def of_lock(self) -> LockRequest:
-        """What is asked for first."""
+        """The request for the lock, which comes first."""
         job = self.job
         return LockRequest.of(
             job.lock,
@@ -232,16 +232,17 @@ def held_message(name: str, refusal: Refusal) -> str:
     if refusal.reason == Reason.UNDECIDED:
         return f"It could not be decided whether the lock {name!r} is free: {refusal.detail}"
     if refusal.reason == Reason.HELD and refusal.lock:
-        return f"The lock {name!r} is held by {refusal.lock.holder} since {instant_in_words(refusal.lock.acquired_at)}."
+        acquired_at = instant_in_words(refusal.lock.acquired_at)
+        return f"The lock {name!r} has been held by {refusal.lock.holder} since {acquired_at}."
     return f"The lock {name!r} was not granted: {refusal.reason.label}."
 
 
 class _Execution:
-    """What stands around a body, and what becomes of it."""
+    """One run: its heartbeat, its context and its outcome."""
 
     def __init__(self, asked: RunRequest, lease: Lease, window: Window) -> None:
         self.value: Any = None
-        #: What the body raised; it waits until the lock is released.
+        #: What the body raised. It is raised again once the lock is released.
         self.failure: BaseException | None = None
         self._asked = asked
         self._lease = lease
@@ -252,7 +253,7 @@ class _Execution:
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
-        """To be around the body: the lease is kept alive, and ``current_run()`` knows it."""
+        """Keep the lease alive while the body runs, and have ``current_run()`` return this run."""
         job = self._asked.job
         before = _current.set(self._run)
         try:
@@ -263,7 +264,7 @@ class _Execution:
             _current.reset(before)
 
     def body(self) -> Any:
-        """What the job returns."""
+        """Call the job's function and return its value."""
         asked = self._asked
         self._lease.prove()
         value = asked.job.func(*asked.args, **asked.kwargs)
@@ -276,24 +277,25 @@ class _Execution:
         return value
 
     async def body_in_loop(self) -> Any:
-        """The same of an ``async def``."""
+        """The same for an ``async def``."""
         if self._lease.lost:
             await finished(self._lease.prove)
         self._lease.check()
         return await self._asked.job.func(*self._asked.args, **self._asked.kwargs)
 
     def finish(self) -> Outcome:
-        """Release the lock, tell everybody, and raise what there is to raise: the job's own exception first."""
+        """Release the lock and send the signal. Then raise the job's own exception, or else ``LeaseLost`` if the lease
+        was lost."""
         self._window.close()
         end = self._ending()
         status = self._release(end)
         if not self._lease.is_inherited:
-            self._tell(status, end.duration)
+            self._send_finished(status, end.duration)
         if self.failure:
             try:
                 raise self.failure
             finally:
-                # Its traceback refers to this frame: the circle would keep alive what the body had in hand.
+                # Its traceback refers to this frame: the reference cycle would keep the body's objects alive.
                 self.failure = None
         grant = self._lease.grant
         run_id = grant.entry.pk if grant.entry else None
@@ -309,7 +311,7 @@ class _Execution:
         return replace(end, also_write=self._also_write(end))
 
     def _also_write(self, end: Ending) -> Callable[[], object] | None:
-        """What becomes of the one-off that asked for this run; or the one that shall run it again after a failure."""
+        """Update the one-off that requested this run, or enqueue a one-off that retries it after a failure."""
         if self._asked.one_off:
             attempt = self._lease.grant.attempt
             result = result_of_job(self._asked.job, end, self.failure, self.value, attempt=attempt)
@@ -319,19 +321,20 @@ class _Execution:
     def _end_one_off(self, result: Mapping[str, Any]) -> None:
         if not one_offs().finish(self._lease.token, result):
             name = self._asked.job.name
-            logger.warning("A one-off of %r was changed by hand while it ran: only the history knows.", name)
+            logger.warning("A one-off of %r was changed by hand while it ran: only the history has its result.", name)
 
     def _retry(self) -> Callable[[], object] | None:
         job, args, kwargs = self._asked.job, self._asked.args, self._asked.kwargs
         if not comes_back([args, dict(kwargs)]):
-            logger.error("The job %r is not tried again: its arguments would not come back from JSON.", job.name)
+            logger.error("The job %r is not retried: its arguments would not come back from JSON unchanged.", job.name)
             return None
         order = Order(job_name=job.name, max_attempts=job.most_attempts)
         again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
         return partial(place, order, *order.stored(args, kwargs), attempt=1, run_after=again_at)
 
     def _release(self, end: Ending) -> str:
-        """How the run has ended: one that outlived its lease has failed, if nothing else went wrong."""
+        """Release the lock and return the run's status. If the run outlived its lease and nothing else went wrong, it
+        has failed."""
         loss = self._loss(end)
         if loss and not self.failure:
             self.failure = loss
@@ -339,13 +342,13 @@ class _Execution:
         return end.status
 
     def _loss(self, end: Ending) -> LeaseLost | None:
-        """``None``: the lock was ours to the end, and is released."""
+        """``None`` if the lock was ours to the end and is now released."""
         try:
             return None if self._lease.finish(end) else LeaseLost(self._lease.why_lost())
         except LeaseLost as unreleased:
             return unreleased
 
-    def _tell(self, status: str, duration: timedelta) -> None:
+    def _send_finished(self, status: str, duration: timedelta) -> None:
         job_finished.send_robust(
             sender=Job, name=self._asked.job.name, run=self._run, status=status, duration=duration, error=self.failure
         )

@@ -1,12 +1,12 @@
-"""PostgreSQL's timeline: which of the servers that have followed one another is the primary.
+"""PostgreSQL's timeline: it tells apart the database servers that have been the primary one after another.
 
-A standby that is promoted begins a new timeline, whose number is greater by one. If it was an asynchronous standby, it
-may have lost the last grants, and would give out their fences again. So the timeline is the high part of each fence: a
-standby that is promoted never gives out a fence of the primary that it followed, whatever the fail-over loses, also
-while both live. Two standbys of one primary may take the same number if neither has followed the other.
+A standby that is promoted begins a new timeline, whose number is greater by one. An asynchronous standby may have lost
+the last grants, and would give out their fences again. This is why the timeline is the high part of each fence: a
+promoted standby never gives out a fence of the primary that it followed, whatever the fail-over loses, even while both
+are alive. Two standbys of one primary may take the same number if neither has followed the other.
 
-A gate whose fence has an older timeline was last granted before a fail-over, or was granted since by a server that is
-lost. The holder may not know yet, so nobody is granted the lock before it had the time to find out.
+If a gate's fence has an older timeline, the last grant was made before a fail-over, or after it by a server that is
+lost. The holder may not know this yet, so the lock is not granted before the holder has had time to find out.
 """
 
 import logging
@@ -30,10 +30,10 @@ logger = logging.getLogger("django_singlejob")
 
 T = TypeVar("T")
 
-# So many low bits of a fence count the grants of one timeline.
+# The number of low bits of a fence that count the grants of one timeline.
 GRANT_BITS = 32
 
-# Any role may call these; pg_control_checkpoint() would be late after a promotion. A standby has no current position.
+# Any role may call these functions. pg_control_checkpoint() lags behind a promotion. A standby has no current position.
 _SQL = (
     "CASE WHEN pg_is_in_recovery() THEN 0 "
     "ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END"
@@ -41,14 +41,15 @@ _SQL = (
 
 PROBLEM_LENGTH = 200
 
-# The databases that do not tell.
+# The databases that do not report their timeline.
 _silent: set[str] = set()
-# By database and timeline: since when this process knows of it, as `local_now()`.
+# By database and timeline: when this process first saw it, as `local_now()`.
 _known_since: dict[tuple[str, int], float] = {}
 
 
 class Timeline(Func):
-    """The server's timeline, 1 or greater; 0: unknown, since it is a standby, not PostgreSQL, or does not tell."""
+    """The server's timeline, 1 or greater. 0 if it is unknown, because the server is a standby, is not PostgreSQL, or
+    does not report it."""
 
     output_field = BigIntegerField()
 
@@ -64,7 +65,7 @@ class Timeline(Func):
 
 
 def next_fence(gate: "JobStatus") -> int:
-    """The fence of the next grant: greater than that of any grant before, also of those that a fail-over lost."""
+    """The fence of the next grant. It is greater than all earlier ones, including those that a fail-over lost."""
     return max(gate.fence, gate.timeline << GRANT_BITS) + 1
 
 
@@ -74,12 +75,12 @@ def is_from_before(gate: "JobStatus") -> bool:
 
 
 def known_for(alias: str, timeline: int) -> timedelta:
-    """For how long this process has known that the database is on this timeline."""
+    """How long this process has known that the database is on this timeline."""
     return since(_known_since.setdefault((alias, timeline), local_now()))
 
 
 def is_told(alias: str) -> bool:
-    """Whether the database tells its timeline; ``True`` as well if it is not PostgreSQL, and has none."""
+    """Whether the database reports its timeline. Also ``True`` if it is not PostgreSQL and so has none."""
     connection = connections[alias]
     if connection.vendor != "postgresql":
         return True
@@ -94,7 +95,8 @@ def is_told(alias: str) -> bool:
 
 
 def telling(alias: str, ask: Callable[[], T]) -> T:
-    """What ``ask`` returns, which has the database tell its timeline. Where it refuses, that is 0 from then on."""
+    """Call ``ask``, whose query includes the timeline, and return its value. If the database refuses to report the
+    timeline, it is 0 from then on."""
     if alias in _silent or connections[alias].vendor != "postgresql":
         return ask()
     try:
@@ -108,7 +110,7 @@ def telling(alias: str, ask: Callable[[], T]) -> T:
 def _undoable(alias: str, ask: Callable[[], T]) -> T:
     if not connections[alias].in_atomic_block:
         return ask()
-    with transaction.atomic(using=alias):  # in a TestCase: what is refused would end its transaction
+    with transaction.atomic(using=alias):  # in a TestCase, whose transaction would not survive the refused query
         return ask()
 
 
@@ -117,8 +119,10 @@ def _ask_without(alias: str, ask: Callable[[], T], error: Error) -> T:
     try:
         answer = ask()
     except BaseException:
-        _silent.discard(alias)  # what was refused is something else
+        _silent.discard(alias)  # it was something else that was refused
         raise
     problem = printable(str(error), PROBLEM_LENGTH)
-    logger.warning("The database %r does not tell its timeline: a fail-over may repeat fences (%s).", alias, problem)
+    logger.warning(
+        "The database %r does not report its timeline, so a fail-over may repeat fences (%s).", alias, problem
+    )
     return answer

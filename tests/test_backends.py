@@ -23,7 +23,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks.signals import task_enqueued
 
     from django_singlejob.backends import SingleJobBackend
-    from django_singlejob.one_offs.django_tasks import _as_asked
+    from django_singlejob.one_offs.django_tasks import _as_enqueued
     from tests.app import tasks
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def test_one_that_was_cancelled_has_failed() -> None:
 
 def test_a_result_outlives_a_change_of_its_backends_queues(settings: Settings) -> None:
     result = tasks.plain.using(queue_name="mail").enqueue()
-    _as_asked.cache_clear()  # another process
+    _as_enqueued.cache_clear()  # another process
     settings.TASKS = {"default": {"BACKEND": BACKEND}}
     assert tasks.plain.get_result(result.id).status == TaskResultStatus.READY
 
@@ -368,7 +368,7 @@ def test_a_result_outlives_a_change_of_its_backends_queues(settings: Settings) -
 def test_and_of_its_alias(settings: Settings) -> None:
     settings.TASKS = {"default": {"BACKEND": BACKEND}, "former": {"BACKEND": BACKEND}}
     result = tasks.plain.using(backend="former").enqueue()
-    _as_asked.cache_clear()
+    _as_enqueued.cache_clear()
     settings.TASKS = {"default": {"BACKEND": BACKEND}}
     with pytest.raises(InvalidTaskBackend):
         tasks.plain.using(backend="former")

@@ -109,14 +109,14 @@ def test_it_cannot_be_changed_and_prints_no_address() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"name": "Nightly"}, InvalidName, "'Nightly' is no name"),
-        ({"name": 5}, InvalidName, "5 is no name"),
-        ({"lock": "a b"}, InvalidName, "'a b' is no name"),
+        ({"name": "Nightly"}, InvalidName, "'Nightly' is not a valid name"),
+        ({"name": 5}, InvalidName, "5 is not a valid name"),
+        ({"lock": "a b"}, InvalidName, "'a b' is not a valid name"),
         ({"lease": 60}, SingleJobError, "Job 'nightly': lease is 60, but must be a timedelta."),
         ({"lease": timedelta()}, SingleJobError, "lease is .*, but must be longer"),
         ({"lease": -MINUTE}, SingleJobError, "lease is .*, but must be longer"),
         ({"max_runtime": timedelta()}, SingleJobError, "max_runtime is .*, but must be longer"),
-        ({"wait": -MINUTE}, SingleJobError, "wait is .*, but must be longer"),
+        ({"wait": -MINUTE}, SingleJobError, "wait is .*, but must not be negative"),
         ({"min_interval": "1h"}, SingleJobError, "min_interval is '1h', but must be a timedelta"),
         ({"on_held": "wait"}, SingleJobError, "on_held is 'wait', but must be 'skip' or 'raise'"),
         ({"max_attempts": 0}, SingleJobError, "max_attempts is 0, but must be 1 or more"),

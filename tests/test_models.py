@@ -1,4 +1,4 @@
-"""The names that users and other tools rely on: DESIGN.md, section 3, "Models"."""
+"""The models' names, which users and other tools rely on."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ pytestmark = pytest.mark.usefixtures("fresh_process")
 FIELDS: dict[type[Model], str] = {
     JobLock: """name token hostname pid command acquired_at heartbeat_at heartbeats heartbeat_interval expires_at
         sent_at job_name slot attempt""",
-    # hold_count, last_slot, last_attempt and unrecorded are not in the design: docs/explanation/decisions.md tells why.
+    # docs/explanation/decisions.md explains hold_count, last_slot, last_attempt and unrecorded.
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
         last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count unrecorded""",
     JobRun: """id job_name fence token status trigger slot attempt hostname pid started_at finished_at duration
         acquire_duration error traceback""",
-    # token is not in the design either.
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class traceback
         created_at""",
@@ -87,7 +86,7 @@ def test_tables_and_indexes_have_these_names(model: type[Model]) -> None:
     with connection.cursor() as cursor:
         constraints = connection.introspection.get_constraints(cursor, model._meta.db_table)
     named = {name: found["columns"] for name, found in constraints.items() if found["index"]}
-    # PostgreSQL's second index on a text key is for LIKE; MariaDB calls what makes a column unique an index too.
+    # PostgreSQL has a second index on a text key, for LIKE. MariaDB lists unique constraints as indexes too.
     others = ("PRIMARY", "_pkey", "_like", "token")
     assert {name: columns for name, columns in named.items() if not name.endswith(others)} == INDEXES[model]
 

@@ -11,7 +11,7 @@ from django_singlejob import InvalidName
 from django_singlejob.names import validate_name
 
 pytest_plugins = "tests.fixtures"
-# None is marked `django_db`: registering and discovering touch no database.
+# No test is marked `django_db`, because registering and discovering jobs uses no database.
 pytestmark = pytest.mark.usefixtures("fresh_process")
 
 

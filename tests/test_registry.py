@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 pytest_plugins = "tests.fixtures"
-# None is marked `django_db`: registering and discovering touch no database.
+# No test is marked `django_db`, because registering and discovering jobs uses no database.
 pytestmark = pytest.mark.usefixtures("fresh_process")
 
 
 @pytest.fixture
 def app(fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Iterator[Path]:
-    """The `jobs.py` of an installed app, to be written."""
+    """The path for the `jobs.py` of an installed app. The test writes the file."""
     package = tmp_path / "some_shop"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -40,7 +40,7 @@ def app(fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, se
 
 
 def run_python(code: str, *, cwd: Path = ROOT) -> str:
-    """What this code prints in a process that knows of no settings."""
+    """Run the code in a process without settings, and return what it prints."""
     env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     command = [sys.executable, "-c", dedent(code)]
     paths = os.pathsep.join([str(cwd), str(ROOT)])
@@ -116,7 +116,7 @@ def test_without_a_schedule_there_is_no_time_zone() -> None:
 
 @pytest.mark.parametrize("zone", ["", "Europe/Roma", "localtime"])
 def test_a_time_zone_that_will_not_do_is_refused_and_the_job_is_named(zone: str) -> None:
-    with pytest.raises(InvalidSchedule, match=f"Job 'nightly': '{zone}' is no"):
+    with pytest.raises(InvalidSchedule, match=f"Job 'nightly': '{zone}' is not"):
         singleton_job("nightly", schedule="@daily", time_zone=zone)(print)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of the due slots of one job, as it is reported."""
+"""The reports about the due slots of one job."""
 
 from __future__ import annotations
 

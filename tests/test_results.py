@@ -67,7 +67,7 @@ def test_an_exception_that_cannot_be_printed_ends_a_run_all_the_same() -> None:
         def __str__(self) -> str:
             raise ZeroDivisionError
 
-    assert end(Unprintable()).error == "Unprintable: (it cannot be printed)"
+    assert end(Unprintable()).error == "Unprintable: (the message cannot be printed)"
     assert "Unprintable" in end(Unprintable()).traceback
 
 
@@ -77,5 +77,5 @@ def test_nor_does_one_without_a_traceback_cost_it_its_end() -> None:
         def __notes__(self) -> list[str]:  # type: ignore[override]
             raise RecursionError
 
-    # Newer Pythons print what they can of it.
+    # Newer Pythons print as much of it as they can.
     assert "RecursionError" in end(Endless()).traceback

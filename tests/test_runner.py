@@ -1,4 +1,4 @@
-"""What a call, or a block, does with its lock, and what it returns."""
+"""What a call or a block does with its lock, and what it returns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def never() -> None:
 
 @pytest.mark.django_db
 class TestCalls:
-    """In a transaction of the test: no heartbeats are sent, and nobody else sees it."""
+    """Inside the test's transaction. No heartbeats are sent, and no other connection sees the lock."""
 
     def test_a_call_hands_over_arguments_and_returns_the_value(self) -> None:
         @singleton_job
@@ -116,14 +116,14 @@ class TestCalls:
     @pytest.mark.parametrize("setting", ["lease", "wait"])
     @pytest.mark.parametrize("value", [5, -MINUTE, timedelta(), "1h", timedelta.max], ids=str)
     def test_a_block_is_refused_what_a_job_is_refused_in_the_same_words(self, setting: str, value: Any) -> None:
-        """Each of them takes no lock, and leaves no gate."""
+        """No refusal takes a lock or leaves a gate."""
         words = complaint_of(lambda: singleton_job("nightly", **{setting: value})(print))
         assert complaint_of(lambda: hold("nightly", **{setting: value})) == words.replace("Job", "Lock")
         assert gates().exists() == (words == "")
 
 
 def complaint_of(act: Callable[[], object]) -> str:
-    """What is wrong with it; empty: nothing."""
+    """The error message; empty if there is no error."""
     try:
         act()
     except SingleJobError as error:

@@ -1,4 +1,4 @@
-"""What others are told, and that what they make of it breaks nothing."""
+"""The signals that are sent, and that a receiver's error breaks nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 ALL = {name: signal for name, signal in vars(signals).items() if isinstance(signal, Signal)}
 
 
-#: A user connects with `sender=`, which Django compares by identity.
+#: A user connects with `sender=`. Django compares senders by identity.
 SENDERS = {
     "job_started": Job,
     "job_finished": Job,
@@ -60,7 +60,7 @@ SENDERS = {
 
 
 class Word(NamedTuple):
-    """One signal that was sent."""
+    """A signal that was sent."""
 
     signal: str
     name: str
@@ -69,7 +69,7 @@ class Word(NamedTuple):
 
 @pytest.fixture
 def heard() -> Iterator[list[Word]]:
-    """All that is sent, in order."""
+    """All signals that are sent, in order."""
     words: list[Word] = []
     names = {signal: name for name, signal in ALL.items()}
 
@@ -85,7 +85,7 @@ def heard() -> Iterator[list[Word]]:
 
 @pytest.fixture
 def broken_receivers() -> Iterator[None]:
-    """Somebody listens to everything, and raises."""
+    """A receiver listens to every signal and raises."""
 
     def fail(**arguments: Any) -> None:
         raise ZeroDivisionError
@@ -115,7 +115,7 @@ def test_a_run_is_told_when_it_begins_and_when_it_has_ended(heard: list[Word]) -
 
 
 def built(*parts: object) -> str:
-    """A name that Python keeps one object of for each time that it is built."""
+    """A name that is a new object each time it is built."""
     return "-".join(map(str, parts))
 
 

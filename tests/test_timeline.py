@@ -1,4 +1,4 @@
-"""The high part of a fence, by which it grows also when a fail-over has lost the last grants."""
+"""The high part of a fence, which lets the fence grow even if a fail-over has lost the last grants."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ on_postgresql = pytest.mark.on_database("postgresql")
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has just begun."""
+    """The state of a process that has just started."""
     monkeypatch.setattr(timeline, "_known_since", {})
     monkeypatch.setattr(timeline, "_silent", set())
 
 
 def promote(monkeypatch: pytest.MonkeyPatch, number: int = 7) -> None:
-    """The database is another server from now on."""
+    """From now on, another server is the database."""
     monkeypatch.setattr(timeline, "_SQL", str(number))
 
 
@@ -88,7 +88,7 @@ def test_a_server_that_was_promoted_since_the_look_grants_nothing_by_it(monkeypa
     assert gate().fence == (7 << GRANT_BITS) + 1
 
 
-# --- who does not tell
+# --- databases that do not report it
 
 
 @on_postgresql
@@ -98,7 +98,7 @@ def test_a_database_that_refuses_is_warned_of_once_and_counts_from_one(
     monkeypatch.setattr(timeline, "_SQL", "no_such_function()")
     assert [take(name).fence for name in ("nightly", "hourly")] == [1, 1]
     assert [record.message.partition(" (")[0] for record in caplog.records] == [
-        "The database 'default' does not tell its timeline: a fail-over may repeat fences"
+        "The database 'default' does not report its timeline, so a fail-over may repeat fences"
     ]
 
 

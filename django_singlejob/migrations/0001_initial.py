@@ -16,11 +16,11 @@ class Migration(migrations.Migration):
                 (
                     "token",
                     models.UUIDField(
-                        help_text="New for each acquisition: the holder's only identity.", verbose_name="token"
+                        help_text="New for each acquisition; the holder's only identity.", verbose_name="token"
                     ),
                 ),
                 ("hostname", models.CharField(max_length=255, verbose_name="host name")),
-                ("pid", models.PositiveBigIntegerField(verbose_name="process id")),
+                ("pid", models.PositiveBigIntegerField(verbose_name="process ID")),
                 ("command", models.CharField(blank=True, default="", max_length=255, verbose_name="command")),
                 ("acquired_at", models.DateTimeField(verbose_name="acquired at")),
                 ("heartbeat_at", models.DateTimeField(verbose_name="last heartbeat at")),
@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                     "heartbeat_interval",
                     models.DurationField(
                         blank=True,
-                        help_text="Empty: the holder sends none.",
+                        help_text="Blank if the holder sends no heartbeats.",
                         null=True,
                         verbose_name="heartbeat interval",
                     ),
@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
                 (
                     "sent_at",
                     models.DateTimeField(
-                        help_text="By the holder's clock; the other times are by the database's.",
+                        help_text="By the holder's clock; all other times are by the database's.",
                         verbose_name="last heartbeat sent at",
                     ),
                 ),
@@ -63,10 +63,13 @@ class Migration(migrations.Migration):
                 (
                     "fence",
                     models.BigIntegerField(
-                        help_text="The fencing token of the grant; it only grows.", verbose_name="fence"
+                        help_text="Fencing token of the grant; later grants have higher ones.", verbose_name="fence"
                     ),
                 ),
-                ("token", models.UUIDField(help_text="That of its lock.", unique=True, verbose_name="token")),
+                (
+                    "token",
+                    models.UUIDField(help_text="Token of the lock it ran under.", unique=True, verbose_name="token"),
+                ),
                 (
                     "status",
                     models.CharField(
@@ -98,7 +101,7 @@ class Migration(migrations.Migration):
                 ("slot", models.DateTimeField(blank=True, null=True, verbose_name="slot")),
                 ("attempt", models.PositiveIntegerField(default=1, verbose_name="attempt")),
                 ("hostname", models.CharField(max_length=255, verbose_name="host name")),
-                ("pid", models.PositiveBigIntegerField(verbose_name="process id")),
+                ("pid", models.PositiveBigIntegerField(verbose_name="process ID")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("finished_at", models.DateTimeField(blank=True, null=True, verbose_name="finished at")),
                 ("duration", models.DurationField(blank=True, null=True, verbose_name="duration")),
@@ -130,18 +133,19 @@ class Migration(migrations.Migration):
             name="JobStatus",
             fields=[
                 ("name", models.CharField(max_length=200, primary_key=True, serialize=False, verbose_name="name")),
-                ("fence", models.BigIntegerField(default=0, help_text="Grows with each grant.", verbose_name="fence")),
+                (
+                    "fence",
+                    models.BigIntegerField(default=0, help_text="Increases with each grant.", verbose_name="fence"),
+                ),
                 (
                     "token",
-                    models.UUIDField(
-                        blank=True, help_text="The token of the last grant.", null=True, verbose_name="token"
-                    ),
+                    models.UUIDField(blank=True, help_text="Token of the last grant.", null=True, verbose_name="token"),
                 ),
                 (
                     "hold_count",
                     models.PositiveBigIntegerField(
                         default=0,
-                        help_text="How often a holder has kept everybody else from passing.",
+                        help_text="How many times a holder has kept others from this gate.",
                         verbose_name="holds",
                     ),
                 ),
@@ -152,20 +156,22 @@ class Migration(migrations.Migration):
                     "last_slot",
                     models.DateTimeField(
                         blank=True,
-                        help_text="The last one that somebody began to run.",
+                        help_text="The last slot for which a run was started.",
                         null=True,
                         verbose_name="last slot",
                     ),
                 ),
                 (
                     "last_attempt",
-                    models.PositiveIntegerField(default=1, help_text="At its last slot.", verbose_name="last attempt"),
+                    models.PositiveIntegerField(
+                        default=1, help_text="Attempt number at the last slot.", verbose_name="last attempt"
+                    ),
                 ),
                 (
                     "abandoned",
                     models.BooleanField(
                         default=False,
-                        help_text="Who ran the last slot died, and nobody has run it again.",
+                        help_text="The last slot's holder died, and the slot has not been rerun.",
                         verbose_name="abandoned",
                     ),
                 ),
@@ -184,7 +190,7 @@ class Migration(migrations.Migration):
                             ("interrupted", "interrupted"),
                         ],
                         default="",
-                        help_text="Of the last end; empty as well while it is run again after its holder died.",
+                        help_text="Status of the last finished run; blank while an abandoned run is retried.",
                         max_length=20,
                         verbose_name="last status",
                     ),
@@ -193,14 +199,14 @@ class Migration(migrations.Migration):
                 (
                     "run_count",
                     models.PositiveBigIntegerField(
-                        default=0, help_text="That have ended, however.", verbose_name="runs"
+                        default=0, help_text="Finished runs, whatever their status.", verbose_name="runs"
                     ),
                 ),
                 (
                     "mean_duration",
                     models.DurationField(
                         blank=True,
-                        help_text="Over about the last 20 successful runs.",
+                        help_text="Average of about the last 20 successful runs.",
                         null=True,
                         verbose_name="mean duration",
                     ),
@@ -210,7 +216,7 @@ class Migration(migrations.Migration):
                     "unrecorded",
                     models.JSONField(
                         blank=True,
-                        help_text="Of a run: how it ended, until that can be written to the history.",
+                        help_text="How a run ended, kept here until it can be written to the history.",
                         null=True,
                         verbose_name="unrecorded end",
                     ),
@@ -245,7 +251,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         default="",
-                        help_text="It runs under this job's lock.",
+                        help_text="The job to run, under its lock.",
                         max_length=200,
                         verbose_name="job",
                     ),
@@ -255,7 +261,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         default="",
-                        help_text="Where a task is found that is not a job. Many of these run at a time.",
+                        help_text="Dotted path of a task that is not a job. Such tasks run concurrently.",
                         max_length=200,
                         verbose_name="task",
                     ),
@@ -276,7 +282,7 @@ class Migration(migrations.Migration):
                 (
                     "priority",
                     models.SmallIntegerField(
-                        default=0, help_text="-100 to 100; the highest is run first.", verbose_name="priority"
+                        default=0, help_text="-100 to 100; the highest runs first.", verbose_name="priority"
                     ),
                 ),
                 (
@@ -300,38 +306,40 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.PositiveBigIntegerField(
-                        default=0, help_text="Grows with each change.", verbose_name="version"
+                        default=0, help_text="Increases with each change.", verbose_name="version"
                     ),
                 ),
                 (
                     "token",
                     models.UUIDField(
-                        blank=True, help_text="Of the lock of its last run.", null=True, verbose_name="token"
+                        blank=True, help_text="Token of the lock it last ran under.", null=True, verbose_name="token"
                     ),
                 ),
                 (
                     "attempt",
-                    models.PositiveIntegerField(default=0, help_text="How often it was begun.", verbose_name="attempt"),
+                    models.PositiveIntegerField(
+                        default=0, help_text="How many times it was started.", verbose_name="attempt"
+                    ),
                 ),
-                ("max_attempts", models.PositiveIntegerField(default=1, verbose_name="most attempts")),
+                ("max_attempts", models.PositiveIntegerField(default=1, verbose_name="maximum attempts")),
                 (
                     "backend",
                     models.CharField(
                         blank=True,
                         default="",
-                        help_text="Of Django's tasks, by which it was enqueued.",
+                        help_text="Alias of the task backend that enqueued it; blank if it is not a task.",
                         max_length=200,
                         verbose_name="backend",
                     ),
                 ),
                 ("hostname", models.CharField(blank=True, default="", max_length=255, verbose_name="host name")),
-                ("pid", models.PositiveBigIntegerField(blank=True, null=True, verbose_name="process id")),
+                ("pid", models.PositiveBigIntegerField(blank=True, null=True, verbose_name="process ID")),
                 (
                     "worker_ids",
                     models.TextField(
                         blank=True,
                         default="",
-                        help_text="Who began it, an attempt a line: host name and process id.",
+                        help_text="Host name and process ID of each worker that started it, one line per attempt.",
                         verbose_name="workers",
                     ),
                 ),
@@ -339,7 +347,7 @@ class Migration(migrations.Migration):
                 ("error", models.TextField(blank=True, default="", verbose_name="error")),
                 (
                     "error_class",
-                    models.CharField(blank=True, default="", max_length=255, verbose_name="class of the error"),
+                    models.CharField(blank=True, default="", max_length=255, verbose_name="error class"),
                 ),
                 ("traceback", models.TextField(blank=True, default="", verbose_name="traceback")),
                 ("created_at", models.DateTimeField(verbose_name="created at")),

@@ -1,4 +1,4 @@
-"""Runs that are asked for in advance: a one-off of a job, or one of Django's tasks.
+"""Runs that are enqueued in advance: a one-off of a job, or one of Django's tasks.
 
-What is enqueued is a row, which no crash loses, and it comes out of the row as it went in, on every database.
+Each is stored as a row, which no crash loses. Its values come back as they were stored, on every database.
 """

@@ -1,5 +1,5 @@
-"""Django's own tasks (``django.tasks``, there from Django 6.0 on) behind one-offs: which one a row is for, and what is
-told of it. On Django 5.2 there are none."""
+"""Connects one-offs with Django's own tasks (``django.tasks``, new in Django 6.0): finds the task that a row is for,
+presents the row as a ``TaskResult``, and sends the tasks' signals. Django 5.2 has no tasks."""
 
 import logging
 from datetime import datetime
@@ -33,16 +33,16 @@ logger = logging.getLogger("django_singlejob")
 
 
 def find(row: "OneOffJob") -> "Task[..., Any] | None":
-    """The task that the row is for: over its job, or else of that dotted path. ``None``: it was not asked for as a
-    task, or this release of the code has no such task."""
+    """The task that the row is for: the task over its job, or the one at its dotted path. ``None`` if the row was not
+    enqueued as a task, or if this release of the code has no such task."""
     if not row.backend or django.VERSION < (6, 0):
         return None
-    # A job is found by its name, wherever it stands by now.
+    # A job is found by its name, wherever it is defined now.
     return _at(registry.get(row.job_name).path if registry.is_known(row.job_name) else row.task_path)
 
 
 def is_found(task: "Task[..., Any]") -> bool:
-    """Whether a worker would find it, too: it stands in its module under its function's name."""
+    """Whether a worker can find the task too: its module must have it under its function's name."""
     found = _at(task.module_path)
     return found is not None and found.func == task.func
 
@@ -58,18 +58,18 @@ def _at(path: str) -> "Task[..., Any] | None":
         found = import_string(path)
     except ImportError:
         return None
-    except Exception:  # whatever a module does when it is imported: the other tasks are run
+    except Exception:  # importing a module may raise anything, and the other tasks must still run
         logger.exception("The module of the task %r cannot be imported.", path)
         return None
     return found if isinstance(found, Task) else None
 
 
 def result_of(row: "OneOffJob", task: "Task[..., Any]") -> "TaskResult[..., Any]":
-    """The row as Django's tasks see it."""
-    # Both are the time of one statement if it was to be run at once.
+    """The row as a ``TaskResult``."""
+    # If it was to run at once, one statement set both to the same time.
     run_after = None if row.run_after == row.created_at else row.run_after
     result: TaskResult[..., Any] = TaskResult(
-        task=_as_asked(task, row.priority, row.queue_name, run_after, row.backend),
+        task=_as_enqueued(task, row.priority, row.queue_name, run_after, row.backend),
         id=str(row.pk),
         status=STATUSES[row.status],
         enqueued_at=row.created_at,
@@ -80,22 +80,22 @@ def result_of(row: "OneOffJob", task: "Task[..., Any]") -> "TaskResult[..., Any]
         kwargs=row.kwargs,
         backend=row.backend,
         errors=[_error_of(row)] if row.error_class else [],
-        # One that was interrupted counts as no attempt.
+        # An interrupted attempt does not count.
         worker_ids=row.worker_ids.splitlines()[-row.attempt :] if row.attempt else [],
     )
-    # It is frozen, and no argument of its constructor: Django's own backend sets it like this.
+    # The dataclass is frozen and its constructor takes no return value. Django's own backend sets it like this.
     object.__setattr__(result, "_return_value", row.result)
     return result
 
 
 @lru_cache(maxsize=1000)
-def _as_asked(
+def _as_enqueued(
     task: "Task[..., Any]", priority: int, queue_name: str, run_after: datetime | None, backend: str
 ) -> "Task[..., Any]":
     try:
         return task.using(priority=priority, queue_name=queue_name, run_after=run_after, backend=backend)
     except (InvalidTask, InvalidTaskBackend):
-        return task  # what the settings allow has changed since
+        return task  # the settings have changed and do not allow these options any more
 
 
 def _error_of(row: "OneOffJob") -> "TaskError":
@@ -103,14 +103,14 @@ def _error_of(row: "OneOffJob") -> "TaskError":
 
 
 def begin(row: "OneOffJob", task: "Task[..., Any]") -> list[Any]:
-    """Tell whoever listens that the task has started. Returns what its function is called with before its arguments."""
+    """Send ``task_started``. Returns what the task's function is passed before its own arguments."""
     result = result_of(row, task)
     task_started.send_robust(sender=type(result.task.get_backend()), task_result=result)
     return [TaskContext(task_result=result)] if task.takes_context else []
 
 
 def end(row: "OneOffJob", task: "Task[..., Any]") -> None:
-    """Tell whoever listens that the task has finished, if it has; after an exception, while that is handled."""
+    """Send ``task_finished`` if the task has finished. After an exception, call this while it is being handled."""
     result = result_of(row, task)
     if result.is_finished:
         task_finished.send_robust(sender=type(result.task.get_backend()), task_result=result)

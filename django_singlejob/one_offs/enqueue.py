@@ -1,4 +1,4 @@
-"""Asking for a one-off: ``job.using(run_after=...).enqueue(...)``."""
+"""Enqueues one-offs: ``job.using(run_after=...).enqueue(...)``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
 
 PRIORITIES = range(-100, 101)
-# One instance, so that two results which hold it are equal.
+# One instance, so that two results that contain it are equal.
 _NOW = DBNow()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A one-off that is to be asked for: of a job, or of a task that is not a job.
+    """The options of a one-off that is to be enqueued, for a job or for a task that is not a job.
 
     Attributes:
-        job_name: the job's, under whose lock it runs.
+        job_name: the name of the job, under whose lock it runs.
         task_path: the task's dotted path.
-        max_attempts: how often it is begun at most, if its holders die or it fails.
+        max_attempts: how many attempts it gets at most, if its holders die or it fails.
         queue_name: which workers run it: those of this queue, and those of all queues.
-        priority: -100 to 100; of those that are due the highest is run first.
-        run_after: not before this instant (aware); ``None``: as soon as somebody can.
-        backend: the alias of the backend of Django's tasks by which it is asked for.
+        priority: -100 to 100; of those that are due, the highest runs first.
+        run_after: the instant (aware) before which it does not run; ``None`` to run it as soon as possible.
+        backend: the alias of the task backend that enqueues it; empty for a one-off that is not a task.
 
     Raises ``InvalidOrder``.
     """
@@ -51,24 +51,24 @@ class Order:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.queue_name) <= NAME_LENGTH:
-            raise InvalidOrder(f"{self.queue_name!r:.250} is no queue: give a name of 1 to {NAME_LENGTH} characters.")
+            raise InvalidOrder(f"Invalid queue name {self.queue_name!r:.250}: use 1 to {NAME_LENGTH} characters.")
         if self.priority not in PRIORITIES:
-            raise InvalidOrder(f"{self.priority!r} is no priority: give a whole number from -100 to 100.")
+            raise InvalidOrder(f"Invalid priority {self.priority!r}: use a whole number from -100 to 100.")
         if self.run_after is not None and not isinstance(self.run_after, datetime):
-            raise InvalidOrder(f"{self.run_after!r} is no instant to run after: give an aware datetime.")
+            raise InvalidOrder(f"Invalid run_after {self.run_after!r}: use an aware datetime.")
         if self.run_after is not None and timezone.is_naive(self.run_after):
-            raise InvalidOrder(f"run_after is {self.run_after}, without a time zone: give an aware datetime.")
+            raise InvalidOrder(f"Invalid run_after {self.run_after!r}: it has no time zone. Use an aware datetime.")
 
     def enqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
-        """Have a worker run the job once with these arguments, which are kept as JSON. Inside a transaction it is seen
-        when that is committed.
+        """Have a worker run the job once with these arguments, which are stored as JSON. Inside a transaction, workers
+        see the one-off after the commit.
 
-        Raises ``InvalidOrder``, which names the argument that cannot be kept.
+        Raises ``InvalidOrder``, which names the argument that cannot be stored.
         """
         return one_offs().get(pk=place(self, *self.stored(args, kwargs)).pk)
 
     def stored(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments as they are kept. Raises ``InvalidOrder`` for those that cannot be."""
+        """The arguments as they are stored. Raises ``InvalidOrder`` if one of them cannot be."""
         try:
             return (
                 [as_stored(value, f"argument {number}") for number, value in enumerate(args)],
@@ -83,7 +83,8 @@ class Order:
 
 
 def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
-    """Insert the row; the arguments are JSON. No crash loses it then, unless it is part of the caller's transaction."""
+    """Insert the row. The arguments must be JSON. After that no crash loses the row, unless it is part of the caller's
+    transaction."""
     with database.synchronous(database.alias()):
         asked = {**vars(order), "args": list(args), "kwargs": dict(kwargs), "run_after": order.run_after or DBNow()}
         return one_offs().create(**{**asked, "created_at": DBNow(), **others})
@@ -92,8 +93,8 @@ def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
 def result_of_job(
     job: Job, end: Ending, failure: BaseException | None, value: object, *, attempt: int
 ) -> dict[str, Any]:
-    """What is recorded of a one-off whose run ended so. If it was told to end, or its lease could not be proven for a
-    while, it is begun again; if it failed, too, as long as its job wants that."""
+    """What to record for a one-off whose run ended like this. If it was interrupted by a signal, or its lease could not
+    be proven for a while, it is started again. If it failed, it is retried as often as its job allows."""
     result = one_off_result(end, failure, value, is_last=attempt >= job.most_attempts)
     delay = job.delay_before_retry(attempt) if result["status"] == "failed" else None
     if delay is None:
@@ -102,20 +103,21 @@ def result_of_job(
 
 
 def one_off_result(end: Ending, failure: BaseException | None, value: object, *, is_last: bool) -> dict[str, Any]:
-    """The same for one that is not tried again when it fails. ``is_last``: nor when the lease was lost."""
+    """The same for a one-off that is not retried when it fails. ``is_last``: it is not started again after a lost lease
+    either."""
     if isinstance(failure, JobInterrupted):
         return dict(RELEASED)
-    told = {"error": end.error, "error_class": end.error_class, "traceback": end.traceback}
+    error = {"error": end.error, "error_class": end.error_class, "traceback": end.traceback}
     is_ctrl_c = isinstance(failure, KeyboardInterrupt) and end.status == "interrupted"
     if (is_ctrl_c or isinstance(failure, LeaseLost)) and not is_last:
-        return told | {"status": "waiting"}
+        return error | {"status": "waiting"}
     status = "done" if end.status == "successful" else "failed"
-    return told | {"status": status, "result": _kept(value), "finished_at": _NOW}
+    return error | {"status": status, "result": _kept(value), "finished_at": _NOW}
 
 
 def _kept(value: object) -> Any:
-    """``None``: it cannot be kept."""
+    """``None`` if the value cannot be stored."""
     try:
         return stored_result(value)
-    except Exception:  # whatever a mapping of somebody's does when it is read: the run has ended
+    except Exception:  # reading a custom mapping may raise anything, and the run has already ended
         return None

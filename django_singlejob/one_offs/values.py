@@ -1,4 +1,4 @@
-"""What a one-off keeps of Python's values: the JSON that Django's own tasks make of them, on every database."""
+"""How a one-off stores Python values: as the JSON that Django's own tasks make of them, the same on every database."""
 
 import json
 import math
@@ -7,20 +7,20 @@ from typing import Any
 
 from django_singlejob import database
 
-# MariaDB takes 31, with the list of the arguments.
+# MariaDB accepts 31 levels, and the list of the arguments is one of them.
 DEPTH = 30
-# Servers refuse a statement that is too long, and MySQL hangs up on whoever sends it.
+# Database servers refuse a statement that is too long, and MySQL then closes the connection.
 RESULT_LENGTH = 1_000_000
 MOST_ITEMS = 1_000_000
 _LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**63 - 1
 
 
 class Unstorable(ValueError):
-    """Which part of a value cannot be kept, and why."""
+    """A value cannot be stored. The message says which part of it, and why."""
 
 
 def stored_result(value: object) -> Any:
-    """What is kept of what a job returned. Raises ``Unstorable``."""
+    """The return value of a job as it is stored. Raises ``Unstorable``."""
     stored = as_stored(value, "the result")
     if len(json.dumps(stored)) > RESULT_LENGTH:
         raise Unstorable(f"the result has more than {RESULT_LENGTH:,} characters as JSON")
@@ -28,7 +28,7 @@ def stored_result(value: object) -> Any:
 
 
 def comes_back(value: object) -> bool:
-    """Whether it is kept as it is, but for tuples, which come back as lists."""
+    """Whether the stored value comes back unchanged, except that tuples come back as lists."""
     if not _is_plain(value):
         return False
     try:
@@ -39,7 +39,7 @@ def comes_back(value: object) -> bool:
 
 
 def _is_plain(value: object, depth: int = 1) -> bool:
-    """Whether it is made of JSON's own types, as far as they are kept."""
+    """Whether the value consists of JSON's own types, as deep as they can be stored."""
     match value:
         case list() | tuple():
             return depth <= DEPTH and all(_is_plain(item, depth + 1) for item in value)
@@ -49,8 +49,8 @@ def _is_plain(value: object, depth: int = 1) -> bool:
 
 
 def as_stored(value: object, path: str, depth: int = 1) -> Any:
-    """The value in JSON's own types, as Django's ``normalize_json`` has it: bytes are text, mappings objects, other
-    sequences lists. Raises ``Unstorable`` for what some database does not store, naming the place."""
+    """The value in JSON's own types, like Django's ``normalize_json``: bytes become text, mappings objects, and other
+    sequences lists. Raises ``Unstorable``, which names the part that some database cannot store."""
     match value:
         case bytes():
             return _checked_text(_decoded(value, path), path)
@@ -68,7 +68,7 @@ def as_stored(value: object, path: str, depth: int = 1) -> Any:
 
 
 def _is_too_long(value: Mapping[object, object] | Sequence[object]) -> bool:
-    # A range, or a page of rows, is asked before it is read.
+    # The length is known before a range, or a page of rows, is read.
     try:
         return len(value) > MOST_ITEMS
     except OverflowError:
@@ -86,11 +86,11 @@ def _object(value: Mapping[object, object], path: str, depth: int) -> dict[str, 
 
 
 def _name(key: object, path: str) -> str:
-    """The key as JSON has it: text."""
+    """The key as text, since JSON has no other keys."""
     if isinstance(key, str | bytes | int | float | None):
         stored = as_stored(key, f"a key of {path}")
         return stored if isinstance(stored, str) else json.dumps(stored)
-    raise Unstorable(f"{path} has the key {key!r:.100}, which JSON does not know")
+    raise Unstorable(f"{path} has the key {key!r:.100}, which JSON does not support")
 
 
 def _decoded(value: bytes, path: str) -> str:
@@ -109,11 +109,11 @@ def _checked_text(value: str, path: str) -> str:
 def _checked_scalar(value: object, path: str) -> object:
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise Unstorable(f"{path} is {value}, which JSON does not know")
+            raise Unstorable(f"{path} is {value}, which JSON does not support")
     elif isinstance(value, int):
         _check_integer(value, path)
     elif value is not None:
-        raise Unstorable(f"{path} is {value!r:.100}, of the type {type(value).__name__}, which is no JSON")
+        raise Unstorable(f"{path} is {value!r:.100}, of the type {type(value).__name__}, which JSON does not support")
     return value
 
 
@@ -123,6 +123,6 @@ def _check_integer(value: int, path: str) -> None:
     try:
         json.dumps(value)
     except ValueError:
-        raise Unstorable(f"{path} is an integer with more digits than Python writes out") from None
+        raise Unstorable(f"{path} is an integer with more digits than Python converts to text") from None
     if not database.keeps_long_integers(database.alias()):
-        raise Unstorable(f"{path} is an integer of more than 64 bits, of which MySQL keeps the first digits only")
+        raise Unstorable(f"{path} is an integer of more than 64 bits, of which MySQL keeps only the first digits")

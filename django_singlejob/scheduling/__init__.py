@@ -1,4 +1,4 @@
-"""When a job is due, and which of its slots is to be run now.
+"""When a job is due, and which of its slots to run now.
 
-Pure functions over aware datetimes: the same on every server, without a clock and without a database.
+Pure functions over aware datetimes: they give the same results on every server and use no clock and no database.
 """

@@ -1,13 +1,13 @@
 """When a schedule is due: pure functions over aware datetimes, without a clock and without a database.
 
-A schedule is a cron expression in a time zone, or an interval. Its slots are whole minutes, or the interval's multiples
-since the Unix epoch: the same on every server, with nothing to agree upon.
+A schedule is a cron expression in a time zone, or an interval. Its slots are whole minutes, or the multiples of the
+interval since the Unix epoch. They are the same on every server, so the servers need not agree on anything.
 
-When clocks change, the rules are those of Debian's cron. A job at a fixed time runs once: one that falls into the hour
-that is left out runs when it is over, one in the hour that comes twice runs the first time. A job whose minute or hour
-begins with ``*`` follows the clock on the wall: not in the hour that is left out, twice in the other.
+When clocks change, the rules are those of Debian's cron. A job at a fixed time runs once: if its hour is skipped, it
+runs when that hour is over; if its hour is repeated, it runs the first time. A job whose minute or hour begins with
+``*`` follows the wall clock: it does not run in a skipped hour, and runs twice in a repeated one.
 
-Cronsim only ever counts on a clock without changes here; what changes do to its times stands below.
+Cronsim is only used for a clock that never changes. This module adjusts its times to clock changes.
 """
 
 import functools
@@ -27,9 +27,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 LENGTH = 200
 LONGEST = timedelta(days=36_525)
-# A 29 February that is a Monday comes every 28 years, or after 40, for 2100 has none.
+# 29 February is a Monday every 28 years, or after 40 years across 2100, which has no 29 February.
 PATIENCE = timedelta(days=50 * 366)
-# By then the rules of time zones are those that their data has for all years to come.
+# From then on, the time zone data has the same rules for every year.
 _LATER = datetime(2038, 1, 1, tzinfo=UTC)
 
 _NICKNAMES = {
@@ -45,19 +45,19 @@ _NICKNAMES = {
 
 @dataclass(frozen=True)
 class Cron:
-    """A cron expression of five fields, on the wall clocks of a time zone."""
+    """A cron expression of five fields, on the wall clock of a time zone."""
 
     text: str
     zone: ZoneInfo
 
     @property
     def time_zone(self) -> str:
-        """Its IANA name."""
+        """The IANA name of the zone."""
         return self.zone.key
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it names times, rather than follow the clock on the wall."""
+        """Whether it names fixed times, instead of following the wall clock."""
         minute, hour, *_ = self.text.split()
         return not (minute.startswith("*") or hour.startswith("*"))
 
@@ -70,12 +70,12 @@ class Every:
 
     @property
     def text(self) -> str:
-        """The interval as ISO 8601 has it, which ``parse`` understands too."""
+        """The interval in ISO 8601, which ``parse`` also accepts."""
         return duration_iso_string(self.interval)
 
     @property
     def time_zone(self) -> str:
-        """UTC, whatever the project's is."""
+        """UTC, whatever the project's time zone is."""
         return "UTC"
 
 
@@ -83,14 +83,14 @@ Schedule = Cron | Every
 
 
 def parse(schedule: str | timedelta, time_zone: str = "UTC") -> Schedule:
-    """The schedule that this describes: five cron fields, ``@hourly`` and its like, or an interval.
+    """The schedule that is described by five cron fields, a name like ``@hourly``, or an interval.
 
-    Raises ``InvalidSchedule``, which names the field that is wrong, also for a time that never comes.
+    Raises ``InvalidSchedule``, which names the wrong field. A time that never comes is invalid too.
     """
     if isinstance(schedule, timedelta):
         return _every(schedule)
     if not isinstance(schedule, str):
-        raise InvalidSchedule(f"{schedule!r} is no schedule: give a cron expression or a timedelta.")
+        raise InvalidSchedule(f"{schedule!r} is not a valid schedule: use a cron expression or a timedelta.")
     if schedule.startswith("P") and (interval := _interval(schedule)):
         return _every(interval)
     return _cron(schedule, _zone(time_zone))
@@ -100,14 +100,18 @@ def _interval(text: str) -> timedelta | None:
     try:
         return parse_duration(text)
     except OverflowError:
-        raise InvalidSchedule(f"{text!r:.{LENGTH}} is no schedule: {LONGEST.days} days are the most.") from None
+        raise InvalidSchedule(
+            f"{text!r:.{LENGTH}} is not a valid schedule: an interval must be at most {LONGEST.days} days."
+        ) from None
 
 
 def _every(interval: timedelta) -> Every:
     if interval <= timedelta():
-        raise InvalidSchedule(f"An interval of {interval} is no schedule: it must be longer than zero.")
+        raise InvalidSchedule(f"An interval of {interval} is not a valid schedule: it must be longer than zero.")
     if interval > LONGEST:
-        raise InvalidSchedule(f"An interval of {interval} is no schedule: {LONGEST.days} days are the most.")
+        raise InvalidSchedule(
+            f"An interval of {interval} is not a valid schedule: it must be at most {LONGEST.days} days."
+        )
     return Every(interval)
 
 
@@ -122,9 +126,9 @@ def _zone(name: str) -> ZoneInfo:
     try:
         zone = ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
-        raise InvalidSchedule(f"{name!r} is no time zone: use an IANA name, as 'Europe/Rome'.") from None
+        raise InvalidSchedule(f"{name!r} is not a valid time zone: use an IANA name, such as 'Europe/Rome'.") from None
     if name in ("localtime", "posixrules", "Factory") or name.startswith(("posix/", "right/")):
-        raise InvalidSchedule(f"{name!r} is not the same on every server: use an IANA name, as 'Europe/Rome'.")
+        raise InvalidSchedule(f"{name!r} is not the same on every server: use an IANA name, such as 'Europe/Rome'.")
     return zone
 
 
@@ -132,19 +136,19 @@ def _expression(text: str) -> str:
     words = text.split()
     if len(words) == 1 and words[0].startswith("@"):
         if words[0] not in _NICKNAMES:
-            raise InvalidSchedule(f"{text!r} is no schedule. With an @ there are: {', '.join(_NICKNAMES)}.")
+            raise InvalidSchedule(f"{text!r} is not a valid schedule: the names with an @ are {', '.join(_NICKNAMES)}.")
         return _NICKNAMES[words[0]]
     if len(words) != len(_FIELDS):
         raise InvalidSchedule(
-            f"{text!r:.{LENGTH}} is no schedule: a cron expression has 5 fields ({', '.join(_FIELDS)}), "
-            f"this one has {len(words)}."
+            f"{text!r:.{LENGTH}} is not a valid schedule: a cron expression has 5 fields ({', '.join(_FIELDS)}), "
+            f"but this one has {len(words)}."
         )
     if len(text) > LENGTH:
-        raise InvalidSchedule(f"{text!r:.{LENGTH}} is too long for a schedule: {LENGTH} characters are the most.")
+        raise InvalidSchedule(f"{text!r:.{LENGTH}} is too long for a schedule: use at most {LENGTH} characters.")
     try:
         CronSim(text, _naive(EPOCH))
     except CronSimError as error:
-        raise InvalidSchedule(f"{text!r} is no schedule: {_complaint(error, words)}") from None
+        raise InvalidSchedule(f"{text!r} is not a valid schedule: {_complaint(error, words)}") from None
     return " ".join(words)
 
 
@@ -152,14 +156,14 @@ _FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 
 
 def _complaint(error: CronSimError, words: list[str]) -> str:
-    """Cronsim says "Bad day-of-month", also of a day that its month does not have."""
+    """Which field is wrong. Cronsim says "Bad day-of-month" for a day that the month does not have, too."""
     field = str(error).removeprefix("Bad ").replace("-", " ")
     value = words[_FIELDS.index(field)]
-    return f"the {field} cannot be {value!r}" + (" (in that month)." if field == "day of month" else ".")
+    return f"the {field} cannot be {value!r}" + (" in that month." if field == "day of month" else ".")
 
 
 def next_slot(schedule: Schedule, after: datetime) -> datetime:
-    """The first slot later than ``after`` (both aware; the result in UTC)."""
+    """The first slot later than ``after``. Both are aware, and the result is in UTC."""
     if isinstance(schedule, Every):
         return EPOCH + ((after - EPOCH) // schedule.interval + 1) * schedule.interval
     local = after.astimezone(schedule.zone)
@@ -167,37 +171,37 @@ def next_slot(schedule: Schedule, after: datetime) -> datetime:
 
 
 def _next_fixed(cron: Cron, local: datetime) -> datetime:
-    slots = (_instant(_when_it_is_over(wall, cron.zone), cron.zone) for wall in _walls(cron, _naive(local)))
-    # Not one that has come already, in the hour that comes twice or in the one that was left out.
+    slots = (_instant(_not_skipped(wall, cron.zone), cron.zone) for wall in _walls(cron, _naive(local)))
+    # In a repeated hour, or after a skipped one, the first slots found may already be past.
     return next(slot for slot in slots if slot > local.astimezone(UTC))
 
 
-def _when_it_is_over(wall: datetime, zone: ZoneInfo) -> datetime:
-    """When it is left out, the first time that is not."""
-    while _is_left_out(wall, zone):
+def _not_skipped(wall: datetime, zone: ZoneInfo) -> datetime:
+    """The time itself or, if clocks skip it, the first time after it that they do not skip."""
+    while _is_skipped(wall, zone):
         wall += MINUTE
     return wall
 
 
 def _next_on_the_wall(cron: Cron, local: datetime) -> datetime:
     now = _naive(local)
-    first = next(wall for wall in _walls(cron, now) if not _is_left_out(wall, cron.zone))
-    # How long the time lasts that comes twice, if this is part of it.
+    first = next(wall for wall in _walls(cron, now) if not _is_skipped(wall, cron.zone))
+    # The length of the repeated time, if `now` is part of it; otherwise zero.
     length = max(_offset(now, cron.zone, fold=0) - _offset(now, cron.zone, fold=1), timedelta())
-    if first - now < length and _comes_twice(first, cron.zone):
+    if first - now < length and _is_repeated(first, cron.zone):
         return _instant(first, cron.zone, fold=local.fold)
     if length and not local.fold:
-        # Nothing more is due the first time: the second time begins anew.
+        # Nothing more is due the first time, so search the repetition from its start.
         again = itertools.takewhile(lambda wall: wall <= now, _walls(cron, now - length))
         for wall in again:
-            if _comes_twice(wall, cron.zone):
+            if _is_repeated(wall, cron.zone):
                 return _instant(wall, cron.zone, fold=1)
     return _instant(first, cron.zone)
 
 
 def _walls(cron: Cron, after: datetime) -> Iterator[datetime]:
-    """The times at which the expression is due on a clock that is never changed. Raises ``InvalidSchedule`` to who
-    looks further than ``PATIENCE``."""
+    """The times at which the expression is due on a clock that never changes. Raises ``InvalidSchedule`` when the
+    search goes beyond ``PATIENCE``."""
     for wall in CronSim(cron.text, after):
         if wall - after > PATIENCE:
             break
@@ -219,24 +223,24 @@ def _offset(wall: datetime, zone: ZoneInfo, fold: int) -> timedelta:
     return wall.replace(tzinfo=zone, fold=fold).utcoffset() or timedelta()
 
 
-def _is_left_out(wall: datetime, zone: ZoneInfo) -> bool:
+def _is_skipped(wall: datetime, zone: ZoneInfo) -> bool:
     return _offset(wall, zone, fold=0) < _offset(wall, zone, fold=1)
 
 
-def _comes_twice(wall: datetime, zone: ZoneInfo) -> bool:
+def _is_repeated(wall: datetime, zone: ZoneInfo) -> bool:
     return _offset(wall, zone, fold=0) > _offset(wall, zone, fold=1)
 
 
 def latest_slot(schedule: Schedule, at: datetime) -> datetime:
-    """The last slot that is not later than ``at`` (both aware; the result in UTC)."""
+    """The last slot that is not later than ``at``. Both are aware, and the result is in UTC."""
     if isinstance(schedule, Every):
         return EPOCH + (at - EPOCH) // schedule.interval * schedule.interval
     at, local = at.astimezone(UTC), _naive(at.astimezone(schedule.zone)) + timedelta.resolution
-    # A guess, since clocks may have changed meanwhile.
+    # A guess, because clocks may have changed in between.
     back = local - next(CronSim(schedule.text, local, reverse=True)) + MINUTE
     while (latest := next_slot(schedule, at - back)) > at:
         back *= 2
-    # There is none between `clear` and `at`. Halve what may have one.
+    # There is no slot between `clear` and `at`. Bisect the span that may have one.
     clear = at
     while (following := next_slot(schedule, latest)) <= at:
         middle = following + (clear - following) / 2
@@ -249,21 +253,21 @@ def latest_slot(schedule: Schedule, at: datetime) -> datetime:
 
 def slots_between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[datetime]:
     """The slots later than ``after`` and not later than ``until``, oldest first."""
-    until = until.astimezone(UTC)  # of two instants in one zone Python compares the wall clocks
+    until = until.astimezone(UTC)  # Python compares two datetimes in the same zone by their wall clocks
     while (after := next_slot(schedule, after)) <= until:
         yield after
 
 
 @functools.lru_cache(maxsize=4096)
 def schedule_in_words(schedule: Schedule) -> str:
-    """For people: ``At 08:00 on Monday through Friday (Europe/Rome)``, ``Every 1 hour 30 minutes``."""
+    """The schedule for people: ``At 08:00 on Monday through Friday (Europe/Rome)``, ``Every 1 hour 30 minutes``."""
     if isinstance(schedule, Every):
         return f"Every {duration_in_words(schedule.interval)}"
     return f"{CronSim(schedule.text, _naive(EPOCH)).explain()} ({schedule.time_zone})"
 
 
 def duration_in_words(duration: timedelta) -> str:
-    """For people: ``1 hour 30 minutes``."""
+    """The duration for people: ``1 hour 30 minutes``."""
     parts = []
     for unit, length in _UNITS.items():
         count, duration = divmod(duration, length)

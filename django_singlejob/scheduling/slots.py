@@ -1,4 +1,4 @@
-"""Which slot of a schedule is to be run now, and what becomes of those that nobody ran: pure functions."""
+"""Which slot of a schedule to run now, and what happens to missed slots: pure functions."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -15,13 +15,14 @@ from django_singlejob.scheduling.schedule import EPOCH, MINUTE, Every, Schedule,
 CatchUp = Literal["none", "latest", "all"]
 
 MISFIRE_GRACE = timedelta(minutes=5)
-# Of a cron expression so many slots are counted at most: after a year without a database it takes no minute to go on.
+# The most slots of a cron expression that are counted, so that resuming after a year without a database takes less than
+# a minute.
 COUNTED = 10_000
 _RESOLUTION = timedelta(microseconds=1)
 
 
 class MisfireOutcome(models.TextChoices):
-    """What became of a slot that nobody ran within its grace."""
+    """What happened to a slot that was not run within its grace."""
 
     COALESCED = "coalesced", _("a later slot was run in its place")
     DROPPED = "dropped", _("not run")
@@ -30,7 +31,7 @@ class MisfireOutcome(models.TextChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A job's schedule, and what is done about slots that nobody ran in time."""
+    """A job's schedule, and what to do about slots that were not run in time."""
 
     schedule: Schedule
     catch_up: CatchUp = "latest"
@@ -40,7 +41,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Misfires:
-    """Slots that nobody ran within their grace, as many as there are from ``first`` to ``last``."""
+    """Slots that were not run within their grace: ``count`` of them, from ``first`` to ``last``."""
 
     first: datetime
     last: datetime
@@ -52,9 +53,9 @@ class Claim(NamedTuple):
     """What to do about the slots that are due.
 
     Attributes:
-        slot: the one to run; ``None``: they are all too late.
-        next_slot: where the schedule goes on.
-        misfires: those that nobody ran in time.
+        slot: the one to run; ``None`` if they are all too late.
+        next_slot: where the schedule continues.
+        misfires: those that were not run in time.
     """
 
     slot: datetime | None
@@ -63,30 +64,31 @@ class Claim(NamedTuple):
 
 
 def reach(schedule: Schedule, now: datetime, early: timedelta) -> datetime:
-    """Up to when slots are due: now, or the coming one if a cron daemon that fires so long before it still means it."""
+    """The instant up to which slots are due: ``now``, or the coming slot if a cron daemon that fires now means it."""
     coming = next_slot(schedule, now) if early > ZERO else now
     return coming if coming - now <= tolerance(schedule, now, early) else now
 
 
 def tolerance(schedule: Schedule, now: datetime, most: timedelta) -> timedelta:
-    """How far from a slot a cron daemon may fire and still mean it: never more than half the way to another."""
+    """How far from a slot a cron daemon may fire and still mean it: ``most``, but at most half the time between two
+    slots."""
     if most <= ZERO:
         return ZERO
     return min(most, (next_slot(schedule, now) - latest_slot(schedule, now)) / 2)
 
 
 def first_slot(schedule: Schedule, now: datetime, early: timedelta = ZERO) -> datetime:
-    """Where a schedule begins that was not known before: a cron daemon that just fired meant the slot just gone by."""
+    """Where a new schedule begins. If a cron daemon has just fired, it meant the slot that has just passed."""
     return next_slot(schedule, now - tolerance(schedule, now, early) - _RESOLUTION)
 
 
 def claim(
     policy: Policy, due: datetime, now: datetime, early: timedelta = ZERO, again: datetime | None = None
 ) -> Claim | None:
-    """What to do about the slots from ``due`` on; ``None``: none is due yet.
+    """What to do about the slots from ``due`` on, or ``None`` if none is due yet.
 
-    ``early``: how long before its slot a run may begin. ``again``: an earlier slot, whose holder died; it is run again
-    unless a newer one takes its place.
+    ``early``: how long before its slot a run may begin. ``again``: an earlier slot whose holder died. It is run again
+    unless a newer slot takes its place.
     """
     due, now, again = due.astimezone(UTC), now.astimezone(UTC), again and again.astimezone(UTC)
     at = reach(policy.schedule, now, early)
@@ -113,7 +115,7 @@ def _chosen(policy: Policy, first: datetime, newest: datetime, now: datetime) ->
 
 
 def _oldest_of_newest(schedule: Schedule, first: datetime, newest: datetime, most: int) -> datetime:
-    """Of the last ``most`` slots from ``first`` to ``newest`` the oldest."""
+    """The oldest of the last ``most`` slots from ``first`` to ``newest``."""
     if isinstance(schedule, Every):
         return newest - min(most - 1, (newest - first) // schedule.interval) * schedule.interval
     span = MINUTE
@@ -126,7 +128,7 @@ def _oldest_of_newest(schedule: Schedule, first: datetime, newest: datetime, mos
 
 
 def _missed(policy: Policy, due: datetime, slot: datetime, now: datetime) -> list[Misfires]:
-    """The misfires if this is the slot to be run. In whose place a later one is run within their grace are none."""
+    """The misfires if ``slot`` is run now. A slot that a later one replaces within its grace is not a misfire."""
     before, too_late = slot - _RESOLUTION, _in_time_from(policy, now) - _RESOLUTION
     if policy.catch_up == "all":
         misfires = _misfires(policy.schedule, due, before, MisfireOutcome.DROPPED)
@@ -136,7 +138,7 @@ def _missed(policy: Policy, due: datetime, slot: datetime, now: datetime) -> lis
 
 
 def _in_time_from(policy: Policy, now: datetime) -> datetime:
-    # A grace without end may be longer than there is time.
+    # A very long grace could reach back further than a datetime can.
     return now - min(policy.misfire_grace, now - EPOCH)
 
 

@@ -158,7 +158,7 @@ COMPLAINTS = [
     ({"kwargs": "[1]"}, "Give names and values"),
     ({"args": "[" * 32 + "]" * 32}, "[0] is nested deeper than 30 levels"),
     ({"args": '["\\u0000"]'}, "NUL"),
-    ({"priority": "101"}, "101 is no priority"),
+    ({"priority": "101"}, "Invalid priority 101"),
     ({"queue_name": ""}, "required"),
     ({"args": "[]"}, "The job does not take these arguments: missing a required argument: 'number'."),
     ({"args": "[1, 2]"}, "The job does not take these arguments: too many positional arguments."),

@@ -1,4 +1,4 @@
-"""What the tests and the processes that they start do with locks, in a word each."""
+"""What the tests, and the processes that they start, do with locks. Each act is one function."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BEAT = timedelta(milliseconds=100)
 
 
 def ask(name: str = "nightly", **terms: Any) -> Lease | Refusal:
-    """Ask for a lock. Nobody sends heartbeats for the lease: whoever has it can play dead."""
+    """Ask for a lock. The lease sends no heartbeats, so its holder can play dead."""
     wanted = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()} | terms
     return acquire(LockRequest(name=name, **wanted))
 
@@ -56,19 +56,19 @@ def take(name: str = "nightly", **terms: Any) -> Lease:
 
 
 def start_run(job_name: str = "nightly", **terms: Any) -> Lease:
-    """As a call of the job would, which then goes on in some other process."""
+    """Acquire as a call of the job would. The run then goes on in another process."""
     return take(terms.pop("name", job_name), job_name=job_name, trigger="call", **terms)
 
 
 def expire(name: str = "nightly") -> None:
-    """The lease has run out a second ago, by all clocks."""
+    """The lease expired a second ago, by all clocks."""
     silent_for = lock(name).lease + SECOND
     last = {"heartbeat_at": DBNow() - silent_for, "sent_at": database.sent_now() - silent_for}
     assert locks().filter(name=name).update(expires_at=DBNow() - SECOND, **last) == 1
 
 
 def set_the_databases_clock(ahead: timedelta, name: str = "nightly") -> None:
-    """So much ahead, or back; what is in the row was written before that."""
+    """Set the clock ahead, or back, by this much after the row was written."""
     row = lock(name)
     times = {field: getattr(row, field) - ahead for field in ("acquired_at", "heartbeat_at", "expires_at")}
     assert locks().filter(name=name).update(**times) == 1
@@ -82,7 +82,7 @@ def lose(name: str = "nightly", **terms: Any) -> tuple[Lease, Lease]:
 
 
 def nth_fence(number: int) -> int:
-    """The fence of the lock's nth grant on this server, whose timeline is the high part."""
+    """The fence of the lock's nth grant on this server. The server's timeline is the high part."""
     sql, _ = gates().query.get_compiler(connection=connection).compile(Timeline())
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {sql}")
@@ -114,7 +114,7 @@ def everything() -> list[object]:
 
 
 def closing(act: Callable[..., Any], *arguments: Any, **terms: Any) -> Any:
-    """What `act` returns. A thread has connections of its own, which nobody else closes."""
+    """Call `act` and close the connections. A thread has its own, which nothing else closes."""
     try:
         return act(*arguments, **terms)
     finally:
@@ -122,25 +122,25 @@ def closing(act: Callable[..., Any], *arguments: Any, **terms: Any) -> Any:
 
 
 def in_thread(act: Callable[[], Any]) -> Any:
-    """What `act` returns, on a connection that nobody else uses."""
+    """Call `act` in a thread, on a connection of its own, and return its value."""
     with ThreadPoolExecutor() as pool:
         return pool.submit(closing, act).result()
 
 
 def pass_gate(name: str = "nightly") -> None:
-    """What a grant does to the gate."""
+    """Change the gate as a grant does."""
     gates().filter(name=name).update(fence=F("fence") + 1, token=uuid4(), last_started_at=DBNow())
 
 
 def win(name: str = "nightly") -> None:
-    """What a grant does, inside a transaction of the caller."""
+    """Write what a grant writes, inside the caller's transaction."""
     pass_gate(name)
     now = {"acquired_at": DBNow(), "heartbeat_at": DBNow(), "expires_at": DBNow() + MINUTE, "sent_at": utc_now()}
     assert locks().grant(name, {"token": uuid4(), "hostname": "elsewhere", "pid": 1, **now})
 
 
 def committing(writes: Callable[[], object], begun: Event, *, duration: float = 0.3) -> None:
-    """A transaction that makes whoever wants the same rows wait for its commit."""
+    """Write and commit later: others that want the same rows must wait for the commit."""
     with database.durable(database.alias()):
         writes()
         begun.set()
@@ -151,23 +151,23 @@ def committing(writes: Callable[[], object], begun: Event, *, duration: float = 
 
 
 def hourly(*, ago: timedelta) -> str:
-    """A schedule with a slot in each hour, the newest of which was so long ago, or up to a minute longer."""
+    """A schedule with a slot in every hour. The newest slot was `ago`, or up to a minute earlier."""
     return f"{(datetime.now(UTC) - ago).minute} * * * *"
 
 
 def about_hourly(*, due_in: timedelta) -> timedelta:
-    """A schedule with a slot in each hour, give or take a second, the next of which is so far away, or a bit less."""
+    """A schedule with a slot about every hour. The next slot is due in `due_in`, or slightly sooner."""
     instant = datetime.now(UTC) + due_in
     return (instant - EPOCH) // round((instant - EPOCH) / HOUR)
 
 
 def scheduled(name: str = "nightly", **settings: Any) -> Any:
-    """A job whose newest slot was half an hour ago, unless another schedule is given. It returns its run."""
+    """A job that returns its run. Its newest slot was half an hour ago, unless another schedule is given."""
     return singleton_job(name, **{"schedule": hourly(ago=30 * MINUTE)} | settings)(current_run)
 
 
 def newest_slot(job: Job, *, back: int = 0) -> datetime:
-    """The slot of a regular schedule that came last; or one before it, so many slots back."""
+    """The latest slot of a regular schedule, or the slot `back` slots before it."""
     assert job.policy
     now = datetime.now(UTC)
     newest = latest_slot(job.policy.schedule, now)
@@ -180,7 +180,7 @@ def coming_slot(job: Job) -> datetime:
 
 
 def fall_behind(job: Job, slots: int = 1) -> None:
-    """Nobody has run the job's newest so many slots."""
+    """The job's newest slots, this many, have not been run."""
     assert job.policy
     schedule = job.policy.schedule
     oldest = newest_slot(job, back=slots - 1)
@@ -189,7 +189,7 @@ def fall_behind(job: Job, slots: int = 1) -> None:
 
 
 def let_pass(job: Job, slots: int) -> None:
-    """So many slots of an hourly schedule have come since: all that is known of the job is that much older."""
+    """This many slots of an hourly schedule have come due since, so the job's rows become that much older."""
     time = slots * HOUR
     status = gate(job.name)
     older = {name: getattr(status, name) - time for name in ("next_slot", "last_slot") if getattr(status, name)}
@@ -203,18 +203,18 @@ def let_pass(job: Job, slots: int) -> None:
 
 
 def run_slot(job: Job, **terms: Any) -> runner.Outcome:
-    """As one step of a tick does, or, with ``early``, a cron daemon."""
+    """Run the job as one step of a tick does or, with ``early``, as a cron daemon does."""
     return runner.run(job, trigger="schedule", **terms)
 
 
 def ask_for_slot(job: Job) -> Lease | Refusal:
-    """The same, but the run goes on in some other process, which sends no heartbeats."""
+    """The same, but the run goes on in another process, which sends no heartbeats."""
     request = runner.RunRequest(job, trigger="schedule").of_lock()
     return acquire(replace(request, lease=MINUTE, heartbeat_interval=None))
 
 
 def die_running(job: Job) -> datetime:
-    """Somebody claimed the slot that was due, began to run it, and died. Returns the slot."""
+    """A process claims the due slot, starts the run and dies. Returns the slot."""
     answer = ask_for_slot(job)
     assert isinstance(answer, Lease), answer
     assert answer.grant.slot
@@ -223,7 +223,7 @@ def die_running(job: Job) -> datetime:
 
 
 def slots_run(job_name: str = "nightly") -> list[tuple[datetime | None, int, str]]:
-    """Of each run in the history: its slot, its attempt, its status."""
+    """The slot, attempt and status of each run in the history."""
     return list(runs().filter(job_name=job_name).order_by("pk").values_list("slot", "attempt", "status"))
 
 
@@ -237,7 +237,7 @@ def ticked() -> list[Report]:
 
 
 def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each returns, in a thread and on a connection of its own; all begin together."""
+    """What each act returns. Each runs in a thread and on a connection of its own; all begin together."""
     together = Barrier(len(acts))
 
     def begin(act: Callable[[], Any]) -> Any:
@@ -250,7 +250,7 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 class InlinePool(Inline):
-    """It is in the place of so many threads: another would not see what a test has written."""
+    """Replaces this many threads, because another thread would not see what a test has written."""
 
     def __init__(self, size: int, wait: Callable[[float], object] = time.sleep) -> None:
         super().__init__()
@@ -268,5 +268,5 @@ class InlinePool(Inline):
 
 
 def without_seconds(said: str) -> str:
-    """What a command says of runs, as if the machine had nothing else to do."""
+    """A command's output about runs, as if the machine were idle."""
     return re.sub(r" in \d+\.\d s", " in 0.0 s", said)

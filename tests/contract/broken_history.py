@@ -1,4 +1,4 @@
-"""Everything that can be wrong with the table of the history, and with nothing else."""
+"""Everything that can be wrong with the history's table, and only with that table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TABLE = "django_singlejob_jobrun"
 
-#: What is wrong, and the databases on which that can be.
+#: The faults, and the databases on which each can happen.
 TROUBLES = {
     "locked": ("postgresql", "mysql"),
     "renamed": ("sqlite", "postgresql", "mysql"),
@@ -29,7 +29,7 @@ each_trouble = pytest.mark.parametrize(
 
 
 class History:
-    """`with history.broken("locked"):` inside, nothing can be written to it."""
+    """Inside `with history.broken("locked"):`, nothing can be written to the history."""
 
     def __init__(self) -> None:
         self._connection = connection.copy()

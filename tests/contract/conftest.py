@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test's jobs may be called what they like, and what a test still holds is not released at our exit."""
+    """Every test may use any names for jobs, and locks that a test still holds are not released when pytest exits."""
     monkeypatch.setattr(registry, "_jobs", {})
     monkeypatch.setattr(at_exit, "_granted", {})
 
 
 @pytest.fixture
 def elsewhere() -> Iterator[Elsewhere]:
-    """Calls a function at the same time as the test goes on: in a thread, on a connection of its own."""
+    """Calls a function while the test goes on, in a thread and on a connection of its own."""
     with ThreadPoolExecutor() as pool:
         yield lambda act, *arguments, **terms: pool.submit(closing, act, *arguments, **terms)
 
 
 @pytest.fixture
 def ahead(elsewhere: Elsewhere) -> Ahead:
-    """Somebody else's transaction with these writes is open, and is committed a moment later."""
+    """Another transaction with these writes is open, and commits a moment later."""
 
     def begin(writes: Callable[[], object]) -> Future[Any]:
         begun = Event()
@@ -49,7 +49,7 @@ def ahead(elsewhere: Elsewhere) -> Ahead:
 
 @pytest.fixture
 def plain_sqlite(spawn: Spawn, tmp_path: Path) -> dict[str, str]:
-    """The environment of processes on a database as Django makes it when no option is given."""
+    """The environment for processes whose SQLite database has no options set."""
     plain = {
         "DATABASE_URL": f"sqlite:///{tmp_path / 'plain.sqlite3'}",
         "SINGLEJOB_TEST_SQLITE_DEFAULTS": "1",

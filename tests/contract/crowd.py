@@ -1,4 +1,4 @@
-"""Many processes at once. To be run in a process of its own (see `spawn`), which forks: nobody waits for imports."""
+"""Many processes at once. Run this in its own process (see `spawn`), which forks so that none waits for imports."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ fork = multiprocessing.get_context("fork")
 
 
 class Member:
-    """What a process of the crowd inherits: a barrier cannot be handed to it later."""
+    """What each process of the crowd inherits, because a barrier cannot be passed to it later."""
 
     barrier: Barrier
 
 
 def crowd(size: int, act: Callable[[int], T]) -> list[T]:
-    """What `act` returned in each of so many processes, which all begin together. Raises what one of them raised."""
+    """Run `act` in this many processes at the same time. Returns what each returned, or raises what one raised."""
     Member.barrier = fork.Barrier(size)
     connections.close_all()
     with fork.Pool(size) as pool:
@@ -54,8 +54,8 @@ def begin_together(act: Callable[[int], T], number: int) -> T:
 
 
 def race_for_the_dead() -> None:
-    """Six rounds: the holder is dead, eight want its lock. Prints the fences of those who got it, round by round."""
-    # Eight at once cannot all look every few milliseconds, and a gap of an interval would begin their watches anew.
+    """Six rounds in which eight processes want a dead holder's lock. Prints the fences of the winners, by round."""
+    # Eight processes cannot all look every few milliseconds, and a gap of an interval would restart their watches.
     start_run(heartbeat_interval=10 * BEAT)
     rounds = [race(10 * BEAT if number % 2 else None) for number in range(6)]
     print(json.dumps(rounds))
@@ -76,7 +76,7 @@ NAMES = ("even", "odd")
 
 
 def count(folder: str, processes: int, times: int) -> None:
-    """Each process adds one to a number, so many times. Only the lock keeps them from reading the same number."""
+    """Each process adds one to a number, several times. Only the lock keeps them from reading the same number."""
     for name in NAMES:
         (Path(folder) / name).write_text("0")
     crowd(processes, functools.partial(count_one_by_one, Path(folder), times))
@@ -92,7 +92,7 @@ def count_one_by_one(folder: Path, times: int, number: int) -> None:
 
 @contextmanager
 def held(name: str) -> Iterator[Lease]:
-    """Ask until it is granted, more eagerly than `wait` does."""
+    """Ask until the lock is granted, more often than `wait` does."""
     while True:
         with suppress(LockHeld), job_lock(name) as lease:
             yield lease
@@ -107,7 +107,7 @@ def add_one(file: Path) -> None:
 
 
 def fight(folder: str, processes: int, seconds: float) -> None:
-    """Everything that can be done to a lock, by everybody, all at once. Prints each grant's name and fence."""
+    """All processes do everything that can be done to a lock, all at once. Prints each grant's name and fence."""
     begin = functools.partial(fight_on, Path(folder), seconds)
     print(json.dumps([grant for grants in crowd(processes, begin) for grant in grants]))
 
@@ -124,12 +124,12 @@ def fight_on(folder: Path, seconds: float, number: int) -> list[tuple[str, int]]
             use(answer, folder / name, chance)
         elif answer.lock and chance.random() < 0.2:
             clear(answer.lock)
-        time.sleep(chance.uniform(0, 0.2))  # or two cores do nothing but refuse
+        time.sleep(chance.uniform(0, 0.2))  # without this, two cores do nothing but refuse
     return grants
 
 
 def use(lease: Lease, marker: Path, chance: random.Random) -> None:
-    with marker.open("x"):  # raises if somebody else is in
+    with marker.open("x"):  # raises if another process is inside
         time.sleep(0.001)
         lease.renew()
         if chance.random() < 0.2:

@@ -1,4 +1,4 @@
-"""What a pass over what is due does: how many runs there are after a while without one, and at what cost."""
+"""What one pass over due jobs does after a time without passes: how many runs it starts, and at what cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RUNS = {
 
 
 def scheduled(name: str = "nightly", **settings: Any) -> list[datetime | None]:
-    """A job that is known to the database; what it has run is in the list."""
+    """A job that is known to the database, and the list of its runs."""
     slots: list[datetime | None] = []
 
     @singleton_job(name, **settings)
@@ -48,13 +48,13 @@ def scheduled(name: str = "nightly", **settings: Any) -> list[datetime | None]:
         slots.append(run.slot if run else None)
 
     while datetime.now(UTC).second >= 55:
-        time.sleep(0.1)  # at the turn of a minute its first slot may come while the tick looks
+        time.sleep(0.1)  # close to a full minute, the first slot may come due during the tick
     assert list(tick()) == []
     return slots
 
 
 def miss(count: int, step: timedelta = MINUTE, name: str = "nightly") -> None:
-    """So many slots have come due since somebody last asked."""
+    """This many slots have come due since the last look."""
     slot = gate(name).next_slot
     assert slot
     gates().filter(name=name).update(next_slot=slot - count * step)
@@ -69,10 +69,10 @@ def test_down_for_so_many_slots(catch_up: str, missed: int, schedule: str | time
     miss(missed)
     begun_at = time.monotonic()
     list(tick())
-    assert time.monotonic() - begun_at < 30  # 0.02 to 0.6 on an idle machine
+    assert time.monotonic() - begun_at < 30  # it is 0.02 to 0.6 on an idle machine
     runs = RUNS[catch_up, missed]
     status, kind = gate(), parse(schedule)
-    # A minute may have passed meanwhile, and brought one slot more.
+    # A minute may have passed since, with one more slot.
     assert runs <= len(slots) <= runs + 1
     assert status.next_slot == next_slot(kind, status.last_slot) if status.last_slot else not runs
     if slots and slots[-1]:
@@ -92,7 +92,7 @@ def test_a_connections_own_time_zone_changes_nothing_when_its_clocks_change(
 
 
 def test_a_run_that_was_repeated_meanwhile_is_not_repeated_once_more() -> None:
-    """It does not move the next slot: only the fence tells."""
+    """The repeat does not move the next slot, so only the fence shows it."""
     scheduled(schedule="0 0 1 1 *")
     seen = gates().look_up({"nightly"}, timedelta())["nightly"]
     assert gates().unchanged(seen).start(timedelta(), {"fence": seen.fence + 1})

@@ -1,4 +1,4 @@
-"""Claiming a slot: each one is run once, by one, however many servers ask and whatever dies in between."""
+"""Claiming a slot: each slot runs once, on one server, however many ask and whatever dies in between."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
-# The job's own lock, and one that other jobs may share: then two gates are passed.
+# The job's own lock, and one that other jobs may share. With a shared lock, two gates are passed.
 on_either_lock = pytest.mark.parametrize("name", ["nightly", "shop"])
 
 TOLERANCE = timedelta(seconds=30)
@@ -195,7 +195,7 @@ def test_what_was_not_granted_is_not_told(monkeypatch: pytest.MonkeyPatch, caplo
     assert not caplog.records
 
 
-# --- many at once
+# --- many servers at once
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def test_what_was_not_granted_is_not_told(monkeypatch: pytest.MonkeyPatch, caplo
         (lambda job: {"next_slot": coming_slot(job)}, Reason.NOT_DUE),
         (lambda job: {"next_slot": coming_slot(job) + 24 * HOUR}, Reason.NOT_DUE),
         (lambda job: {"paused": True}, Reason.PAUSED),
-        # To what it was in another release of the code; it begins anew at the next slot.
+        # Back to what another release of the code has. It starts again at the next slot.
         (lambda job: {"schedule": "@daily"}, Reason.NOT_DUE),
         (lambda job: {"time_zone": "Europe/Rome"}, Reason.NOT_DUE),
     ],
@@ -311,7 +311,7 @@ def test_a_run_that_was_early_and_died_is_run_again_when_it_is_due_or_early_agai
 
 
 def again_as_dead(job: Any) -> None:
-    """Its last run did not end: its holder died, and the lock was cleared."""
+    """The last run did not finish: its holder died, and the lock was cleared."""
     gates().filter(name=job.name).update(last_status="abandoned", abandoned=True)
 
 
@@ -347,7 +347,7 @@ def test_so_does_a_job_that_is_known_already() -> None:
     assert gate().next_slot == coming_slot(job)
 
 
-# --- not so soon
+# --- not too soon
 
 
 @on_either_lock
@@ -422,7 +422,7 @@ def test_if_only_the_latest_is_caught_up_the_newest_takes_its_place() -> None:
     outcome = run_slot(job)
     assert (outcome.slot, outcome.value.attempt) == (newest_slot(job), 1)
     assert [status for *_, status in slots_run()] == ["abandoned", "successful"]
-    # The slot after that of the dead run was missed, and the newest is half an hour late.
+    # The slot after the dead run's was missed, and the newest is half an hour late.
     assert gate().misfire_count == 2
 
 
@@ -485,7 +485,7 @@ def test_attempts_are_counted_up_to_the_most(name: str) -> None:
     assert run_slot(job).value.attempt == 1
 
 
-# --- death, and somebody else was there in between
+# --- death, and another run in between
 
 
 @on_either_lock
@@ -633,7 +633,7 @@ def test_a_pause_keeps_the_slot_of_a_dead_run() -> None:
 
 
 def test_a_late_end_is_no_death() -> None:
-    """Its lease was too short, but it came to its end before anybody took over."""
+    """Its lease was too short, but it finished before any takeover."""
     job = scheduled()
     fall_behind(job)
     lease: Any = ask_for_slot(job)
@@ -661,7 +661,7 @@ def test_a_call_in_between_changes_nothing_about_the_dead_runs_slot() -> None:
 
 @pytest.mark.parametrize("is_cleared", [False, True], ids=["taken over", "cleared"])
 def test_the_death_of_a_run_under_a_former_lock_is_no_reason_to_run_a_later_slot_again(is_cleared: bool) -> None:
-    """The next release has renamed `lock=`, and has run the next slot already."""
+    """The next release has renamed `lock=` and has already run the next slot."""
     former = scheduled(lock="former")
     fall_behind(former)
     die_running(former)

@@ -1,4 +1,4 @@
-"""Many processes at once: none comes in beside another, and none gets an error for being in the way."""
+"""Many processes at once: no two run together, and a conflict with others never raises an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.django_db(transaction=True, available_apps=APPS), pyte
 
 @pytest.fixture(autouse=True)
 def one_after_the_other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Each of them uses the whole machine. Not `xdist_group`: xdist 3.8 does not group under pytest 9.2."""
+    """Each of these tests uses the whole machine. Not `xdist_group`: xdist 3.8 does not group under pytest 9.2."""
     with (tmp_path_factory.getbasetemp().parent / "crowd").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         yield

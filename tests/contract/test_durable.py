@@ -1,4 +1,4 @@
-"""What was said to be done is on the disk, and on a synchronous standby, whatever the role's settings."""
+"""What was acknowledged is on disk and on a synchronous standby, whatever the role's settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 @contextmanager
 def writes() -> Iterator[list[tuple[str, str]]]:
-    """Each write of this thread, as ("UPDATE", "on"): the setting under which it is committed."""
+    """Every write of this thread, with the setting under which it is committed, as ("UPDATE", "on")."""
     found: list[tuple[str, str]] = []
 
     def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
@@ -60,7 +60,7 @@ def test_a_heartbeat_is_durable() -> None:
 
 
 def test_a_grant_that_is_adopted_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The grant itself may be on this server only, if its COMMIT was cut off."""
+    """The grant may be only on this server, because its COMMIT was cut off."""
     terms: dict[str, Any] = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()}
     acquisition, usual, cuts = Acquisition(LockRequest(name="nightly", **terms)), database.durable, [None]
 
@@ -100,7 +100,7 @@ def test_an_order_is_the_callers_where_autocommit_is_off() -> None:
 
 
 def test_all_that_decides_is_durable() -> None:
-    """A run, a takeover, a schedule that moves on; not the gate of a new name, which a crash may lose."""
+    """A run, a takeover, and a schedule that moves on. Not the gate of a new name, which a crash may lose."""
     nightly = singleton_job("nightly")(lambda: None)
     hourly = scheduled("hourly")
     nightly()

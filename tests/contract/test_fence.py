@@ -1,4 +1,4 @@
-"""The fence: it only grows, and nothing that is written behind it can come too late."""
+"""The fence: it only grows, and no late write gets past it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_fence_grows_whatever_becomes_of_the_lock(spawn: Spawn) -> None:
     ids=["block", "job", "job with a shared lock"],
 )
 def test_a_grant_in_between_is_never_given_the_same_fence(terms: dict[str, str], ahead: Ahead) -> None:
-    """Somebody passes the gate, and is gone again, just after we looked at it."""
+    """Another process passes the gate and is gone again, just after we looked at the gate."""
     before = take(**terms)
     before.release()
     ahead(pass_gate)
@@ -117,7 +117,7 @@ def end_session(number: int) -> None:
 @pytest.mark.on_database("postgresql", "mysql")
 @pytest.mark.parametrize("is_robbed", [True, False], ids=["by a successor", "by others"])
 def test_a_conflict_behind_the_fence_is_a_loss_if_it_is_with_a_successor(elsewhere: Elsewhere, is_robbed: bool) -> None:
-    """As between two nodes of a cluster, where the gate that is held on the one is passed on the other."""
+    """For example between two nodes of a cluster, when the gate that one node holds is passed on the other."""
     lease = take()
     with pytest.raises(LeaseLost if is_robbed else OperationalError), lease.atomic():
         conflict_in_the_block(elsewhere, is_robbed=is_robbed)
@@ -157,7 +157,7 @@ def give_up_the_gate() -> None:
 
 
 def conflict() -> None:
-    """What a database says when it has undone a transaction for the sake of another."""
+    """Raise the error of a database that has rolled back a transaction in favor of another."""
     failures = {
         "postgresql": "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$",
         "mysql": "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213",
@@ -169,7 +169,7 @@ def conflict() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_transaction_of_three_leases_costs_a_healthy_holder_nothing(elsewhere: Elsewhere, is_committed: bool) -> None:
-    """A rival tries the whole time. On SQLite no heartbeat gets through meanwhile, and the lease expires."""
+    """A rival asks the whole time. On SQLite, the transaction lets no heartbeat through, and the lease expires."""
     done = Event()
     with job_lock("nightly", lease=timedelta(seconds=1)) as lease:
         rival: Future[list[object]] = elsewhere(keep_asking, done)
@@ -180,7 +180,7 @@ def test_a_transaction_of_three_leases_costs_a_healthy_holder_nothing(elsewhere:
                     time.sleep(0.1)
                     assert not lease.lost
                 transaction.set_rollback(not is_committed)
-            time.sleep(0.5)  # a rival that had seen a dead holder would have watched it for long enough now
+            time.sleep(0.5)  # long enough for a rival to have watched a dead holder
         finally:
             done.set()
         answers = rival.result(30)
@@ -205,7 +205,7 @@ def test_heartbeats_pass_the_fence(elsewhere: Elsewhere) -> None:
 
 
 def watch(seen: JobLock) -> bool:
-    """Look at a row that does not change, until its holder counts as dead."""
+    """Watch a row that does not change until its holder counts as dead."""
     watch = Watch()
     deadline = time.monotonic() + 60 * BEAT.total_seconds()
     while watch.look(seen) != timedelta():
@@ -219,7 +219,7 @@ def watch(seen: JobLock) -> bool:
 def test_a_holder_that_trusts_itself_after_its_block_is_not_robbed_by_a_watch_from_before(
     elsewhere: Elsewhere, is_committed: bool
 ) -> None:
-    """Its heartbeats went on meanwhile, so the row is not the one that was watched."""
+    """The heartbeats continued during the block, so this is not the row that was watched."""
     with job_lock("nightly", lease=6 * BEAT) as lease:
         expire()
         seen = lock()
@@ -245,7 +245,7 @@ def wait_for_heartbeats(elsewhere: Elsewhere, count: int) -> None:
 @pytest.mark.on_database("sqlite")
 @pytest.mark.parametrize("ends", ["commits", "is rolled back", "fails"])
 def test_where_no_heartbeat_gets_through_the_block_is_one_itself(elsewhere: Elsewhere, ends: str) -> None:
-    """A watch that was over before the block, or during it, robs nobody right after it."""
+    """A watch that finished before or during the block does not rob the holder right after it."""
     lease = take(heartbeat_interval=BEAT)
     expire()
     seen = lock()
@@ -300,7 +300,7 @@ def test_a_fenced_transaction_is_its_own() -> None:
 
 @pytest.mark.on_database("postgresql", "mysql")
 def test_a_statement_that_ends_the_transaction_opens_no_gap(elsewhere: Elsewhere) -> None:
-    """As DDL does on MySQL: from there on somebody else may come in, and then nothing more is committed."""
+    """DDL on MySQL does this. From then on another process may take over, and then nothing more is committed."""
     lease = take()
     expire()
     with pytest.raises(LeaseLost), lease.atomic():
@@ -318,7 +318,7 @@ def end_transaction_and_write(be_robbed: Callable[[], object]) -> None:
 
 @pytest.mark.slow
 def test_nobody_takes_over_while_a_fenced_transaction_is_open(elsewhere: Elsewhere) -> None:
-    """Not even from a holder that sends no heartbeats: what it writes is committed before the next one begins."""
+    """This also holds for a holder without heartbeats: its writes are committed before the next holder begins."""
     lease = take()
     expire()
     with lease.atomic():
@@ -349,7 +349,7 @@ def test_who_would_take_over_does_not_wait_for_the_end_of_a_fenced_transaction(e
 @pytest.mark.on_database("postgresql", "mysql")
 @pytest.mark.parametrize("force", [True, False])
 def test_nobody_clears_a_lock_while_a_fenced_transaction_is_open(elsewhere: Elsewhere, force: bool) -> None:
-    """Who tries gives up after a while, and may try again: on MySQL it would wait for almost a minute."""
+    """Clearing gives up after a while and may be retried. On MySQL it would otherwise wait for almost a minute."""
     lease = start_run()
     expire()
     seen = lock()

@@ -1,4 +1,4 @@
-"""The gate: what else must be true for a job to run, judged in the same moment in which the lock is granted."""
+"""The gate: the other conditions for a job to run, decided in the same moment as the grant of the lock."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_job_may_call_another() -> None:
 def test_a_held_lock_may_be_an_exception() -> None:
     @singleton_job(on_held="raise")
     def nightly() -> None:
-        with pytest.raises(LockHeld, match=r"'nightly' is held by .*, pid \d+ since"):
+        with pytest.raises(LockHeld, match=r"'nightly' has been held by .*, pid \d+ since"):
             nightly()
 
     nightly()

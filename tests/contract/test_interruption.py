@@ -1,4 +1,4 @@
-"""A job is interrupted when its time is over or its lock is lost, and a coroutine is a job like any other."""
+"""A job is interrupted when its time is over or its lock is lost. Coroutines are jobs like any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lock is: who asks first has it, everybody else is told so at once, and it is released once."""
+"""What a lock is: the first to ask gets it, all others learn this at once, and it is released once."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_released_lease_is_good_for_nothing() -> None:
 def test_a_block_holds_the_lock_and_gives_it_back_whatever_happens() -> None:
     with job_lock("nightly") as lease:
         assert lock().token == lease.token
-        with pytest.raises(LockHeld, match=r"'nightly' is held by .*, pid \d+ since"), job_lock("nightly"):
+        with pytest.raises(LockHeld, match=r"'nightly' has been held by .*, pid \d+ since"), job_lock("nightly"):
             pytest.fail("both are in")
     assert is_free()
     with pytest.raises(ZeroDivisionError), job_lock("nightly"):

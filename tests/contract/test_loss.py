@@ -1,4 +1,4 @@
-"""Loss: who was robbed is told, and can do no harm to the successor."""
+"""Loss: a robbed holder finds out, and cannot harm its successor."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_who_was_robbed_changes_nothing_of_the_successors_and_is_told() -> None:
 
 @pytest.fixture(params=["robbed", "undisturbed"])
 def is_robbed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """A process wakes past its deadline, and its body's thread is sooner to go on than the keeper."""
+    """A process wakes up after its deadline, and the body's thread continues before the keeper does."""
 
     def stop(keep: Any, name: str) -> None:
         lease = keep.__self__._lease

@@ -1,4 +1,4 @@
-"""One-off jobs: each is run once, by whoever is there, under its job's lock."""
+"""One-off jobs: each runs once, on any server, under its job's lock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def the_one_off() -> OneOffJob:
 
 
 def begin(job: Any, row: OneOffJob, **terms: Any) -> Lease:
-    """Somebody runs it, and goes on."""
+    """Another process starts it, and is still running it."""
     return start_run(job.name, name=job.lock, one_off=row, max_attempts=job.max_attempts, **terms)
 
 
@@ -67,7 +67,7 @@ def statuses() -> list[tuple[str, int]]:
     return list(one_offs().order_by("pk").values_list("status", "attempt"))
 
 
-# --- asked for
+# --- enqueueing
 
 
 def test_it_waits_until_a_tick_runs_it_once() -> None:
@@ -355,7 +355,7 @@ def test_arguments_that_json_changes_cannot_be_tried_again_which_is_logged(
     job = mailing(fail, retries=1)
     with pytest.raises(ZeroDivisionError):
         job(argument)
-    assert "'mail' is not tried again: its arguments would not come back from JSON" in caplog.text
+    assert "'mail' is not retried: its arguments would not come back from JSON" in caplog.text
     assert not one_offs().exists()
     assert is_free("mail")
 
@@ -511,7 +511,7 @@ def test_a_process_that_ends_puts_it_back() -> None:
     assert is_free("mail")
 
 
-# --- ended
+# --- finished one-offs
 
 
 def test_only_those_that_wait_can_be_cancelled() -> None:

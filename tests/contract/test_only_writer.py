@@ -1,4 +1,4 @@
-"""Fenced transactions on SQLite, where one that has written keeps everybody else from writing, even heartbeats."""
+"""Fenced transactions on SQLite, where one that has written blocks all other writes, even heartbeats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Execute = Any
 
 
 def raising_at(start: str, error: BaseException) -> Callable[..., Any]:
-    """An interrupt that comes just before such a statement is sent, once."""
+    """Raise an interrupt once, just before a statement that starts like this is sent."""
     raised: list[str] = []
 
     def wrapper(execute: Execute, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -54,7 +54,7 @@ def write() -> None:
 
 @pytest.mark.parametrize(("block", "at"), [(write_half, "ROLLBACK TO"), (write, "RELEASE")])
 def test_a_block_is_rolled_back_if_it_is_interrupted_at_its_end(block: Callable[[], None], at: str) -> None:
-    """Whoever sees an exception may believe that nothing was written. (There is no savepoint on the others.)"""
+    """A caller that sees an exception may rely on nothing being written. (The other databases use no savepoint.)"""
     lease = take()
     interrupted = connection.execute_wrapper(raising_at(at, KeyboardInterrupt()))
     with suppress(KeyboardInterrupt, ZeroDivisionError), interrupted, lease.atomic():
@@ -64,7 +64,7 @@ def test_a_block_is_rolled_back_if_it_is_interrupted_at_its_end(block: Callable[
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), LeaseLost("told by the keeper")])
 def test_a_heartbeat_that_fails_does_not_replace_what_the_block_raised(error: BaseException) -> None:
-    """An interrupt, above all: a job that expects an OperationalError would go on."""
+    """Interrupts above all: a job that handles an OperationalError would otherwise go on."""
     lease = take()
     broken = connection.execute_wrapper(raising_at('UPDATE "django_singlejob_joblock"', OperationalError("disk")))
     with pytest.raises(type(error)), broken, lease.atomic():
@@ -89,14 +89,14 @@ except BaseException as error:
 
 
 def test_a_commit_that_fails_does_not_replace_what_the_block_raised(spawn: Spawn, plain_sqlite: dict[str, str]) -> None:
-    """With SQLite as Django opens it, whoever still reads keeps others from committing."""
+    """With Django's default SQLite connection, a reader keeps others from committing."""
     child = spawn.code(COMMIT_FAILS, **plain_sqlite)
     child.wait_for("raised KeyboardInterrupt")
 
 
 @pytest.mark.slow
 def test_hooks_behind_the_commit_do_not_run_with_a_suspended_deadline() -> None:
-    """Others can pass the gate by then."""
+    """Other processes can pass the gate by then."""
     lease = take(lease=3 * BEAT)
     told: list[object] = []
 
@@ -121,7 +121,7 @@ def test_a_hook_that_fails_does_not_undo_the_heartbeat() -> None:
 
 @pytest.mark.slow
 def test_a_transaction_that_the_database_has_ended_suspends_no_deadline(elsewhere: Elsewhere) -> None:
-    """SQLite rolls the whole transaction back when the disk is full, and then others can pass the gate."""
+    """SQLite rolls back the whole transaction when the disk is full, and then others can pass the gate."""
     lease = take(lease=3 * BEAT)
     with suppress(LeaseLost, OperationalError), lease.atomic():
         fill_the_disk()
@@ -163,7 +163,7 @@ def test_a_statement_that_ends_the_transaction_opens_no_gap(elsewhere: Elsewhere
 
 @pytest.mark.slow
 def test_a_block_whose_commit_fails_renews_the_lease_too() -> None:
-    """As with a foreign key to a row that is not there."""
+    """For example, because of a foreign key to a row that does not exist."""
     lease = take(lease=3 * BEAT)
     with suppress(IntegrityError), lease.atomic():
         time.sleep(4 * BEAT.total_seconds())
@@ -174,7 +174,7 @@ def test_a_block_whose_commit_fails_renews_the_lease_too() -> None:
 
 @pytest.mark.slow
 def test_to_clear_beside_a_fenced_transaction_does_not_take_ten_timeouts(elsewhere: Elsewhere) -> None:
-    """A worker does this in its main thread, which has other things to do, and looks for signals."""
+    """A worker does this in its main thread, which also has other work and must notice signals."""
     lease = take()
     expire()
     seen = lock()

@@ -1,4 +1,4 @@
-"""A tick: one pass over what is due, on any number of servers, as often as they like."""
+"""A tick: one pass over what is due, on any number of servers and at any rate."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 
 def names() -> list[str]:
-    """Of the jobs that a tick asked for, in its order."""
+    """The jobs that a tick tried to run, in order."""
     return [report.name for report in ticked()]
 
 
@@ -209,7 +209,7 @@ def test_a_dead_run_that_shall_not_be_run_again_is_left(terms: dict[str, Any], i
 
 
 def test_once_its_lock_is_cleared_its_slot_is_due_no_more() -> None:
-    """Monitoring would call the job overdue until the next slot."""
+    """Monitoring would otherwise call the job overdue until the next slot."""
     job = scheduled(rerun_abandoned=False)
     fall_behind(job)
     die_running(job)
@@ -220,7 +220,7 @@ def test_once_its_lock_is_cleared_its_slot_is_due_no_more() -> None:
 
 
 def test_the_lock_of_a_dead_call_or_block_is_cleared() -> None:
-    """Nobody may ask for it for long, and its run would go on for ever in the history."""
+    """Nothing may ask for the lock for a long time, and the history would show the run as running for ever."""
     fall_behind(scheduled(), 0)
     start_run("nightly")
     expire()
@@ -259,7 +259,7 @@ async def be_cancelled() -> None:
 
 
 def needs_arguments(amount: int) -> None:
-    """Nobody gives it one."""
+    """A tick passes no argument."""
 
 
 def lose_the_lock() -> None:
@@ -267,7 +267,7 @@ def lose_the_lock() -> None:
 
 
 class Timeout(BaseException):
-    """As gevent has one."""
+    """Like gevent's ``Timeout``."""
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_a_job_that_was_told_to_end_is_the_last() -> None:
 
 
 def test_a_transaction_of_a_running_job_does_not_hold_up_a_tick_that_moves_its_schedule(elsewhere: Elsewhere) -> None:
-    """Not on SQLite, where it holds up every writer."""
+    """Not on SQLite, where the transaction blocks every writer."""
     if connection.vendor == "sqlite":
         pytest.skip("one writer at a time")
     begun, done = Event(), Event()
@@ -391,12 +391,12 @@ def test_a_transaction_of_a_running_job_does_not_hold_up_a_tick_that_moves_its_s
         ticking.exception(30)
 
 
-# --- the slots that nobody ran in time
+# --- slots that were not run in time
 
 
 @pytest.fixture
 def misfires() -> Iterator[list[tuple[str, str, int, Any, Any]]]:
-    """What is told of them: the job, their outcome, how many, the first and the last one."""
+    """What the signals report: the job, the outcome, the count, and the first and last slot."""
     told = []
 
     def listen(name: str, slot: Any, reason: str, first: Any, count: int, **_: Any) -> None:
@@ -487,7 +487,7 @@ def test_so_many_are_counted(misfires: list[Any], schedule: Any, counted: int) -
     ticked()
     (told,) = misfires
     assert told[:2] == ("nightly", "coalesced")
-    # Those of the last hour were within their grace.
+    # The slots of the last hour were within their grace.
     assert counted - 1 <= told[2] <= counted + 1
     assert oldest <= told[3] <= oldest + MINUTE
     assert gate().misfire_count == told[2]
@@ -578,7 +578,7 @@ def test_jobs_that_are_not_due_cost_nothing() -> None:
 
 
 def queries_of_a_tick(jobs: int, due: int = 10) -> int:
-    """Of so many jobs these are due. A first tick, at leisure, has told the database of them all."""
+    """The queries of a tick over this many jobs, of which `due` are due. A first tick has registered all of them."""
     registry._jobs.clear()
     gates().all().delete()
     known = [scheduled(f"job-{number:04}") for number in range(jobs)]
@@ -599,7 +599,7 @@ def remember(jobs: list[Any]) -> None:
 
 @pytest.mark.slow
 def test_the_dead_are_watched_all_at_once() -> None:
-    """Not one after the other: after a power failure there are many."""
+    """Not one after the other, because after a power failure there are many."""
     interval = 10 * BEAT
     jobs = [scheduled(f"job-{number}") for number in range(4)]
     for job in jobs:
@@ -644,7 +644,7 @@ def health_of(name: str) -> Health:
 
 
 def test_clearing_the_locks_of_a_job_that_kills_its_process_does_not_run_it_without_end() -> None:
-    """After so many deaths its `min_interval` counts, as it does when the lock is taken over."""
+    """After `max_attempts` deaths, its `min_interval` applies, as in a takeover."""
     attempts = []
     for _ in range(4):
         answer = ask("nightly", job_name="nightly", trigger="call", min_interval=HOUR, max_attempts=2)
@@ -678,7 +678,7 @@ def test_a_dead_slot_goes_before_the_next_one_though_the_lock_was_renamed() -> N
 
 @pytest.mark.slow
 def test_who_could_not_be_watched_for_a_while_is_watched_anew() -> None:
-    """The database may have been away: a holder that lives has two beats to come back."""
+    """The database may have been away. A live holder has two beats to come back."""
     take(heartbeat_interval=4 * BEAT)
     expire()
     watchman = Watchman()

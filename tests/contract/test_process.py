@@ -1,4 +1,4 @@
-"""Processes: a forked child owns nothing, whatever it does, and a process that ends leaves nothing."""
+"""Processes: a forked child owns nothing, whatever it does, and a process that exits leaves nothing behind."""
 
 from __future__ import annotations
 

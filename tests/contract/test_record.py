@@ -1,4 +1,4 @@
-"""The history is a record, never a condition: whatever is wrong with it, no run fails, repeats or is prevented."""
+"""The history is a record, never a condition: no fault in it fails, repeats or prevents a run."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ pytestmark = [
 ]
 
 ROUNDS = int(os.environ.get("SINGLEJOB_TEST_ROUNDS", "30"))
-# A third of it is how long a statement of the history may take.
+# A statement of the history may take a third of this.
 LEASE = timedelta(seconds=3)
 
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Any:
-    """What the log was told of the history: the facts, and all of the line."""
+    """The logged errors about the history: the facts of each, and the whole line."""
     return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -114,7 +114,9 @@ def test_a_run_whose_end_cannot_be_recorded_gets_it_from_the_next(
     start_run()
     ended, running = runs().order_by("pk")
     assert (ended.status, running.status) == ("failed", "running")
-    assert ended.error.startswith("ZeroDivisionError: division by zero\nThe history could not be written when it ended")
+    assert ended.error.startswith(
+        "ZeroDivisionError: division by zero\nThe history could not be written when the run ended"
+    )
     assert "ZeroDivisionError" in ended.traceback
     assert ended.started_at <= ended.finished_at <= running.started_at  # type: ignore[operator]
     assert ZERO < ended.duration < MINUTE  # type: ignore[operator]
@@ -122,7 +124,7 @@ def test_a_run_whose_end_cannot_be_recorded_gets_it_from_the_next(
 
 
 def end_in(history: History, trouble: str, job_name: str = "nightly") -> None:
-    """Run a job at whose end the history is in trouble."""
+    """Run a job at whose end the history is broken."""
     trap = history.broken(trouble)
 
     @singleton_job(job_name, lease=LEASE)
@@ -143,7 +145,7 @@ def kept(name: str = "nightly") -> Any:
 
 
 def come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is over during which the history is left alone."""
+    """The time during which the process skips the history is over."""
     monkeypatch.setattr(recording, "_away_until", float("-inf"))
 
 
@@ -191,7 +193,7 @@ def test_a_run_without_a_row_whose_holder_died_is_told(
     assert clear(lock())
     assert not runs().exists()
     (line,) = told()
-    assert line.startswith("A run of 'nightly' is missing from the history (it has no row there): ")
+    assert line.startswith("A run of 'nightly' is missing from the history (it has no row): ")
     assert '"status": "abandoned"' in line
 
 
@@ -215,12 +217,12 @@ def test_it_is_waited_for_once_and_not_at_every_run(history: History, trouble: s
         begun_at = time.monotonic()
         for _ in range(10):
             job()
-        assert time.monotonic() - begun_at < 9  # ten times a third of the lease would be
+        assert time.monotonic() - begun_at < 9  # ten times a third of the lease would be more
 
 
 @pytest.mark.on_database("postgresql", "mysql")
 def test_locked_at_the_end_for_longer_than_a_lease(history: History, elsewhere: Elsewhere) -> None:
-    """As by a VACUUM FULL. It was run a second time once, and meanwhile "held" by nobody."""
+    """For example, by a VACUUM FULL. An earlier version ran the job twice, and in between called a free lock "held"."""
     running, ran = Event(), []
 
     @singleton_job(lease=timedelta(seconds=1.5))
@@ -250,7 +252,7 @@ def test_locked_at_the_end_for_longer_than_a_lease(history: History, elsewhere: 
 @pytest.mark.slow
 @each_trouble
 def test_heartbeats_go_on_until_it_is_released(history: History, trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However short the lease: what waits for the history holds up neither them nor anybody who asks."""
+    """However short the lease is, waiting for the history blocks neither the heartbeats nor other callers."""
     monkeypatch.setattr(recording, "AWAY_FOR", -1.0)  # each run waits for it
 
     @singleton_job(lease=timedelta(seconds=1.2))
@@ -265,7 +267,7 @@ def test_heartbeats_go_on_until_it_is_released(history: History, trouble: str, m
 
 @pytest.mark.on_database("mysql")
 def test_mysql_has_its_connection_cut(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no limit for a statement that writes, as MariaDB has; the server notices a little later."""
+    """Unlike MariaDB, MySQL has no time limit for writing statements. The server notices a little later."""
     monkeypatch.setitem(connection.__dict__, "mysql_is_mariadb", False)
     job = singleton_job("nightly", lease=3 * LEASE)(lambda: None)
     with history.broken("locked"):
@@ -279,7 +281,7 @@ def test_mysql_has_its_connection_cut(history: History, monkeypatch: pytest.Monk
 def test_a_run_that_is_begun_late_belongs_to_its_lock(
     history: History, monkeypatch: pytest.MonkeyPatch, told: Any
 ) -> None:
-    """Only the transaction of the grant could not write it."""
+    """Only the transaction of the grant could not write its row."""
     start = recording.runs().start.__func__  # type: ignore[attr-defined]
     answers = iter([Error("a deadlock")])
 
@@ -329,7 +331,7 @@ def test_no_row_no_run_id(history: History) -> None:
 
 
 def release_and_break(trap: AbstractContextManager[None]) -> None:
-    """Run a job that releases its lock itself; the history is in trouble from then on until it ends."""
+    """Run a job that releases its own lock. From then until it ends, the history is broken."""
 
     @singleton_job
     def nightly() -> None:
@@ -394,7 +396,7 @@ def end_after(duration: timedelta) -> None:
     assert start_run().finish(Ending(status="successful", duration=duration))
 
 
-# --- nobody waits for whoever reads or prunes it
+# --- nothing waits for a process that reads or prunes it
 
 
 @pytest.mark.on_database("postgresql", "mysql")

@@ -1,4 +1,4 @@
-"""The history beside a second fault: a receiver, a lost answer, an edit by hand, a gate that is taken, a COMMIT."""
+"""The history and a second fault: a receiver, a lost answer, an edit by hand, a busy gate, or a COMMIT."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_receiver_cannot_undo_or_fail_a_grant(receive: Any, receiver: Any) -> 
 
 
 def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
-    """The COMMIT of the grant goes on in the server after its answer was lost; the next attempt comes too early."""
+    """The server still carries out the grant's COMMIT after its answer is lost. The next attempt comes too early."""
     grant_once = Acquisition._grant_once
     answers = iter(["lost", "raced"])
 
@@ -130,7 +130,7 @@ def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytes
 
 @pytest.mark.slow
 def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
-    """The history was away, and the answer to the COMMIT of the grant was lost."""
+    """The history was unavailable, and the answer to the grant's COMMIT was lost."""
     grant_once = Acquisition._grant_once
     answers = iter(["lost"])
 
@@ -156,7 +156,7 @@ def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.M
     assert not told()
 
 
-# --- what somebody edited
+# --- edits by hand
 
 
 @pytest.mark.parametrize(
@@ -202,12 +202,12 @@ def test_a_mean_that_cannot_be_read_stops_no_worker() -> None:
     assert [report.error for report in reports] == [None]
 
 
-# --- a gate that is taken
+# --- a gate that is in use
 
 
 @pytest.mark.on_database("postgresql")
 def test_a_clear_that_waits_for_the_jobs_own_gate_is_put_off(elsewhere: Elsewhere) -> None:
-    """On MySQL it waits for longer, and is put off as well."""
+    """On MySQL it waits longer, and is put off too."""
     start_run("nightly", name="shared")
     expire("shared")
     with job_lock("nightly") as lease, lease.atomic():
@@ -241,7 +241,7 @@ def test_a_worker_that_prunes_waits_for_no_lock_on_it(history: History) -> None:
 def test_there_is_room_for_the_end_of_a_run_that_was_begun_late(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the transaction of the grant could not write; and then the job releases itself."""
+    """Only the grant's transaction could not write. Then the job releases its own lock."""
     end_in(history, "full")  # the gate keeps the first end
     registry._jobs.clear()
     writers = recording.writers
@@ -262,7 +262,7 @@ def test_there_is_room_for_the_end_of_a_run_that_was_begun_late(
 
 
 def test_an_end_that_a_takeover_left_out_is_not_overwritten(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the takeover's transaction cannot write; its run is begun late, and its end cannot be written."""
+    """Only the takeover's transaction cannot write. Its run is recorded late, and its end cannot be written."""
     start_run()
     expire()
     finish = recording.runs().finish.__func__  # type: ignore[attr-defined]
@@ -318,7 +318,7 @@ def test_what_is_deferred_holds_up_no_commit(history: History, body: str) -> Non
 def test_a_lock_that_was_cleared_by_force_was_not_released(
     history: History, monkeypatch: pytest.MonkeyPatch, *, is_a_run: bool
 ) -> None:
-    """The COMMIT was not carried out, and the history cannot tell."""
+    """The COMMIT was not carried out, and the history does not show it."""
     lease = start_run() if is_a_run else take()
 
     def clear_it() -> None:
@@ -359,7 +359,7 @@ END = Ending(status="successful", duration=SECOND)
 
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any) -> None:
-    """That to the next COMMIT."""
+    """Lose the answer to the next COMMIT."""
     usual = database.durable
     first = iter([True])
 
@@ -379,7 +379,7 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any
 
 @pytest.mark.on_database("postgresql")
 def test_a_release_has_its_time_however_little_of_the_lease_is_left() -> None:
-    """Its holder was stopped, and nobody has taken the lock over yet. What limits the history limits nothing else."""
+    """The holder was stopped, and the lock has not been taken over. The limit for the history limits nothing else."""
     lease = start_run()
     lease._proven_at -= 60 * MINUTE.total_seconds()
     with connection.cursor() as cursor:

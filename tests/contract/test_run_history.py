@@ -1,4 +1,4 @@
-"""What is remembered of a run: every run comes to an end in the history, whatever happened in it."""
+"""What the history records of a run: every run ends there, whatever happened in it."""
 
 from __future__ import annotations
 

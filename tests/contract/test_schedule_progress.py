@@ -1,4 +1,4 @@
-"""The schedule's memory: how far it has got is kept in the job's row, whatever is deployed, restarted or paused."""
+"""The schedule's progress is stored in the job's row, and survives deployments, restarts and pauses."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 ANOTHER_SCHEDULE = {"schedule": "30 2 1 * *"}
-ANOTHER_ZONE = {"time_zone": "Asia/Kathmandu"}  # a quarter of an hour beside the others
-AN_INTERVAL = {"schedule": timedelta(days=9_999)}  # no slot is near
+ANOTHER_ZONE = {"time_zone": "Asia/Kathmandu"}  # a quarter of an hour off the other zones
+AN_INTERVAL = {"schedule": timedelta(days=9_999)}  # no slot is close
 
 on_any_edit = pytest.mark.parametrize(
     "edit", [ANOTHER_SCHEDULE, ANOTHER_ZONE, AN_INTERVAL], ids=["schedule", "zone", "interval"]
@@ -52,12 +52,12 @@ on_any_edit = pytest.mark.parametrize(
 
 
 def edited(job: Any, edit: dict[str, Any]) -> Any:
-    """The job as the next release of the code has it."""
+    """The job in the next release of the code."""
     return scheduled(job.name, **{"schedule": job.schedule, "lock": job.lock, "catch_up": job.catch_up} | edit)
 
 
 def is_at(job: Any) -> bool:
-    """Whether the row is at the job's schedule, and goes on with the next slot from now."""
+    """Whether the row has the job's schedule and continues with the next slot from now."""
     status = gate(job.name)
     schedule = job.policy.schedule
     assert status.next_slot
@@ -204,7 +204,7 @@ def test_edited_while_paused_it_stays_paused(edit: dict[str, Any], due: int) -> 
 
 @pytest.mark.slow
 def test_edited_in_the_moment_of_a_claim_one_of_them_comes_first(ahead: Ahead) -> None:
-    """Somebody claims the slot just when another release moves the schedule. It must not be moved back."""
+    """A server claims the slot just as another release moves the schedule. The schedule must not be moved back."""
     job = scheduled(catch_up="all")
     fall_behind(job, 3)
     second = newest_slot(job, back=1)
@@ -242,7 +242,7 @@ def test_but_not_of_one_with_its_own_nor_of_an_interval(settings: Settings) -> N
 
 
 def daily_in(zone: str, *, ago: timedelta = 10 * MINUTE) -> str:
-    """Once a day, at a time that was so long ago in that zone."""
+    """A daily schedule at a time that was this long ago in that zone."""
     return f"{datetime.now(ZoneInfo(zone)) - ago:%-M %-H} * * *"
 
 
@@ -266,7 +266,7 @@ def test_a_job_without_a_zone_runs_by_the_projects(settings: Settings) -> None:
     assert run_slot(job, early=20 * MINUTE).status == "successful"
 
 
-# --- gone, unknown, and back
+# --- removed, unknown, and back again
 
 
 def test_a_job_that_this_release_does_not_know_is_left_alone() -> None:
@@ -340,7 +340,7 @@ def test_a_job_that_is_paused_before_anybody_knew_it_is_paused() -> None:
     assert is_at(job)
 
 
-# --- two at once
+# --- two changes at once
 
 
 def pause(name: str) -> None:
@@ -383,7 +383,7 @@ def test_a_pause_while_the_slot_is_run_stays_and_so_does_the_claim(ahead: Ahead)
 
 
 def test_a_held_lock_does_not_keep_the_schedule_from_moving_on() -> None:
-    """Nobody gets as far as the schedule while the lock is held; a tick does."""
+    """While the lock is held, only a tick gets as far as the schedule."""
     job = scheduled(lock="shop")
     fall_behind(job, 2)
     take("shop")

@@ -1,4 +1,4 @@
-"""Whatever surrounds a lock, a dead database, a replica, other apps' receivers, strange names: it is a lock."""
+"""A lock works whatever surrounds it: a dead database, a replica, other apps' receivers, or strange names."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ReadsFromReplica:
 
 @pytest.fixture
 def replica(settings: Settings) -> Iterator[None]:
-    """It lags so far behind that it has not even the tables."""
+    """It lags so far behind that it does not even have the tables."""
     connections["replica"] = DatabaseWrapper(connection.settings_dict | EMPTY, "replica")
     settings.DATABASE_ROUTERS = [ReadsFromReplica()]
     yield
@@ -116,7 +116,7 @@ def test_a_replica_for_reads_breaks_no_job() -> None:
 
 @pytest.fixture
 def handed_over() -> Iterator[list[object]]:
-    """A project that listens to every deletion, and a successor who comes between Django's SELECT and its DELETE."""
+    """A project that listens to every deletion, and a successor between Django's SELECT and its DELETE."""
     seen: list[object] = []
 
     def hand_over(instance: object, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Takeover: the dead make room, the living do not, and who was robbed is told and harms nobody."""
+"""Takeover: dead holders are replaced, live ones are not, and a robbed holder finds out and harms no one."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_takeover_is_told() -> None:
 
 @pytest.mark.slow
 def test_a_holder_with_an_expired_row_that_sends_heartbeats_keeps_its_lock() -> None:
-    """As when the database's clock was set forward: every lease has expired, every holder lives."""
+    """For example, after the database's clock was set forward: every lease has expired, and every holder is alive."""
     with job_lock("nightly", lease=timedelta(seconds=2)) as lease:
         expire()
         assert isinstance(ask(), Refusal)
@@ -167,7 +167,7 @@ SIGNS_OF_LIFE = [{"heartbeats": 1}, {"expires_at": DBNow() + MINUTE}]
 
 @pytest.mark.parametrize("sign", SIGNS_OF_LIFE, ids=lambda sign: next(iter(sign)))
 def test_one_sign_of_life_after_the_look_is_enough(sign: dict[str, Any]) -> None:
-    """Of two, since one clock or the other may be off."""
+    """There are two such signs, because either clock may be wrong."""
     take()
     expire()
     seen = lock()
@@ -192,7 +192,7 @@ def test_only_what_was_seen_is_cleared() -> None:
     assert not successor.release()
 
 
-# --- clocks that are wrong
+# --- wrong clocks
 
 
 @pytest.mark.slow
@@ -208,8 +208,8 @@ def test_a_step_of_the_databases_clock_robs_no_silent_holder(heartbeat_interval:
 
 @pytest.mark.on_database("postgresql", "mysql")
 def test_a_heartbeat_that_arrives_late_makes_the_row_no_older_than_its_holder_trusts(elsewhere: Elsewhere) -> None:
-    """Several are under way at the same time when the network is slow, and they arrive in any order. Then the holder is
-    cut off, and the database's clock is set ahead."""
+    """On a slow network, several heartbeats are under way at once and arrive in any order. Then the holder is cut off,
+    and the database's clock is set ahead."""
     lease = take(lease=40 * BEAT, heartbeat_interval=2 * BEAT)
     may_go, is_sent = Event(), Event()
 
@@ -256,7 +256,7 @@ def test_a_live_holder_keeps_its_lock_when_the_clock_is_set_back() -> None:
 @pytest.mark.on_database("postgresql", "mysql")
 @pytest.mark.parametrize("holders_clock_ahead", [HOUR, 2 * HOUR])
 def test_a_long_lease_is_left_to_a_later_command(holders_clock_ahead: timedelta) -> None:
-    """Not for hours does it stay, to see a whole lease pass."""
+    """A command does not stay for hours to see a whole lease pass."""
     take(lease=HOUR)
     expire()
     locks().update(sent_at=utc_now() + holders_clock_ahead)
@@ -319,7 +319,7 @@ def test_a_holder_outlives_an_outage_of_the_database(spawn: Spawn, proxy: Proxy,
 
 @pytest.mark.slow
 def test_a_late_finish_is_no_death(ahead: Ahead) -> None:
-    """Its lease was too short, but it comes to its end, just when somebody is about to take over."""
+    """Its lease was too short, but it finishes just before another process takes over."""
     slow = start_run()
     expire()
     end = ahead(lambda: finish_inside(slow))

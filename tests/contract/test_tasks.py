@@ -1,4 +1,4 @@
-"""Django's own tasks: run by whoever is there, beside each other, or under the lock of the job that one is."""
+"""Django's own tasks: they run on any server, concurrently, or under a job's lock if the task is a job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason
-from django_singlejob.one_offs.django_tasks import _as_asked
+from django_singlejob.one_offs.django_tasks import _as_enqueued
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
@@ -63,7 +63,7 @@ with_and_without_a_lock = pytest.mark.parametrize("name", ["plain", "stock"])
 
 @pytest.fixture
 def tasks(fresh_process: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The tests' tasks: what they do is `tasks.body`."""
+    """The tests' tasks. `tasks.body` is what they do."""
     tasks = pytest.importorskip("tests.app.tasks", reason="Django has tasks from 6.0 on")
     for found in vars(tasks).values():
         if isinstance(job := getattr(found, "func", None), registry.Job):
@@ -74,7 +74,7 @@ def tasks(fresh_process: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def heard(tasks: Any) -> Iterator[list[tuple[Any, str, TaskResult[..., Any]]]]:
-    """Of each signal: its sender, its name, and the result that came with it."""
+    """Each signal's sender, name and task result."""
     signals = import_module("django.tasks.signals")
     heard: list[tuple[Any, str, TaskResult[..., Any]]] = []
     listeners = []
@@ -99,14 +99,14 @@ def statuses() -> list[tuple[str, int]]:
 
 
 def die_performing(most: int = 100) -> Lease:
-    """A worker began what was due, and died."""
+    """A worker started what was due, and died."""
     lease = perform(most)
     expire(FIRST)
     return lease
 
 
 def perform(most: int = 100) -> Lease:
-    """A worker has begun what is due, and goes on."""
+    """A worker has started what is due, and is still running it."""
     lease = take(FIRST)
     with database.durable(database.alias()):
         assert one_offs().claim_locked(one_offs().parallel().lock_due(most), lease.token, this_process())
@@ -190,7 +190,7 @@ def tick_until_none_waits() -> None:
 
 
 def test_they_run_beside_each_other(tasks: Any) -> None:
-    """Each has a tick run the others: none of them is in its way."""
+    """Each task has a tick run the others, and no other task is in the way."""
     tasks.body = lambda depth: [report.name for report in tick()] if depth else []
     for depth in 2, 1, 0:
         tasks.plain.using(priority=depth).enqueue(depth)
@@ -205,7 +205,7 @@ def test_one_that_enqueues_itself_does_not_keep_a_tick_from_ending(tasks: Any) -
     assert one_offs().waiting().count() == 1
 
 
-# --- ended badly
+# --- bad endings
 
 
 class UnprintableError(Exception):
@@ -251,7 +251,7 @@ def test_an_exception_is_told(
 
 
 def once(job: registry.Job) -> registry.Job:
-    """The job, which is not tried again."""
+    """A job that is not retried."""
     return replace(job, retries=0)
 
 
@@ -351,7 +351,7 @@ def test_one_that_was_interrupted_is_begun_again_and_burns_no_attempt_if_that_ca
     result = getattr(tasks, name).enqueue()
     try:
         reports = list(islice(tick(), 3))
-    except KeyboardInterrupt:  # a Ctrl-C ends a tick
+    except KeyboardInterrupt:  # Ctrl-C ends a tick
         reports = []
     assert len(reports) <= 1
     result.refresh()
@@ -369,7 +369,7 @@ def test_one_that_was_interrupted_is_begun_again_and_burns_no_attempt_if_that_ca
 def test_but_one_that_raises_it_by_itself_in_a_command_has_failed_and_ends_nothing(
     tasks: Any, name: str, error: BaseException, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There a signal would raise `JobInterrupted`. One pass is enough for all of them."""
+    """In a command, a signal would raise `JobInterrupted`. One pass is enough for all of them."""
 
     def leave(is_last: bool) -> None:
         if not is_last:
@@ -396,7 +396,7 @@ def test_so_is_one_whose_process_is_told_to_end(tasks: Any, name: str) -> None:
             pass
 
     async def be_told_async() -> None:
-        while True:  # the main thread may be about to wait for this one: the next signal wakes it
+        while True:  # the main thread may be about to wait for this one, and the next signal wakes it
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(0.1)
 
@@ -411,7 +411,7 @@ def test_so_is_one_whose_process_is_told_to_end(tasks: Any, name: str) -> None:
 
 
 def worked() -> object:
-    """What a worker of one thread, which is not this one, does."""
+    """What a worker with one thread does. That thread is not this one."""
     return list(Worker(Plan(threads=1, max_jobs=2)).work())
 
 
@@ -458,12 +458,12 @@ def test_what_a_task_leaves_behind_is_nothing_to_the_next(
     found = getattr(tasks, name)
     for is_first in True, False:
         found.enqueue(is_first)
-    in_thread(work)  # its connection is thrown away
+    in_thread(work)  # its connection is dropped
     assert [status for status, _ in statuses()][1] == "done"
     assert Counter.objects.filter(name="kept").exists()
 
 
-# --- what is told
+# --- what results report
 
 
 @each_kind
@@ -581,7 +581,7 @@ def test_and_of_a_further_one(tasks: Any, name: str) -> None:
     assert (result.return_value, result.attempts, result.worker_ids[0]) == (2, 2, "elsewhere:7")
 
 
-# --- under the lock of the job that it is
+# --- under the job's lock
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -697,7 +697,7 @@ def test_when_the_holder_of_its_lock_dies_it_is_begun_again(tasks: Any, name: st
     assert (result.status, result.attempts) == ("SUCCESSFUL", 2)
 
 
-# --- other releases, other settings
+# --- other releases and settings
 
 
 @pytest.mark.parametrize("path", ["tests.app.tasks.gone", "tests.app.gone.task", "tests.app.tasks.echo", "gone", ""])
@@ -742,7 +742,7 @@ def test_what_was_enqueued_runs_though_its_queue_or_backend_is_no_more(
 ) -> None:
     settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": []}, "former": {"BACKEND": BACKEND, "QUEUES": []}}
     result = getattr(tasks, name).using(queue_name="mail", backend=alias).enqueue()
-    _as_asked.cache_clear()  # another process
+    _as_enqueued.cache_clear()  # another process
     settings.TASKS = {"default": {"BACKEND": BACKEND}}
     ticked()
     assert statuses() == [("done", 1)]

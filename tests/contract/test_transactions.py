@@ -1,4 +1,4 @@
-"""A grant is committed at once, so it is refused where it would not be; inside a TestCase it works all the same."""
+"""A grant commits at once. Where it cannot, it is refused, except in a TestCase, where it works all the same."""
 
 from __future__ import annotations
 

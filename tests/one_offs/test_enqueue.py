@@ -35,7 +35,7 @@ def the_one_off() -> OneOffJob:
     return one_offs().get()
 
 
-# --- asked for
+# --- enqueueing
 
 
 def nested(levels: int) -> object:
@@ -51,7 +51,7 @@ def nested(levels: int) -> object:
         ([object()], "argument 0 is <object"),
         ([[{"a": {1, 2}}]], r"argument 0\[0\]\['a'\] is {1, 2}, of the type set"),
         ([float("nan")], "argument 0 is nan"),
-        ([{(1, 2): 3}], r"argument 0 has the key \(1, 2\), which JSON does not know"),
+        ([{(1, 2): 3}], r"argument 0 has the key \(1, 2\), which JSON does not support"),
         ([{1: 2, "1": 3}], "argument 0 has two keys that are '1' in JSON"),
         ([b"\xff"], "argument 0 is bytes that are not UTF-8"),
         (["\0"], "NUL"),
@@ -109,7 +109,7 @@ def test_what_is_json_comes_back_as_it_was(value: Any) -> None:
     assert (the_one_off().args, the_one_off().result) == ([value], value)
 
 
-#: What Django's own tasks make JSON of, and what comes back.
+#: Values that Django's own tasks accept as JSON, and what comes back.
 NORMALIZED: list[tuple[Any, Any]] = [
     (b"h\xc3\xa9", "h\u00e9"),
     (range(3), [0, 1, 2]),

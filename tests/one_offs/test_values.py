@@ -39,7 +39,7 @@ def nested(levels: int) -> object:
     return value
 
 
-#: What Django's own tasks take, and what comes back.
+#: Values that Django's own tasks accept, and what comes back.
 NORMALIZED: list[tuple[Any, Any]] = [
     (b"h\xc3\xa9", "h\u00e9"),
     (bytearray(b"ab"), [97, 98]),
@@ -102,23 +102,23 @@ def test_it_is_stored_as_django_stores_it(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        (float("nan"), "it is nan, which JSON does not know"),
-        ({float("inf"): 1}, "a key of it is inf, which JSON does not know"),
+        (float("nan"), "it is nan, which JSON does not support"),
+        ({float("inf"): 1}, "a key of it is inf, which JSON does not support"),
         ("a\0", "it has a character that databases do not store: NUL, or half a surrogate pair"),
         (b"\0", "it has a character that databases do not store: NUL, or half a surrogate pair"),
         (["\ud800"], "it[0] has a character that databases do not store: NUL, or half a surrogate pair"),
         ({"\0": 1}, "a key of it has a character that databases do not store: NUL, or half a surrogate pair"),
         (b"\xff", "it is bytes that are not UTF-8"),
         ({b"\xff": 1}, "a key of it is bytes that are not UTF-8"),
-        ({(1, 2): 3}, "it has the key (1, 2), which JSON does not know"),
+        ({(1, 2): 3}, "it has the key (1, 2), which JSON does not support"),
         ({1: "a", "1": "b"}, "it has two keys that are '1' in JSON"),
-        ({"a": {1, 2}}, "it['a'] is {1, 2}, of the type set, which is no JSON"),
-        ({1: [object]}, "it[1][0] is <class 'object'>, of the type type, which is no JSON"),
+        ({"a": {1, 2}}, "it['a'] is {1, 2}, of the type set, which JSON does not support"),
+        ({1: [object]}, "it[1][0] is <class 'object'>, of the type type, which JSON does not support"),
         (nested(DEPTH + 1), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
         (UserString("a"), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
         (range(1_000_001), "it has more than 1,000,000 items"),
         ({"a": range(10**30)}, "it['a'] has more than 1,000,000 items"),
-        (10**5000, "it is an integer with more digits than Python writes out"),
+        (10**5000, "it is an integer with more digits than Python converts to text"),
     ],
     ids=lambda each: ascii(each)[:30] if sys.getsizeof(each) < 500 else "long",
 )

@@ -45,7 +45,7 @@ def shell(spawn: Spawn, script: str, *options: str) -> Child:
         (["tick", "-o"], 2, "--close is for shell commands"),
         (["nightly", "--"], 2, "There is no command behind --"),
         (["tik"], 2, "Did you mean 'tick'?"),
-        (["Nightly", "--", "true"], 2, "'Nightly' is no name"),
+        (["Nightly", "--", "true"], 2, "'Nightly' is not a valid name"),
     ],
 )
 def test_the_exit_status_tells_what_became_of_it(spawn: Spawn, arguments: list[str], status: int, words: str) -> None:

@@ -47,7 +47,7 @@ TAKEN_OVER = (
     r"Its lease expired, and no heartbeat was seen for .*\."
 )
 # Somebody deletes all of it, also of the one who dies.
-DELETED = r"A run of 'timely' is missing from the history \(it has no row there\): .*"
+DELETED = r"A run of 'timely' is missing from the history \(it has no row\): .*"
 CLOCKS = r"The lock 'timely' is stale by the database's clock, but not by the clocks of .* Set all clocks by NTP\."
 
 

@@ -1,4 +1,4 @@
-"""The oracle steps through real minutes, one by one; of clocks it knows only what ``astimezone`` says."""
+"""The oracle steps through real minutes, one by one. All it knows about clocks comes from ``astimezone``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from django_singlejob.scheduling.schedule import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# How many starts the sweep tries of each expression in each zone; more by hand: SINGLEJOB_TEST_STARTS=20000.
+# How many starts the sweep tries for each expression in each zone. For more, set SINGLEJOB_TEST_STARTS=20000.
 STARTS = int(os.environ.get("SINGLEJOB_TEST_STARTS", "10"))
 
 MICROSECOND = timedelta(microseconds=1)
@@ -48,19 +48,19 @@ ROME = "Europe/Rome"
 
 
 def at(text: str, zone: str = "UTC", fold: int = 0) -> datetime:
-    """The instant at which the clocks of a zone show this, for the first (0) or the second (1) time."""
+    """The instant at which the clocks of a zone show this time: the first time (0) or the second (1)."""
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold).astimezone(UTC)
 
 
 def slots_of(schedule: Schedule, first_day: str, last_day: str | None = None) -> list[datetime]:
-    """All slots of one day or more, as the clocks of the schedule's zone have them."""
+    """All slots of one day or more, by the clocks of the schedule's zone."""
     begin = at(first_day, schedule.time_zone)
     end = at(f"{last_day or first_day}T23:59:59", schedule.time_zone, fold=1)
     return list(slots_between(schedule, begin - MICROSECOND, end))
 
 
 def shown(expression: str, zone: str, first_day: str, last_day: str | None = None) -> list[str]:
-    """The same, as they are read off the clocks."""
+    """The same slots, as the clocks show them."""
     slots = slots_of(parse(expression, zone), first_day, last_day)
     return [f"{slot.astimezone(ZoneInfo(zone)):%H:%M %z}" for slot in slots]
 
@@ -69,7 +69,7 @@ def distances(slots: list[datetime]) -> Counter[timedelta]:
     return Counter(later - earlier for earlier, later in pairwise(slots))
 
 
-# --- what is a schedule
+# --- valid and invalid schedules
 
 
 def test_a_cron_expression_has_five_fields_and_a_zone() -> None:
@@ -110,7 +110,7 @@ def test_a_nickname_is_an_expression(nickname: str, expression: str) -> None:
         ("5-59/25 1 * * *", ["2026-04-01T01:05", "2026-04-01T01:30", "2026-04-01T01:55"]),
         ("0 8 * JAN,feb Mon-FRI", ["2027-01-01T08:00", "2027-01-04T08:00", "2027-01-05T08:00"]),
         ("50/4 0 * * *", ["2026-04-01T00:50", "2026-04-01T00:54", "2026-04-01T00:58"]),
-        # On either of the two kinds of days; where one of them begins with *, on those that are both.
+        # On days that match either field. If one of the fields begins with *, on days that match both.
         ("0 0 13 * 5", ["2026-04-03T00:00", "2026-04-10T00:00", "2026-04-13T00:00"]),
         ("0 0 */7 * 5", ["2026-05-01T00:00", "2026-05-08T00:00", "2026-05-15T00:00"]),
         ("0 0 1-7 * */5", ["2026-04-03T00:00", "2026-04-05T00:00", "2026-05-01T00:00"]),
@@ -125,26 +125,36 @@ def test_an_expression_means_what_it_does_to_debians_cron(expression: str, slots
     assert list(islice(coming, 3)) == [at(slot) for slot in slots]
 
 
-_NICKNAMES = "is no schedule. With an @ there are: @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually."
+_NICKNAMES = (
+    "is not a valid schedule: the names with an @ are @hourly, @daily, @midnight, @weekly, @monthly, @yearly, "
+    "@annually."
+)
 _NEVER = "is never due: there is no such day, or no such time on the clocks of"
 _FIVE_FIELDS = (
-    "is no schedule: a cron expression has 5 fields (minute, hour, day of month, month, day of week), this one"
+    "is not a valid schedule: a cron expression has 5 fields (minute, hour, day of month, month, day of week), "
+    "but this one"
 )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("60 * * * *", "'60 * * * *' is no schedule: the minute cannot be '60'."),
-        ("*/0 * * * *", "'*/0 * * * *' is no schedule: the minute cannot be '*/0'."),
-        ("1,,2 * * * *", "'1,,2 * * * *' is no schedule: the minute cannot be '1,,2'."),
-        ("0 24 * * *", "'0 24 * * *' is no schedule: the hour cannot be '24'."),
-        ("0 0 * 13 *", "'0 0 * 13 *' is no schedule: the month cannot be '13'."),
-        ("0 0 * * monday", "'0 0 * * monday' is no schedule: the day of week cannot be 'monday'."),
-        ("0 0 31 2 *", "'0 0 31 2 *' is no schedule: the day of month cannot be '31' (in that month)."),
-        ("0 0 30,31 feb *", "'0 0 30,31 feb *' is no schedule: the day of month cannot be '30,31' (in that month)."),
-        ("0 0 31 4,6,9,11 *", "'0 0 31 4,6,9,11 *' is no schedule: the day of month cannot be '31' (in that month)."),
-        # No field of it is wrong: of the days 1, 9, 17 and 25 none is the fifth Monday of a month.
+        ("60 * * * *", "'60 * * * *' is not a valid schedule: the minute cannot be '60'."),
+        ("*/0 * * * *", "'*/0 * * * *' is not a valid schedule: the minute cannot be '*/0'."),
+        ("1,,2 * * * *", "'1,,2 * * * *' is not a valid schedule: the minute cannot be '1,,2'."),
+        ("0 24 * * *", "'0 24 * * *' is not a valid schedule: the hour cannot be '24'."),
+        ("0 0 * 13 *", "'0 0 * 13 *' is not a valid schedule: the month cannot be '13'."),
+        ("0 0 * * monday", "'0 0 * * monday' is not a valid schedule: the day of week cannot be 'monday'."),
+        ("0 0 31 2 *", "'0 0 31 2 *' is not a valid schedule: the day of month cannot be '31' in that month."),
+        (
+            "0 0 30,31 feb *",
+            "'0 0 30,31 feb *' is not a valid schedule: the day of month cannot be '30,31' in that month.",
+        ),
+        (
+            "0 0 31 4,6,9,11 *",
+            "'0 0 31 4,6,9,11 *' is not a valid schedule: the day of month cannot be '31' in that month.",
+        ),
+        # No field is wrong, but none of the days 1, 9, 17 and 25 can be the fifth Monday of a month.
         ("0 0 */8 * 1#5", f"'0 0 */8 * 1#5' {_NEVER} UTC."),
         ("", f"'' {_FIVE_FIELDS} has 0."),
         ("0 0 * *", f"'0 0 * *' {_FIVE_FIELDS} has 4."),
@@ -154,15 +164,18 @@ _FIVE_FIELDS = (
         ("P0D", f"'P0D' {_FIVE_FIELDS} has 1."),
         ("@reboot", f"'@reboot' {_NICKNAMES}"),
         ("@Daily", f"'@Daily' {_NICKNAMES}"),
-        (timedelta(), "An interval of 0:00:00 is no schedule: it must be longer than zero."),
-        (-MICROSECOND, "An interval of -1 day, 23:59:59.999999 is no schedule: it must be longer than zero."),
-        (LONGEST + MICROSECOND, "An interval of 36525 days, 0:00:00.000001 is no schedule: 36525 days are the most."),
-        ("P36526D", "An interval of 36526 days, 0:00:00 is no schedule: 36525 days are the most."),
-        ("P99999999999D", "'P99999999999D' is no schedule: 36525 days are the most."),
-        (f"PT{'9' * 400}S", f"'PT{'9' * 197} is no schedule: 36525 days are the most."),
-        (3600, "3600 is no schedule: give a cron expression or a timedelta."),
-        (b"@daily", "b'@daily' is no schedule: give a cron expression or a timedelta."),
-        (None, "None is no schedule: give a cron expression or a timedelta."),
+        (timedelta(), "An interval of 0:00:00 is not a valid schedule: it must be longer than zero."),
+        (-MICROSECOND, "An interval of -1 day, 23:59:59.999999 is not a valid schedule: it must be longer than zero."),
+        (
+            LONGEST + MICROSECOND,
+            "An interval of 36525 days, 0:00:00.000001 is not a valid schedule: it must be at most 36525 days.",
+        ),
+        ("P36526D", "An interval of 36526 days, 0:00:00 is not a valid schedule: it must be at most 36525 days."),
+        ("P99999999999D", "'P99999999999D' is not a valid schedule: an interval must be at most 36525 days."),
+        (f"PT{'9' * 400}S", f"'PT{'9' * 197} is not a valid schedule: an interval must be at most 36525 days."),
+        (3600, "3600 is not a valid schedule: use a cron expression or a timedelta."),
+        (b"@daily", "b'@daily' is not a valid schedule: use a cron expression or a timedelta."),
+        (None, "None is not a valid schedule: use a cron expression or a timedelta."),
     ],
 )
 def test_what_is_no_schedule_is_refused_and_the_field_is_named(text: Any, message: str) -> None:
@@ -177,7 +190,7 @@ def test_an_expression_has_200_characters_at_most() -> None:
     for longest in text, f"0{text}":
         assert parse(longest).text == longest
     with pytest.raises(
-        InvalidSchedule, match=r"^'0{191}5 .* is too long for a schedule: 200 characters are the most\.$"
+        InvalidSchedule, match=r"^'0{191}5 .* is too long for a schedule: use at most 200 characters\.$"
     ):
         parse(f"00{text}")
 
@@ -195,7 +208,7 @@ def test_an_expression_without_end_makes_no_message_without_end(text: str) -> No
 def test_a_time_zone_that_does_not_exist_is_refused(zone: Any) -> None:
     with pytest.raises(InvalidSchedule) as refusal:
         parse("@daily", zone)
-    assert str(refusal.value) == f"{zone!r} is no time zone: use an IANA name, as 'Europe/Rome'."
+    assert str(refusal.value) == f"{zone!r} is not a valid time zone: use an IANA name, such as 'Europe/Rome'."
 
 
 @pytest.mark.parametrize("zone", ["localtime", "posixrules", "Factory", "posix/Europe/Rome", "right/Europe/Rome"])
@@ -264,7 +277,7 @@ def test_the_slots_of_an_interval_are_its_multiples_since_the_epoch() -> None:
     assert latest_slot(every, EPOCH) == EPOCH
     assert next_slot(every, EPOCH - MICROSECOND) == EPOCH
     assert latest_slot(every, EPOCH - MICROSECOND) == EPOCH - 90 * MINUTE
-    # They need not be those of the day: 7 hours go into 24 with a rest.
+    # They need not be the same every day: 24 is not a multiple of 7 hours.
     slots = slots_of(parse(7 * HOUR), "2026-07-27")
     assert [f"{slot:%H:%M}" for slot in slots] == ["02:00", "09:00", "16:00", "23:00"]
     assert {(slot - EPOCH) % (7 * HOUR) for slot in slots} == {timedelta()}
@@ -335,7 +348,7 @@ def test_a_duration_in_words_leaves_nothing_out(duration: timedelta) -> None:
     assert sum((timedelta(**{f"{unit}s": count}) for unit, count in counts.items()), timedelta()) == duration
 
 
-# --- what comes next, and what came last
+# --- the next slot and the latest one
 
 
 @pytest.mark.parametrize("expression", ["0 * * * *", "0 0-23 * * *", HOUR], ids=["wildcard", "fixed", "interval"])
@@ -385,7 +398,7 @@ def test_slots_between_are_later_than_the_first_and_not_later_than_the_last() ->
 
 
 class TestClockChanges:
-    """Debian's rules. Where they surprise, the test's name says so."""
+    """Debian's rules. If a rule is surprising, the test's name says so."""
 
     def test_a_fixed_time_that_is_left_out_comes_when_the_hour_is_over(self) -> None:
         assert shown("30 2 * * *", ROME, "2026-03-29") == ["03:00 +0200"]
@@ -595,7 +608,7 @@ class TestClockChanges:
         assert next_slot(parse(expression, zone), at("2040-01-01T00:00")) < at("2041-01-01T00:00")
 
     def test_nobody_looks_for_it_until_the_end_of_time(self) -> None:
-        """Clocks may change in another way than they did when it was registered."""
+        """The clock changes may differ from those at registration."""
         for asked in next_slot, latest_slot:
             with pytest.raises(InvalidSchedule, match="is never due"):
                 asked(Cron("*/10 2 * 3 7L", ZoneInfo(ROME)), at("2090-01-01T00:00"))
@@ -606,7 +619,7 @@ class TestClockChanges:
 
 @cache
 def changes(zone: str, year: int) -> list[datetime]:
-    """When clocks change in a year: the first whole minute of the new offset."""
+    """The clock changes of a year: the first whole minute of each new offset."""
     begin = datetime(year, 1, 1, tzinfo=UTC)
     return [
         _change(zone, day, day + DAY)
@@ -652,7 +665,7 @@ class Oracle:
         self.weekdays = {number % 7 for number in _numbers(weekday, 0, 7)}
 
     def slots(self, begin: datetime, end: datetime) -> list[datetime]:
-        """From ``begin``, which is in no hour that comes twice, to ``end``."""
+        """The slots from ``begin`` to ``end``. ``begin`` must not be in a repeated hour."""
         slots, seen = [], self.wall(begin) - MINUTE
         for instant in minutes(begin, end):
             wall = self.wall(instant)
@@ -698,8 +711,8 @@ EXPRESSIONS = [
     "17 2,3 1-7 * 1-5",
     "*/20 0,1 */2 * *",
 ]
-# Changes by half an hour, an hour, two, three, a day; at midnight and at a minute past it; twice a year, four times
-# and once for all.
+# Changes by half an hour, one, two and three hours, and a day; at midnight and a minute past it; twice a year, four
+# times a year, and once and for all.
 CHANGING = [
     ("Europe/Rome", 2026),
     ("America/New_York", 2026),
@@ -725,7 +738,7 @@ CHANGING = [
 
 
 def agrees(expression: str, zone: str, change: datetime, starts: list[timedelta]) -> bool:
-    """Whether the slots around a change are those of the oracle, from wherever one looks."""
+    """Whether the slots around a change are those of the oracle, whatever instant the search starts from."""
     schedule, begin, end = parse(expression, zone), change - 13 * HOUR, change + 13 * HOUR
     slots = Oracle(expression, zone).slots(begin, end)
     assert list(slots_between(schedule, begin - MICROSECOND, end)) == slots
@@ -791,7 +804,7 @@ def fields(draw: st.DrawFn, least: int, most: int) -> str:
     return texts[kind]
 
 
-# Mostly hours and minutes: they are what clocks change.
+# Mostly hours and minutes, because these are what clock changes affect.
 expressions = st.tuples(
     fields(0, 59), fields(0, 23) | fields(0, 3), st.just("*") | fields(1, 28), st.just("*"), st.just("*") | fields(0, 7)
 ).map(" ".join)
@@ -833,7 +846,7 @@ SWEPT_EXPRESSIONS = [
 
 
 def starts_of(zone: str, expression: str) -> Iterator[datetime]:
-    """Anywhere in 38 years, and as many close to a change; of both, some at a whole minute."""
+    """Starts anywhere in 38 years, and as many close to a clock change. Some of each are at a whole minute."""
     random = Random(f"{zone} {expression}")
     near = [change for year in range(2000, 2038) for change in changes(zone, year)]
     begin, end = datetime(2000, 1, 1, tzinfo=UTC), datetime(2038, 1, 1, tzinfo=UTC)

@@ -35,7 +35,7 @@ DAY = timedelta(days=1)
 HALF_A_MINUTE = timedelta(seconds=30)
 
 ALL_CATCH_UPS = get_args(CatchUp)
-# The same slots in three ways.
+# The same slots, written in three ways.
 HOURLY: dict[str, str | timedelta] = {"wildcard": "@hourly", "fixed": "0 0-23 * * *", "interval": HOUR}
 
 every_catch_up = pytest.mark.parametrize("catch_up", ALL_CATCH_UPS)
@@ -47,7 +47,7 @@ def hourly(request: pytest.FixtureRequest) -> Schedule:
 
 
 def at(time: str) -> datetime:
-    """On a day in summer, UTC."""
+    """This time on a summer day, in UTC."""
     return datetime.fromisoformat(f"2026-07-27T{time}+00:00")
 
 
@@ -77,7 +77,7 @@ def test_a_fate_can_be_told() -> None:
     }
 
 
-# --- how early is still meant
+# --- how early a run may be
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_of_slots_at_uneven_distances_those_on_both_sides_count() -> None:
         ("12:00:00", timedelta(), "12:00"),
         ("12:00:00.000001", timedelta(), "13:00"),
         ("12:59:59.999999", timedelta(), "13:00"),
-        # A cron daemon fired: for the slot that has just gone by, or is to come.
+        # A cron daemon fired for the slot that has just passed or is about to come.
         ("12:00:30", HALF_A_MINUTE, "12:00"),
         ("12:00:30.000001", HALF_A_MINUTE, "13:00"),
         ("11:59:30", HALF_A_MINUTE, "12:00"),
@@ -135,7 +135,7 @@ def test_a_schedule_begins_at_its_next_slot_or_at_the_one_that_was_meant(
 
 @every_catch_up
 class TestWhateverIsCaughtUp:
-    """In time there is no difference between the policies."""
+    """If a run is in time, all policies do the same."""
 
     def test_no_slot_is_due(self, hourly: Schedule, catch_up: CatchUp) -> None:
         policy = Policy(schedule=hourly, catch_up=catch_up)
@@ -160,7 +160,7 @@ class TestWhateverIsCaughtUp:
             ("11:59:29.999999", HALF_A_MINUTE, False),
             ("11:59:30", timedelta(), False),
             ("11:59:59.999999", timedelta(), False),
-            # Not a whole hour: nearer to the slot before, it is that one which was meant.
+            # Less than a whole hour: if the slot before is nearer, that slot was meant.
             ("11:30", HOUR, True),
             ("11:29:59.999999", HOUR, False),
         ],
@@ -199,12 +199,12 @@ class TestWhateverIsCaughtUp:
         assert claim(policy, at("13:00"), at("12:50"), again=at("12:45")) == Claim(at("12:45"), at("13:00"), [])
 
     def test_a_schedule_that_is_ahead_is_not_set_back(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        """As when the database's clock was set back."""
+        """For example, after the database's clock was set back."""
         policy = Policy(schedule=hourly, catch_up=catch_up)
         assert claim(policy, at("15:00"), at("12:01"), again=at("12:00")) == Claim(at("12:00"), at("15:00"), [])
 
     def test_a_slot_that_the_schedule_does_not_have_is_run_once(self, catch_up: CatchUp) -> None:
-        """As when a new release of the time zone database moved the others."""
+        """For example, after a new release of the time zone database moved the others."""
         policy = Policy(schedule=parse("0 * * * *"), catch_up=catch_up)
         assert claim(policy, at("12:30"), at("12:31")) == Claim(at("12:30"), at("13:00"), [])
 
@@ -222,7 +222,7 @@ class TestWhateverIsCaughtUp:
 
 
 class TestLate:
-    """Within its grace a slot is in time; past it, it is a misfire."""
+    """Within its grace, a slot is in time. After that, it is a misfire."""
 
     @pytest.mark.parametrize(
         ("catch_up", "expected"),
@@ -341,7 +341,7 @@ class TestSeveral:
 
 
 class TestAgain:
-    """The holder of the last run died, and meanwhile more slots have come to be due."""
+    """The holder of the last run died, and more slots have become due since."""
 
     def test_the_latest_takes_its_place(self, hourly: Schedule) -> None:
         for catch_up in "none", "latest":
@@ -375,7 +375,7 @@ class TestAgain:
         assert claimed == Claim(at("12:00"), at("13:00"), [])
 
     def test_not_before_its_time(self, hourly: Schedule) -> None:
-        """It was begun early, and died at once."""
+        """The run began early, and its holder died at once."""
         policy = Policy(schedule=hourly)
         assert claim(policy, at("13:00"), at("11:59:50"), again=at("12:00")) is None
         assert claim(policy, at("13:00"), at("11:59:50"), early=MINUTE, again=at("12:00")) == Claim(
@@ -383,7 +383,7 @@ class TestAgain:
         )
 
     def test_where_the_schedule_has_gone_on_what_came_before_is_none_of_the_misfires(self, hourly: Schedule) -> None:
-        """13:00 was dropped already, or belongs to a schedule that was changed."""
+        """13:00 was already dropped, or belongs to an earlier schedule."""
         policy = Policy(schedule=hourly, catch_up="latest")
         claimed = claim(policy, at("14:00"), at("15:01"), again=at("12:00"))
         assert claimed == Claim(at("15:00"), at("16:00"), misfires("14:00", "14:00", 1, MisfireOutcome.COALESCED))
@@ -404,15 +404,15 @@ class TestClockChanges:
         assert claim(policy, three, three) == Claim(three, datetime(2026, 3, 30, tzinfo=UTC), [])
 
 
-# --- after a long time without anybody
+# --- after a long time without a run
 
 
 class TestAfterALongTime:
-    """A decision takes no longer for being late: no more slots are looked at than are counted."""
+    """A late decision takes no longer: it looks at no more slots than it counts."""
 
     @pytest.fixture
     def looks(self, monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
-        """Each instant from which the next slot was looked for."""
+        """Every instant from which the next slot was searched."""
         looks: list[datetime] = []
 
         def look(schedule: Schedule, after: datetime) -> datetime:
@@ -484,7 +484,7 @@ schedules = (
     | st.sampled_from(["0 8,20 * * 1-5", "45 */2 * * *"]).map(lambda text: parse(text, "Australia/Lord_Howe"))
     | st.timedeltas(MINUTE, DAY).map(parse)
 )
-# Around the changes of clocks, too.
+# Also around clock changes.
 nows = st.sampled_from(
     ["2026-03-29T01", "2026-04-04T15", "2026-07-27T12", "2026-10-03T15:30", "2026-10-25T01"]
 ).flatmap(
@@ -495,7 +495,7 @@ earlies = st.just(timedelta()) | st.timedeltas(timedelta(), HOUR)
 
 @st.composite
 def backlogs(draw: st.DrawFn) -> tuple[Policy, datetime, datetime, timedelta]:
-    """A policy, the slot that is due, the instant at which somebody looks, how early he may be."""
+    """A policy, the due slot, the instant at which a server looks, and how early a run may be."""
     schedule, now = draw(schedules), draw(nows)
     policy = Policy(
         schedule=schedule,
@@ -512,7 +512,7 @@ def backlogs(draw: st.DrawFn) -> tuple[Policy, datetime, datetime, timedelta]:
 def claims(
     policy: Policy, due: datetime, now: datetime, early: timedelta, again: datetime | None = None
 ) -> Iterator[Claim]:
-    """One after the other, until no slot is due."""
+    """The claims, one after the other, until no slot is due."""
     while claimed := claim(policy, due, now, early, again):
         yield claimed
         due, again = claimed.next_slot, None
@@ -548,7 +548,7 @@ def test_every_slot_that_is_due_is_run_or_is_one_of_the_misfires_once(backlog: A
         due = claimed.next_slot
     assert due > until
     left_out = [slot for slot in all_due if slot not in ran]
-    # Replaced by a later one that was in time for both, or begun in time.
+    # A later slot replaced it while both were in time, or it was started in time.
     no_misfires = [slot for slot in left_out if slot == again or now - slot <= policy.misfire_grace]
     assert sorted(passed) == [slot for slot in left_out if policy.catch_up == "all" or slot not in no_misfires]
     assert ran == expected_runs(policy, all_due, now, again)
@@ -586,7 +586,7 @@ def test_a_schedule_begins_where_a_claim_is_due_if_one_was_meant(
     assert slot >= now - most
     assert latest_slot(schedule, slot - MICROSECOND) < now - most
     claimed = claim(Policy(schedule=schedule, misfire_grace=early), slot, now, early)
-    # Half way between two slots, both were meant: the later one is run.
+    # Halfway between two slots, either may have been meant, and the later one is run.
     assert (claimed is not None) == (abs(slot - now) <= most)
 
 
@@ -599,7 +599,7 @@ def test_a_tolerance_reaches_no_further_than_half_way(schedule: Schedule, now: d
 
 
 def test_of_uneven_slots_none_is_due_before_the_coming_one() -> None:
-    """Half the way to 12:00 is more than that from 12:00 to 12:01."""
+    """The tolerance before 12:00 is longer than the minute from 12:00 to 12:01."""
     schedule, now = parse("0,1 */2 * * *"), at("11:50")
     assert reach(schedule, now, 20 * MINUTE) == at("12:00")
     assert claim(Policy(schedule=schedule), at("12:00"), now, 20 * MINUTE) == Claim(at("12:00"), at("12:01"), [])

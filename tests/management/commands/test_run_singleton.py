@@ -96,7 +96,7 @@ def calls() -> list[object]:
         (["nightly", "--lease", "0"], "--lease must be longer than 0 seconds"),
         (["nightly", "weekly"], "unrecognized arguments: weekly"),
         (["nightyl"], r"There is no job 'nightyl'\. Did you mean 'nightly'\?"),
-        (["Nightly", "--", "true"], "'Nightly' is no name for a job or a lock"),
+        (["Nightly", "--", "true"], "'Nightly' is not a valid name for a job or a lock"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
