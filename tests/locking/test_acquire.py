@@ -75,7 +75,7 @@ def test_a_gate_from_before_a_failover_is_watched_for_two_heartbeat_intervals(
     promote(monkeypatch)
     assert 0.2 <= seconds_to_take(heartbeat_interval=BEAT) < 2
     assert [record.message for record in caplog.records if "fail-over" in record.message] == [
-        "The lock 'nightly' was last granted before a fail-over: it is granted in 0.2 s."
+        "The lock 'nightly' was last granted before a fail-over. It can be granted again in 0.2 s."
     ]
     assert seconds_to_take(heartbeat_interval=SECOND) < 2
 

@@ -28,7 +28,7 @@ def test_what_is_still_held_is_released_and_its_run_interrupted() -> None:
     release_at_exit()
     assert is_free()
     assert is_free("block")
-    assert (last_run().status, last_run().error) == ("interrupted", "The process ended.")
+    assert (last_run().status, last_run().error) == ("interrupted", "The process exited.")
     assert at_exit._granted == {}
 
 

@@ -155,7 +155,7 @@ def test_a_failed_heartbeat_is_no_loss_and_soon_followed_by_another(
     keep(lease, lambda: wait_until(lambda: lock().heartbeats))
     assert failed_at[1] - failed_at[0] < 1.5
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "A heartbeat of 'nightly' failed and is tried again soon: the network is away" in caplog.text
+    assert "A heartbeat of 'nightly' failed and will be retried soon: the network is away" in caplog.text
 
 
 def test_no_thread_to_be_had_is_no_loss(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

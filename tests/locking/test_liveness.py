@@ -339,9 +339,9 @@ def test_it_says_once_which_clocks_disagree_and_by_how_much(world: World, caplog
     assert record.levelname == "WARNING"
     assert record.message == (
         "The lock 'nightly' is stale by the database's clock, but not by the clocks of its holder (web-1, pid 4711) "
-        "and of this server. It is left alone until a lease has passed by one of them. The database's clock was "
+        "and this server. It is left alone until a lease has passed by one of these clocks. The database's clock was "
         "0 seconds ahead of its holder's at the last heartbeat, and is 1 hour ahead of this server's. "
-        "Set all clocks by NTP."
+        "Synchronize all clocks with NTP."
     )
 
 
@@ -366,7 +366,7 @@ def test_it_says_what_is_known_of_the_holder(world: World) -> None:
     world.row.heartbeat_interval = None
     assert silence(world.lock) == "Its lease expired; it sends no heartbeats"
     world.database -= HOUR
-    assert silence(world.lock).startswith("Its last heartbeat lies in the future, since the database's clock was set")
+    assert silence(world.lock).startswith("Its last heartbeat lies in the future because the database's clock was set")
 
 
 def test_nobody_stays_for_hours() -> None:
