@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
-ASKED = "The job nightly is run by the next worker that is free."
+ASKED = "The next free worker will run the job nightly."
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_job_that_has_no_row_yet_is_shown(admin_client: Client) -> None:
     singleton_job("nightly", schedule=HOUR, description="Cleans <up>.")(lambda: None)
     assert names(admin_client) == ["nightly"]
     page = shown(admin_client, page_of("jobstatus", "nightly"))
-    for text in "never asked for", "Every 1 hour", "Cleans &lt;up&gt;.", "It has not run yet.", "None waits.":
+    for text in "never asked for", "Every 1 hour", "Cleans &lt;up&gt;.", "It has not run yet.", "None is waiting.":
         assert text in page
     assert not gates().exists()
 
@@ -167,7 +167,7 @@ def test_one_that_the_code_does_not_know_any_more_too(admin_client: Client) -> N
     live("nightly")
     assert names(admin_client) == ["nightly"]
     page = shown(admin_client, page_of("jobstatus", "nightly"))
-    assert "This release of the code does not know the job." in page
+    assert "This release of the code does not define this job." in page
     assert 'value="run_now"' not in page
     assert 'value="pause"' in page
 
@@ -243,7 +243,7 @@ def test_it_is_run_now_by_the_next_tick(admin_client: Client, ran: list[str]) ->
     assert ran == []
     row = one_offs().get()
     assert (row.job_name, row.args, row.kwargs, row.priority, row.max_attempts) == ("nightly", [], {}, 100, 3)
-    assert entries() == [f"Asked for a run now: one-off {row.pk}."]
+    assert entries() == [f"Requested a run now: one-off {row.pk}."]
     ticked()
     assert ran == ["nightly"]
     assert (one_offs().get().status, last_run().trigger) == ("done", "one_off")
@@ -254,7 +254,7 @@ def test_it_is_run_now_by_the_next_tick(admin_client: Client, ran: list[str]) ->
 def test_it_is_asked_for_once(admin_client: Client, ran: list[str]) -> None:
     act(admin_client, "jobstatus", "run_now", "nightly")
     (again,) = act(admin_client, "jobstatus", "run_now", "nightly")
-    assert again.startswith("The job nightly is to be run already")
+    assert again.startswith("The job nightly is already waiting for a free worker")
     assert (one_offs().count(), len(entries())) == (1, 1)
     ticked()
     assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
@@ -276,11 +276,11 @@ def test_several_at_once(admin_client: Client, nightly: object) -> None:
     singleton_job("paused")(lambda: None)
     answers = act(admin_client, "jobstatus", "run_now", "mail", "nightly", "weekly", "paused", "never", "nightly")
     assert answers == [
-        "The job mail cannot be run without arguments: add a one-off with them.",
+        "The job mail cannot be run without arguments. Add a one-off with arguments instead.",
         ASKED,
-        "The job weekly cannot be run: this release of the code does not know it.",
-        "The job paused is paused: resume it first.",
-        "The job nightly is to be run already, as soon as a worker is free. Is there one?",
+        "The job weekly cannot be run, because this release of the code does not define it.",
+        "The job paused is paused. Resume it first.",
+        "The job nightly is already waiting for a free worker. Is a worker running?",
     ]
     assert [row.job_name for row in one_offs()] == ["nightly"]
 
@@ -329,17 +329,17 @@ def test_who_only_looks_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
 @pytest.mark.slow
 def test_a_paused_job_is_not_run(admin_client: Client, nightly: SingletonJob[[], None], ran: list[str]) -> None:
     told_first = act(admin_client, "jobstatus", "pause", "nightly")
-    assert told_first == ["The job nightly is paused: nobody begins to run it. A run under way goes on to its end."]
+    assert told_first == ["The job nightly is paused. No new runs will start; a run in progress continues to its end."]
     nightly.enqueue()
     assert not nightly()
     ticked()
     assert ran == []
-    assert act(admin_client, "jobstatus", "pause", "nightly") == ["The job nightly was paused already."]
+    assert act(admin_client, "jobstatus", "pause", "nightly") == ["The job nightly was already paused."]
     assert names(admin_client, "?state=paused") == ["nightly"]
     assert 'value="resume"' in shown(admin_client, page_of("jobstatus", "nightly"))
 
     told_then = act(admin_client, "jobstatus", "resume", "nightly")
-    assert told_then == ["The job nightly is no longer paused: it is run when it is due."]
+    assert told_then == ["The job nightly is no longer paused. It will run when it is due."]
     assert act(admin_client, "jobstatus", "resume", "nightly") == ["The job nightly was not paused."]
     ticked()
     assert ran == ["nightly"]
@@ -393,7 +393,9 @@ def test_one_that_is_to_be_tried_again_later_is_not_run_beside(
 ) -> None:
     row = nightly.enqueue()
     one_offs().filter(pk=row.pk).update(attempt=1, run_after=DBNow() + HOUR)
-    assert act(admin_client, "jobstatus", "run_now", "nightly")[0].startswith("The job nightly is to be run already")
+    assert act(admin_client, "jobstatus", "run_now", "nightly")[0].startswith(
+        "The job nightly is already waiting for a free worker"
+    )
     one_offs().update(attempt=0)
     assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
 
@@ -401,7 +403,7 @@ def test_one_that_is_to_be_tried_again_later_is_not_run_beside(
 @pytest.mark.usefixtures("nightly")
 def test_all_at_once_is_refused(admin_client: Client) -> None:
     answers = act(admin_client, "jobstatus", "pause", "nightly", select_across="1")
-    assert answers == ["Choose them page by page. Nothing was done."]
+    assert answers == ["Nothing was done. Select the rows page by page."]
     assert not gates().filter(paused=True).exists()
 
 

@@ -185,7 +185,7 @@ def test_it_names_the_holder_the_job_and_what_will_be(operator: Client) -> None:
         assert part in text
     locks().update(slot=None, job_name="")
     text = Page(shown(operator, clear_page("shop"))).text
-    assert "none: a block of code, or a command" in text
+    assert "none (a block of code or a command)" in text
     assert "is run again" not in text
 
 
@@ -193,17 +193,17 @@ def test_a_live_one_is_not_offered_to_who_may_not_force_it(operator: Client, for
     begin()
     page = Page(shown(operator, clear_page("nightly")))
     assert not page.fields.keys() & {"lock", "force"}
-    assert "Its holder is alive, so it is left alone." in page.text
+    assert "Its holder is alive, so you cannot clear it." in page.text
     assert 'type="submit" class="deletelink"' not in shown(operator, clear_page("nightly"))
     page = Page(shown(forcer, clear_page("nightly")))
     assert page.fields["force"] == ["nightly"]
-    assert "Its holder is alive. If the lock is cleared, somebody else may run the job beside it" in page.text
+    assert "Its holder is alive. If you clear the lock, another server may run the job at the same time" in page.text
 
 
 def test_one_that_nobody_holds_cannot_be_cleared(operator: Client) -> None:
     for query in "", "?name=", "?name=nightly", "?name=%00", "?name=NIGHTLY&name=nightly":
         assert "lock" not in Page(shown(operator, f"{reverse(CLEAR)}{query}")).fields
-    assert "Nobody holds nightly any more." in shown(operator, clear_page("nightly"))
+    assert "The lock nightly is already free." in shown(operator, clear_page("nightly"))
 
 
 # --- a stale one
@@ -215,7 +215,7 @@ def test_it_is_cleared(operator: Client, heard: list[Any], caplog: pytest.LogCap
     dead, fence = lock(), gate().fence
     with caplog.at_level(logging.WARNING, "django_singlejob"):
         assert confirm(operator, seen(operator, "nightly")) == [
-            "The lock nightly: Cleared; its holder was web-7, pid 4711."
+            "The lock nightly was cleared; its holder was web-7, pid 4711."
         ]
     assert is_free()
     assert (gate().fence, gate().token) == (fence + 1, None)
@@ -237,7 +237,7 @@ def test_several_are_cleared_and_each_is_told_of(operator: Client) -> None:
     chosen = seen(operator, "nightly", "hourly", "weekly")
     take("hourly")
     answers = confirm(operator, chosen)
-    assert [answer.split()[2] for answer in answers] == ["hourly", "nightly:", "weekly:"]
+    assert [answer.split()[2] for answer in answers] == ["hourly", "nightly", "weekly"]
     assert [is_free(name) for name in ("nightly", "hourly", "weekly")] == [True, False, True]
     assert len(entries()) == 4
 
@@ -279,10 +279,10 @@ def beats_and_is_stale_again() -> None:
 
 
 MEANWHILE = {
-    changes_hands: "The lock nightly was left alone: it changed hands meanwhile, ",
-    changes_hands_and_is_stale_again: "The lock nightly was left alone: it changed hands meanwhile, ",
-    beats: "The lock nightly was left alone: its holder (",
-    beats_and_is_stale_again: "The lock nightly was left alone: its holder (",
+    changes_hands: "The lock nightly was not cleared, because it has a new holder (",
+    changes_hands_and_is_stale_again: "The lock nightly was not cleared, because it has a new holder (",
+    beats: "The lock nightly was not cleared, because its holder (",
+    beats_and_is_stale_again: "The lock nightly was not cleared, because its holder (",
 }
 
 
@@ -309,7 +309,7 @@ def test_one_that_cannot_be_cleared_at_the_last_moment_is_left_alone(
     chosen = seen(operator, "nightly")
     monkeypatch.setattr("django_singlejob.admin.locks.clear", lambda *_, **__: False)
     (told,) = confirm(operator, chosen)
-    assert told == "The lock nightly was left alone: its holder gave a sign of life. Look again."
+    assert told == "The lock nightly was not cleared, because its holder gave a sign of life. Look again."
     assert entries() == []
 
 
@@ -319,7 +319,7 @@ def test_nor_is_one_that_changed_hands_cleared_by_force(forcer: Client) -> None:
     locks().update(token=uuid4())
     before = all_rows()
     (told,) = confirm(forcer, chosen, "nightly")
-    assert "it changed hands meanwhile" in told
+    assert "it has a new holder" in told
     assert all_rows() == before
 
 
@@ -329,7 +329,7 @@ def test_one_that_was_released_meanwhile_is_free(operator: Client) -> None:
     chosen = seen(operator, "nightly")
     assert lease.release()
     before = all_rows()
-    assert confirm(operator, chosen) == ["The lock nightly is free: nobody holds it any more."]
+    assert confirm(operator, chosen) == ["The lock nightly is already free."]
     assert all_rows() == before
     assert entries() == []
 
@@ -347,7 +347,7 @@ def test_what_no_page_of_ours_has_written_names_no_lock(admin_client: Client) ->
     before = all_rows()
     for text in FORGED:
         (told,) = confirm(admin_client, [text.format(token=lock().token)], "nightly")
-        assert told.endswith("names no lock."), text
+        assert told.endswith("is not a lock."), text
     assert all_rows() == before
 
 
@@ -370,7 +370,7 @@ def test_a_live_one_is_left_alone(operator: Client, forcer: Client) -> None:
     chosen = seen(forcer, "nightly")
     for client in operator, forcer:
         (told,) = confirm(client, chosen)
-        assert told.startswith("The lock nightly was left alone: its holder (")
+        assert told.startswith("The lock nightly was not cleared, because its holder (")
     assert all_rows() == before
     assert entries() == []
 
@@ -380,7 +380,7 @@ def test_by_force_it_is_cleared(forcer: Client, heard: list[Any]) -> None:
     chosen = seen(forcer, "nightly")
     assert locks().renew("nightly", lease.token, MINUTE, utc_now())  # the living do
     (told,) = confirm(forcer, chosen, "nightly")
-    assert told.startswith("The lock nightly: Cleared by force; its holder was ")
+    assert told.startswith("The lock nightly was cleared by force; its holder was ")
     assert is_free()
     assert not lease.release()
     assert last_run().error == "The lock was cleared by force in the admin by forcer."
@@ -430,7 +430,7 @@ def test_it_is_cleared_where_each_request_is_a_transaction(
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     stand_still()
     (told,) = confirm(admin_client, seen(admin_client, "nightly"))
-    assert told.startswith("The lock nightly: Cleared; its holder was ")
+    assert told.startswith("The lock nightly was cleared; its holder was ")
     assert is_free()
     assert len(entries()) == 2
     assert act(admin_client, "jobstatus", "pause", "nightly") != []
@@ -469,8 +469,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-CLEARED = "The lock nightly: Cleared"
-ALIVE = "The lock nightly was left alone: its holder ("
+CLEARED = "The lock nightly was cleared"
+ALIVE = "The lock nightly was not cleared, because its holder ("
 
 
 def test_one_that_only_seems_dead_is_watched_before_it_is_cleared(operator: Client, clock: Clock) -> None:
@@ -506,7 +506,7 @@ def test_several_are_watched_at_the_same_time(operator: Client, clock: Clock) ->
         begin(name, heartbeat_interval=timedelta(seconds=10))
         expire(name)
     answers = confirm(operator, seen(operator, "nightly", "hourly"))
-    assert ["Cleared" in answer for answer in answers] == [True, True]
+    assert ["was cleared" in answer for answer in answers] == [True, True]
     assert clock.passed == pytest.approx(20)
 
 
@@ -518,7 +518,7 @@ def test_no_request_waits_for_a_minute(operator: Client, forcer: Client, clock: 
     assert "its heartbeats are watched for 20\xa0s" in text
     assert "stay on this page for 1\xa0min\xa00\xa0s before you click" in text
     (answer,) = confirm(operator, seen(operator, "nightly"))
-    assert answer.startswith("The lock nightly was left alone: it is to be watched for ")
+    assert answer.startswith("The lock nightly was not cleared: watch it for ")
     assert clock.passed <= 20
     confirm(forcer, seen(forcer, "nightly"), "nightly")
     assert is_free()
@@ -550,7 +550,7 @@ def test_the_databases_clock_alone_clears_nothing(operator: Client, clock: Clock
     begin("nightly", heartbeat_interval=timedelta(seconds=5))
     set_the_databases_clock(HOUR)
     (answer,) = confirm(operator, seen(operator, "nightly"))
-    assert answer.startswith("The lock nightly was left alone: it is to be watched for ")
+    assert answer.startswith("The lock nightly was not cleared: watch it for ")
     assert clock.passed < 20
     assert not is_free()
 
@@ -593,7 +593,7 @@ def test_who_waits_for_as_long_as_the_admin_says_may_clear(operator: Client, clo
     set_the_databases_clock(HOUR)
     chosen = seen(operator, "nightly")
     (answer,) = confirm(operator, chosen)
-    assert "it is to be watched for " in answer
+    assert "watch it for " in answer
     clock.sleep((MINUTE + 10 * SECOND).total_seconds())
     (answer,) = confirm(operator, chosen)
     assert answer.startswith(CLEARED)
@@ -603,7 +603,7 @@ def test_who_waits_for_as_long_as_the_admin_says_may_clear(operator: Client, clo
 def test_only_what_a_page_has_shown_is_cleared(operator: Client, text: str) -> None:
     stand_still()
     (answer,) = confirm(operator, [text.format(token=lock().token)])
-    assert "names no lock" in answer
+    assert "is not a lock" in answer
     assert not is_free()
 
 

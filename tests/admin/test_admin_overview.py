@@ -118,7 +118,7 @@ def test_a_stale_lock_needs_attention(viewer: Client) -> None:
     locks().update(hostname="web-7")
     assert headline(viewer) == ("bad", "1 job needs attention")
     assert "nightly stale web-7, pid" in said(viewer)
-    assert "Nothing but what needs attention." in said(viewer)
+    assert "Nothing besides what needs attention." in said(viewer)
     assert f'<a href="{reverse("admin:django_singlejob_jobstatus_change", args=["nightly"])}">nightly</a>' in page(
         viewer
     )
@@ -249,7 +249,7 @@ def test_odd_hours_are_the_usual_ones(viewer: Client, hours: str) -> None:
 def test_what_began_before_and_goes_on_is_shown(viewer: Client) -> None:
     ran(30 * HOUR, status="running", finished_at=None, duration=None)
     assert "1 run, 1 running" in said(viewer)
-    assert "None has ended yet." in said(viewer)
+    assert "No run has ended yet." in said(viewer)
 
 
 def test_of_very_many_runs_the_newest_are_shown(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def test_what_the_locks_cost_is_told(viewer: Client) -> None:
 
 def test_runs_without_a_cost_are_left_out(viewer: Client) -> None:
     ran()
-    assert "Nobody has measured any." in said(viewer)
+    assert "No lock cost has been recorded." in said(viewer)
 
 
 def test_how_many_were_successful_is_told(viewer: Client) -> None:

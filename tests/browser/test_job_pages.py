@@ -37,11 +37,11 @@ def is_told(page: Page, words: str) -> None:
 
 def test_run_now_is_done_by_the_next_worker(page: Page, server: Server, go: Path) -> None:
     page.get_by_role("button", name="Run now").click()
-    is_told(page, "is run by the next worker that is free.")
+    is_told(page, "The next free worker will run the job")
     one_off = one_offs().get()
     expect(page.get_by_role("link", name=f"#{one_off.pk}")).to_be_visible()
     page.get_by_role("button", name="Run now").click()
-    is_told(page, "is to be run already")
+    is_told(page, "is already waiting for a free worker")
     assert ends("invoices") == []
 
     go.touch()
@@ -50,10 +50,10 @@ def test_run_now_is_done_by_the_next_worker(page: Page, server: Server, go: Path
     assert one_offs().get().status == "done"
     assert ends("invoices") == ["successful"]
     page.reload()
-    expect(page.get_by_role("main")).to_contain_text("None waits.")
+    expect(page.get_by_role("main")).to_contain_text("None is waiting.")
     expect(page.get_by_role("main")).to_contain_text("successful")
     page.goto(log_of("jobstatus", "invoices"))
-    expect(page.get_by_role("main")).to_contain_text(f"Asked for a run now: one-off {one_off.pk}.")
+    expect(page.get_by_role("main")).to_contain_text(f"Requested a run now: one-off {one_off.pk}.")
 
 
 def test_a_paused_job_is_not_run_until_it_is_resumed(page: Page, server: Server, go: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_paused_job_is_not_run_until_it_is_resumed(page: Page, server: Server,
     page.get_by_role("button", name="Pause").click()
     is_told(page, "is paused")
     page.get_by_role("button", name="Run now").click()
-    is_told(page, "resume it first")
+    is_told(page, "Resume it first")
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
     refused = server("run_singleton", "invoices")
     assert refused.finish() == 0
@@ -100,4 +100,4 @@ def test_a_keyboard_is_enough(page: Page) -> None:
             break
     expect(page.get_by_role("button", name="Run now")).to_be_focused()
     page.keyboard.press("Enter")
-    is_told(page, "is run by the next worker that is free.")
+    is_told(page, "The next free worker will run the job")

@@ -47,7 +47,7 @@ def is_told(page: Page, words: str) -> None:
 def test_a_lock_that_changed_hands_meanwhile_is_left_alone(stale_page: Page) -> None:
     successor = start_run("invoices")
     clear(stale_page)
-    is_told(stale_page, "was left alone: it changed hands meanwhile")
+    is_told(stale_page, "was not cleared, because it has a new holder")
     assert lock("invoices").token == successor.token
     assert ends("invoices") == ["abandoned", "running"]
 
@@ -63,7 +63,7 @@ def test_one_whose_holder_gave_a_sign_of_life_is_left_alone(stale_page: Page) ->
 def test_one_that_is_free_by_now_is_told(stale_page: Page) -> None:
     locks().all().delete()
     clear(stale_page)
-    is_told(stale_page, "nobody holds it any more")
+    is_told(stale_page, "is already free")
 
 
 def test_several_are_cleared_from_the_list(stage: Stage, superuser: User) -> None:
@@ -76,7 +76,7 @@ def test_several_are_cleared_from_the_list(stage: Stage, superuser: User) -> Non
     page.locator("select[name=action]").select_option(label="Clear stale locks")
     page.locator("button[name=index]").click()
     clear(page)
-    expect(page.locator(".messagelist li").filter(has_text="Cleared; its holder was")).to_have_count(2)
+    expect(page.locator(".messagelist li").filter(has_text="was cleared; its holder was")).to_have_count(2)
     assert list(locks().values_list("name", flat=True)) == ["backup"]
 
 
@@ -88,13 +88,13 @@ def test_a_living_holder_is_told_when_its_lock_is_cleared_by_force(
     page = stage.visit(superuser, clearing("invoices"))
     expect(page.get_by_role("main")).to_contain_text("Its holder is alive")
     clear(page)
-    is_told(page, "left alone")
+    is_told(page, "was not cleared")
     assert not is_free("invoices")
 
     page.go_back()
     page.get_by_role("checkbox", name="although").check()
     clear(page)
-    is_told(page, "Cleared by force")
+    is_told(page, "was cleared by force")
     assert holder.finish() == 75
     assert ends("invoices") == ["abandoned"]
 
@@ -103,8 +103,8 @@ def test_who_may_not_force_it_is_told_why_a_living_holder_is_left_alone(stage: S
     start_run("invoices")
     operator = person("operator", "view_joblock", "clear_joblock")
     page = stage.visit(operator, clearing("invoices"))
-    expect(page.get_by_role("main")).to_contain_text("Its holder is alive, so it is left alone.")
+    expect(page.get_by_role("main")).to_contain_text("Its holder is alive, so you cannot clear it.")
     expect(page.get_by_role("button", name="Clear", exact=True)).to_have_count(0)
     expect(page.get_by_role("checkbox")).to_have_count(0)
-    page.get_by_role("link", name="Leave them alone").click()
+    page.get_by_role("link", name="No, take me back").click()
     expect(page.locator("#result_list")).to_contain_text("invoices")
