@@ -1,4 +1,4 @@
-"""The admin's list of jobs, the page of each, and what can be done there."""
+"""The admin's list of jobs, the page of a job, and the actions there."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def ran() -> list[str]:
 
 @pytest.fixture
 def nightly(fresh_process: None, ran: list[str]) -> SingletonJob[[], None]:
-    """A job that nobody has asked for yet: it has no row."""
+    """A job that nobody has called yet, so it has no row."""
     return singleton_job("nightly")(lambda: ran.append("nightly"))
 
 
 def names(client: Client, query: str = "") -> list[str]:
-    """Of the jobs in the list, from top to bottom."""
+    """The names of the jobs in the list, from top to bottom."""
     found = re.findall(r'class="field-name"><a href="[^"]*">([^<]*)<', shown(client, list_of("jobstatus", query)))
     return [name.strip() for name in found]
 
 
 def entries(name: str = "nightly") -> list[str]:
-    """What the admin's log says of the job, the oldest first."""
+    """The messages about the job in the admin's log, oldest first."""
     found = LogEntry.objects.filter(object_id=name, content_type__model="jobstatus").order_by("pk")
     assert all(entry.is_change() and entry.object_repr == name for entry in found)
     return [entry.get_change_message() for entry in found]
@@ -60,7 +60,7 @@ def entries(name: str = "nightly") -> list[str]:
 
 
 def live(*states: str) -> None:
-    """A job in each of these states, called like it."""
+    """Create a job in each of these states, named after it."""
     for state in states:
         gates().remember(state)
         gates().filter(name=state).update(last_started_at=DBNow() - 2 * HOUR)
@@ -148,7 +148,7 @@ def test_what_it_is_expected_to_do_is_shown(admin_client: Client) -> None:
 
 
 def test_to_look_at_a_job_does_not_run_it(admin_client: Client, nightly: object, ran: list[str]) -> None:
-    """Django's templates call whatever can be called."""
+    """Django's templates call everything that is callable."""
     shown(admin_client, list_of("jobstatus"))
     shown(admin_client, page_of("jobstatus", "nightly"))
     assert ran == []
@@ -372,7 +372,7 @@ def test_nobody_waits_for_a_fenced_transaction(
     gates().update(paused=paused)
     with lease.atomic():
         (told,) = elsewhere(act, admin_client, "jobstatus", action, "nightly").result(10)
-    assert "somebody is inside a transaction on it. Try again." in told
+    assert "because another transaction is using it. Try again." in told
     assert gates().get(name="nightly").paused is paused
     assert not LogEntry.objects.exists()
     assert "inside a transaction" not in act(admin_client, "jobstatus", action, "nightly")[0]

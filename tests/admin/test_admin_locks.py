@@ -1,4 +1,4 @@
-"""The admin's list of locks, and how one is cleared."""
+"""The admin's list of locks, and how to clear one."""
 
 from __future__ import annotations
 
@@ -68,23 +68,23 @@ def heard() -> Iterator[list[Any]]:
 
 
 def stand_still(name: str = "nightly") -> None:
-    """Somebody ran a job of that name, and died."""
+    """A holder died while it ran a job of this name."""
     begin(name)
     expire(name)
 
 
 def seen(client: Client, *names: str) -> list[str]:
-    """What the page that asks whether to clear these sends when somebody says yes."""
+    """What the page that asks whether to clear these locks sends if the user confirms."""
     return Page(shown(client, clear_page(*names))).fields["lock"]
 
 
 def confirm(client: Client, chosen: list[str], *force: str) -> list[str]:
-    """Say yes. Returns what the person is told."""
+    """Confirm. Returns the messages to the user."""
     return told(client.post(reverse(CLEAR), {"lock": chosen, "force": force}, follow=True))
 
 
 def entries() -> list[tuple[str, str, bool, str]]:
-    """The admin's log: of each entry the model, the key, whether it is a deletion, and the message."""
+    """The admin's log: the model, the key, whether it is a deletion, and the message of each entry."""
     found = LogEntry.objects.select_related("content_type").order_by("pk")
     return [
         (entry.content_type.model, entry.object_id or "", entry.is_deletion(), entry.get_change_message())
@@ -97,7 +97,7 @@ def entries() -> list[tuple[str, str, bool, str]]:
 
 
 def names(client: Client, query: str = "") -> list[str]:
-    """Of the locks in the list, from top to bottom."""
+    """The names of the locks in the list, from top to bottom."""
     found = re.findall(r'class="field-name"><a href="[^"]*">([^<]*)<', shown(client, list_of("joblock", query)))
     return [name.strip() for name in found]
 
@@ -155,7 +155,7 @@ def test_who_may_not_clear_it_finds_no_way_to(viewer: Client, operator: Client) 
     assert not Page(shown(viewer, list_of("joblock"))).fields
 
 
-# --- the page that asks
+# --- the confirmation page
 
 
 def test_the_action_only_asks(operator: Client) -> None:
@@ -304,7 +304,7 @@ def test_a_lock_that_is_not_as_it_was_shown_is_left_alone(
 def test_one_that_cannot_be_cleared_at_the_last_moment_is_left_alone(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody beats us to it after we have looked, or is inside a fenced transaction."""
+    """Somebody else is faster after we have looked, or is inside a fenced transaction."""
     stand_still()
     chosen = seen(operator, "nightly")
     monkeypatch.setattr("django_singlejob.admin.locks.clear", lambda *_, **__: False)
@@ -378,7 +378,7 @@ def test_a_live_one_is_left_alone(operator: Client, forcer: Client) -> None:
 def test_by_force_it_is_cleared(forcer: Client, heard: list[Any]) -> None:
     lease = begin()
     chosen = seen(forcer, "nightly")
-    assert locks().renew("nightly", lease.token, MINUTE, utc_now())  # the living do
+    assert locks().renew("nightly", lease.token, MINUTE, utc_now())  # as live holders do
     (told,) = confirm(forcer, chosen, "nightly")
     assert told.startswith("The lock nightly was cleared by force; its holder was ")
     assert is_free()
@@ -441,7 +441,7 @@ def test_it_is_cleared_where_each_request_is_a_transaction(
 
 
 class Clock:
-    """The clocks of this process, which a `sleep` moves on. `meanwhile` is called in each."""
+    """The clocks of this process, moved by each `sleep`, which calls `meanwhile`."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -535,7 +535,7 @@ def test_a_person_who_waited_on_the_page_waits_no_longer_than_a_request_may(oper
 
 
 def test_a_holder_that_comes_back_after_the_page_was_opened_is_alive(operator: Client, clock: Clock) -> None:
-    """However long that was ago: the database may have been away until just before the click."""
+    """No matter how long ago that was: the database may have been away until just before the click."""
     lease = begin("nightly", heartbeat_interval=timedelta(seconds=30))
     expire()
     chosen = seen(operator, "nightly")
@@ -559,7 +559,7 @@ def test_the_databases_clock_alone_clears_nothing(operator: Client, clock: Clock
 def test_one_whose_last_heartbeat_lies_in_the_future_is_shown_as_impossible_and_cleared(
     operator: Client, clock: Clock
 ) -> None:
-    """The database's clock was set back since its holder died."""
+    """The database's clock has been set back since the holder died."""
     begin("nightly", heartbeat_interval=timedelta(seconds=5))
     expire()
     set_the_databases_clock(-HOUR)
@@ -576,7 +576,7 @@ def test_one_whose_last_heartbeat_lies_in_the_future_is_shown_as_impossible_and_
 def test_a_lock_whose_watch_takes_all_the_time_that_a_request_has_is_cleared(
     operator: Client, monkeypatch: pytest.MonkeyPatch, interval: timedelta
 ) -> None:
-    """By default two intervals are 20 seconds, and so is what a request may take: here it is all a tenth."""
+    """By default, two intervals are 20 seconds, and a request may watch for as long. Here, everything is a tenth."""
     monkeypatch.setattr(admin_locks, "LONGEST_WATCH", 20 * BEAT)
     begin("nightly", heartbeat_interval=interval)
     expire()
@@ -588,7 +588,7 @@ def test_a_lock_whose_watch_takes_all_the_time_that_a_request_has_is_cleared(
 
 
 def test_who_waits_for_as_long_as_the_admin_says_may_clear(operator: Client, clock: Clock) -> None:
-    """The clocks disagree. What is counted from when the page was opened is not forgotten by a click."""
+    """The clocks disagree. A click does not reset the time that is counted from when the page was opened."""
     begin("nightly", heartbeat_interval=timedelta(seconds=2))
     set_the_databases_clock(HOUR)
     chosen = seen(operator, "nightly")

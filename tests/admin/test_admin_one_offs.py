@@ -1,4 +1,4 @@
-"""The admin's list of one-offs, the page of each, and what can be done there."""
+"""The admin's list of one-offs, the page of a one-off, and the actions there."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ def test_the_buttons_fit_the_status(
             assert {button for button in ("cancel", "retry") if f'value="{button}"' in page} == buttons, status
 
 
-# --- asked for
+# --- enqueued
 
 
 def asked(client: Client, **changes: str) -> str:
-    """Ask for a one-off: where that leads to, or else what is wrong."""
+    """Enqueue a one-off. Returns the URL it redirects to, or else the errors."""
     response: Any = client.post(reverse(ADD), ASKED | {"run_after_0": "", "run_after_1": ""} | changes)
     if response.status_code == 302:
         return str(response.url)
@@ -184,7 +184,7 @@ def test_what_was_typed_in_comes_back_as_text(operator: Client) -> None:
     assert "&lt;script&gt;alert(1)" in page
 
 
-# --- cancelled, and run again
+# --- cancelled and retried
 
 
 def test_those_that_wait_can_be_cancelled(operator: Client, one_of_each: dict[str, int]) -> None:
@@ -251,7 +251,7 @@ def test_one_that_has_failed_again_since_it_was_seen_is_left_alone(operator: Cli
 
 
 def test_all_at_once_is_refused(operator: Client, mail: Any) -> None:
-    """They would be others than those on the page."""
+    """It would change rows that are not on the page."""
     rows = [mail.enqueue(number) for number in range(3)]
     answers = act(operator, "oneoffjob", "cancel", rows[0].pk, select_across="1")
     assert answers == ["Nothing was done. Select the rows page by page."]

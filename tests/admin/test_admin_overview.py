@@ -37,7 +37,7 @@ HOSTILE = "<script>alert('it is ours')</script>\"'&"
 
 @pytest.fixture
 def viewer(client: Client, django_user_model: Any) -> Client:
-    """Who may see the overview, and nothing else that is not on it."""
+    """A user with permission to see the overview, and nothing that is not on it."""
     return log_in(client, django_user_model, *NEEDED)
 
 
@@ -61,14 +61,14 @@ def said(client: Client, **query: str) -> str:
 
 
 def headline(client: Client) -> tuple[str, str]:
-    """Its colour, and what it says."""
+    """The colour and the text of the headline."""
     found = re.search(r'singlejob-badge singlejob-(\w+)" id="singlejob-headline">([^<]+)<', page(client))
     assert found
     return found[1], found[2]
 
 
 def ran(ago: timedelta = MINUTE, **columns: Any) -> int:
-    """Somebody began a run so long ago, which took a second. Returns its primary key."""
+    """Create a run that began this long ago and took a second. Returns its primary key."""
     second = timedelta(seconds=1)
     facts = {"job_name": "nightly", "fence": 1, "token": uuid4(), "trigger": "call", "hostname": "web-1", "pid": 1}
     times = {"started_at": DBNow() - ago, "finished_at": DBNow() - ago + second, "duration": second}
@@ -86,7 +86,7 @@ def wait_for_a_worker(**columns: Any) -> None:
     one_offs().filter(pk=one_off.pk).update(**columns)
 
 
-# --- in ten seconds
+# --- the first ten seconds
 
 
 def test_where_nothing_is_all_is_well(viewer: Client) -> None:
@@ -317,7 +317,7 @@ def test_the_last_that_failed_are_told_with_their_errors(viewer: Client) -> None
     assert f'<a href="{reverse("admin:django_singlejob_jobrun_change", args=[pk])}">nightly</a>' in page(viewer)
 
 
-# --- who may see it
+# --- permissions
 
 
 @pytest.mark.parametrize("missing", NEEDED)
@@ -359,7 +359,7 @@ def test_it_has_no_other_page(client: Client, django_user_model: Any, path: str)
     assert client.post(f"{URL}{path}").status_code == 404
 
 
-# --- what it is made of
+# --- markup and queries
 
 
 def test_hostile_text_is_only_text(one_off_viewer: Client) -> None:
@@ -419,7 +419,7 @@ def test_it_takes_as_many_queries_however_much_there_is(one_off_viewer: Client) 
 
 
 def fill(prefix: str, number: int) -> None:
-    """So many jobs of each kind, servers, and one-offs."""
+    """Create this many jobs of each kind, servers and one-offs."""
     for count in range(number):
         name = f"{prefix}{count}"
         singleton_job(f"registered-{name}", schedule="30 2 * * *")(print)

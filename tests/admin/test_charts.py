@@ -31,7 +31,7 @@ def rects(svg: str, *names: str) -> list[tuple[str, ...]]:
 
 
 def bars(svg: str) -> list[tuple[int, int, str]]:
-    """Where each bar of a sparkline stands, how high it is, and its class; from left to right."""
+    """The position, the height and the class of each bar of a sparkline, from left to right."""
     found = []
     for path, name in re.findall(r'<path d="([^"]*)" class="([^"]*)"></path>', svg):
         shapes = re.findall(r"M(\d+) 24v-(\d+)h3v\2z", path)
@@ -70,7 +70,7 @@ def test_what_the_eye_sees_is_said() -> None:
 
 
 def lines(svg: str) -> dict[str, tuple[float, float, str]]:
-    """Of each line that is drawn: how far down it is, how far down its text, and what that says."""
+    """The position of each line from the top, the position of its text, and the text."""
     found = re.findall(
         r'y1="([^"]*)" y2="\1" class="singlejob-line-(\w+)"></line><text x="4" y="([^"]*)">([^<]*)<', svg
     )
@@ -112,7 +112,7 @@ def test_each_bar_tells_what_it_is(settings: Settings) -> None:
     assert told == ["2026-07-01 21:00:05 JST: successful, 1\xa0min\xa00\xa0s", "2026-07-01 21:00:05 JST: running, -"]
 
 
-# --- a part of the whole
+# --- shares
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("shop")
 
 @pytest.fixture
 def page(stage: Stage, superuser: User) -> Page:
-    """Of the job `invoices`."""
+    """The page of the job `invoices`."""
     return stage.visit(superuser, page_of("jobstatus", "invoices"))
 
 

@@ -1,4 +1,4 @@
-"""Locks that change hands between page and click, and locks whose holders live."""
+"""Locks that change hands between page and click, and locks whose holders are alive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("shop")
 
 @pytest.fixture
 def stale_page(stage: Stage, superuser: User) -> Page:
-    """It asks whether to clear the lock of `invoices`, which is stale."""
+    """The page that asks whether to clear the stale lock of `invoices`."""
     start_run("invoices")
     expire("invoices")
     page = stage.visit(superuser, page_of("joblock", "invoices"))

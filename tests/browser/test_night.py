@@ -1,4 +1,4 @@
-"""A server died at night, and somebody on call looks at it on a phone."""
+"""A server dies at night, and somebody on call looks at it on a phone."""
 
 from __future__ import annotations
 

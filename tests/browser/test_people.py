@@ -1,4 +1,4 @@
-"""Who may only look sees all of it and no buttons; who may not even that is not let in."""
+"""A user with only view permissions sees everything but the buttons. One without permissions is not let in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage itself: a story that goes wrong behind the scenes fails."""
+"""The stage itself: a story fails if something goes wrong behind the scenes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To clear a lock leaves a holder that gives a sign of life alone."""
+"""Clearing a lock leaves a holder alone that gives a sign of life."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEAT = timedelta(seconds=0.1)
 
 
 def told(*command: str) -> str:
-    """What the command says."""
+    """The output of the command."""
     output = StringIO()
     call_command(*command, stdout=output, stderr=output, no_color=True)
     return output.getvalue()
@@ -49,7 +49,7 @@ def test_a_sign_of_life_in_the_last_moment_saves_it_too(monkeypatch: pytest.Monk
 
 @pytest.fixture
 def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callable[[Lease], None]]:
-    """Begins a fenced transaction of a lease; we do not wait long for its end."""
+    """Begins a fenced transaction of a lease. Nobody waits long for its end."""
     writers = []
 
     def write(lease: Lease) -> None:

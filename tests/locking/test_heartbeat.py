@@ -32,7 +32,7 @@ PATIENCE = 10
 
 @pytest.fixture
 def losses() -> Iterator[list[Any]]:
-    """The leases that were said to be lost."""
+    """The leases that were reported as lost."""
     heard: list[Any] = []
 
     def hear(name: str, lease: Lease, **kwargs: object) -> None:
@@ -50,7 +50,7 @@ def keep(lease: Lease, body: Callable[[], object], max_runtime: timedelta | None
 
 
 def wait_until(see: Callable[[], object]) -> None:
-    """In short steps, so that an interrupt comes in."""
+    """In short steps, so that an interrupt gets in."""
     deadline = time.monotonic() + PATIENCE
     while not see():
         assert time.monotonic() < deadline, "It was never seen."
@@ -177,7 +177,7 @@ def test_no_thread_to_be_had_is_no_loss(monkeypatch: pytest.MonkeyPatch, caplog:
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Lease], Event]]:
-    """Holds up the heartbeats of a lease, as a driver does that waits for a network, until the event is set."""
+    """Holds up the heartbeats of a lease until the event is set, like a driver that waits for the network."""
     moved = Event()
 
     def hold_up(lease: Lease) -> Event:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 MINUTE = timedelta(minutes=1)
 
 
-# --- who is late
+# --- late locks
 
 
 def means(mean: timedelta | None, *, count: int = 5) -> dict[str, timedelta]:
