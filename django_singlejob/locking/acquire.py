@@ -156,7 +156,7 @@ class Acquisition:
             raise error
 
     def _give_up(self, error: Error | None) -> Refusal:
-        """Stop after too much trouble. An acquisition that cannot be decided is never "acquired"."""
+        """Give up after too much trouble. An acquisition that cannot be decided is never "acquired"."""
         if error and database.is_duplicate(error):
             raise error
         if error and not database.is_undone(error) and self._is_patience_over:
@@ -188,7 +188,7 @@ class Acquisition:
         return self._grant(snapshot, planned) or Undecided.RACED
 
     def _start_over(self) -> None:
-        """Take another token: the history may have recorded the run of this one as abandoned."""
+        """Take a new token, because the history may have recorded the run of the old one as abandoned."""
         forget(self.token)
         self.token = uuid.uuid4()
         announce(self.token, self.request.name)

@@ -1,5 +1,4 @@
-"""What a holder has in hand: the right to run for a limited time. It renews it, distrusts it, and writes behind its
-fence.
+"""What a holder has in hand: the right to run for a limited time, with its renewal, its loss and its fence.
 
 The protocol uses two rows for each name. The gate (``JobStatus``) is permanent and carries the token of the last grant.
 The lease (``JobLock``) exists while somebody holds the lock. All code changes them in one order (gate, lease, run), so

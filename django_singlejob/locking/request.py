@@ -15,7 +15,7 @@ from django_singlejob.scheduling.slots import Policy
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, OneOffJob
 
-# Even for a long lease, because a caller that wants a dead holder's lock watches it for two intervals.
+# It limits long leases too: a caller that wants a dead holder's lock watches it for two intervals.
 LONGEST_INTERVAL = LONGEST_STAY / WATCHED_INTERVALS
 
 

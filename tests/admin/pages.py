@@ -69,10 +69,10 @@ def shown(client: Client, url: str) -> str:
 def act(client: Client, model: str, action: str, *keys: object, **more: Any) -> list[str]:
     """Select these rows and this action in the list. Returns the messages to the user."""
     chosen = {"action": action, "_selected_action": [str(key) for key in keys]} | more
-    return told(client.post(list_of(model), chosen, follow=True))
+    return messages_of(client.post(list_of(model), chosen, follow=True))
 
 
-def told(response: Any) -> list[str]:
+def messages_of(response: Any) -> list[str]:
     assert response.status_code == 200, response.status_code
     return [str(message) for message in response.context["messages"]]
 

@@ -177,10 +177,10 @@ def test_every_word_can_be_translated(admin_client: Client) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("marked")
-def test_so_can_what_people_are_told(admin_client: Client) -> None:
+def test_every_message_can_be_translated(admin_client: Client) -> None:
     live_a_little()
     keys = list(one_offs().values_list("pk", flat=True))
-    told = [
+    answers = [
         *act(admin_client, "jobstatus", "run_now", "nightly", "weekly"),
         *(
             text
@@ -189,5 +189,5 @@ def test_so_can_what_people_are_told(admin_client: Client) -> None:
         ),
         *(text for action in ("cancel", "retry", "cancel") for text in act(admin_client, "oneoffjob", action, *keys)),
     ]
-    assert len(told) == 11
-    assert [text for text in told if not text.startswith("⟦")] == []
+    assert len(answers) == 11
+    assert [text for text in answers if not text.startswith("⟦")] == []

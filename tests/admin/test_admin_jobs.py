@@ -187,7 +187,7 @@ def test_whatever_it_is_called(admin_client: Client, name: str, ran: list[str]) 
             assert admin_client.get(url).status_code == 200, url
 
 
-def test_the_next_slots_are_told_in_the_time_zone_of_the_job(admin_client: Client) -> None:
+def test_the_next_slots_are_shown_in_the_time_zone_of_the_job(admin_client: Client) -> None:
     gates().remember("nightly")
     facts = {"schedule": "0 1 * * *", "time_zone": "Asia/Tokyo"}
     gates().update(next_slot="2040-01-01T16:00Z", **facts)
@@ -202,7 +202,7 @@ def test_a_schedule_of_a_newer_release_is_shown_as_it_is(admin_client: Client) -
         assert "full moon" in shown(admin_client, url)
 
 
-def test_what_waits_and_who_won_is_told(admin_client: Client, nightly: SingletonJob[[], None]) -> None:
+def test_waiting_one_offs_and_winners_are_shown(admin_client: Client, nightly: SingletonJob[[], None]) -> None:
     nightly()
     nightly()
     runs().filter(pk=last_run().pk).update(hostname="web-2")
@@ -308,7 +308,7 @@ def test_to_choose_all_of_none_is_to_choose_none(admin_client: Client, action: s
 
 
 @pytest.mark.usefixtures("nightly")
-def test_who_only_looks_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
+def test_a_viewer_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
     buttons = {"run_now", "pause"}
     pages = {
         name: shown(client, page_of("jobstatus", "nightly"))
@@ -328,8 +328,8 @@ def test_who_only_looks_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
 
 @pytest.mark.slow
 def test_a_paused_job_is_not_run(admin_client: Client, nightly: SingletonJob[[], None], ran: list[str]) -> None:
-    told_first = act(admin_client, "jobstatus", "pause", "nightly")
-    assert told_first == ["The job nightly is paused. No new runs will start; a run in progress continues to its end."]
+    answers = act(admin_client, "jobstatus", "pause", "nightly")
+    assert answers == ["The job nightly is paused. No new runs will start; a run in progress continues to its end."]
     nightly.enqueue()
     assert not nightly()
     ticked()
@@ -338,8 +338,8 @@ def test_a_paused_job_is_not_run(admin_client: Client, nightly: SingletonJob[[],
     assert names(admin_client, "?state=paused") == ["nightly"]
     assert 'value="resume"' in shown(admin_client, page_of("jobstatus", "nightly"))
 
-    told_then = act(admin_client, "jobstatus", "resume", "nightly")
-    assert told_then == ["The job nightly is no longer paused. It will run when it is due."]
+    answers = act(admin_client, "jobstatus", "resume", "nightly")
+    assert answers == ["The job nightly is no longer paused. It will run when it is due."]
     assert act(admin_client, "jobstatus", "resume", "nightly") == ["The job nightly was not paused."]
     ticked()
     assert ran == ["nightly"]
@@ -354,7 +354,7 @@ def test_a_job_is_paused_whose_lock_is_called_otherwise(admin_client: Client, ra
 
 
 @pytest.mark.usefixtures("nightly")
-def test_what_the_log_says_stands_in_the_history_of_the_job(admin_client: Client) -> None:
+def test_the_entries_of_the_log_are_in_the_history_of_the_job(admin_client: Client) -> None:
     act(admin_client, "jobstatus", "pause", "nightly")
     history = page_of("jobstatus", "nightly").replace("/change/", "/history/")
     assert "Paused." in shown(admin_client, history)
@@ -371,8 +371,8 @@ def test_nobody_waits_for_a_fenced_transaction(
     lease = start_run()
     gates().update(paused=paused)
     with lease.atomic():
-        (told,) = elsewhere(act, admin_client, "jobstatus", action, "nightly").result(10)
-    assert "because another transaction is using it. Try again." in told
+        (answer,) = elsewhere(act, admin_client, "jobstatus", action, "nightly").result(10)
+    assert "because another transaction is using it. Try again." in answer
     assert gates().get(name="nightly").paused is paused
     assert not LogEntry.objects.exists()
     assert "inside a transaction" not in act(admin_client, "jobstatus", action, "nightly")[0]
@@ -388,7 +388,7 @@ def test_many_clicks_at_once_are_one(admin_client: Client, elsewhere: Elsewhere)
     assert one_offs().count() == LogEntry.objects.count() == 1
 
 
-def test_one_that_is_to_be_tried_again_later_is_not_run_beside(
+def test_one_that_will_be_retried_later_is_not_run_beside(
     admin_client: Client, nightly: SingletonJob[[], None]
 ) -> None:
     row = nightly.enqueue()

@@ -22,7 +22,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.signals import lock_taken_over
-from tests.admin.pages import VIEW, Page, act, all_rows, begin, clear_page, list_of, page_of, shown, told
+from tests.admin.pages import VIEW, Page, act, all_rows, begin, clear_page, list_of, messages_of, page_of, shown
 from tests.contract.acts import (
     BEAT,
     HOUR,
@@ -59,8 +59,8 @@ def heard() -> Iterator[list[Any]]:
     """The locks that were taken from their holders."""
     found: list[Any] = []
 
-    def listen(name: str, **told: Any) -> None:
-        found.append((name, told["lease"], told["lock"].token))
+    def listen(name: str, **facts: Any) -> None:
+        found.append((name, facts["lease"], facts["lock"].token))
 
     lock_taken_over.connect(listen)
     yield found
@@ -80,7 +80,7 @@ def seen(client: Client, *names: str) -> list[str]:
 
 def confirm(client: Client, chosen: list[str], *force: str) -> list[str]:
     """Confirm. Returns the messages to the user."""
-    return told(client.post(reverse(CLEAR), {"lock": chosen, "force": force}, follow=True))
+    return messages_of(client.post(reverse(CLEAR), {"lock": chosen, "force": force}, follow=True))
 
 
 def entries() -> list[tuple[str, str, bool, str]]:
@@ -147,7 +147,7 @@ def test_it_is_held_up_against_the_mean(admin_client: Client) -> None:
     assert "mean 1\xa0min\xa00\xa0s" in page
 
 
-def test_who_may_not_clear_it_finds_no_way_to(viewer: Client, operator: Client) -> None:
+def test_a_user_without_the_permission_finds_no_way_to_clear_it(viewer: Client, operator: Client) -> None:
     stand_still()
     for url in page_of("joblock"), page_of("jobstatus"):
         assert clear_page("nightly") not in Page(shown(viewer, url)).links
@@ -189,7 +189,7 @@ def test_it_names_the_holder_the_job_and_what_will_be(operator: Client) -> None:
     assert "is run again" not in text
 
 
-def test_a_live_one_is_not_offered_to_who_may_not_force_it(operator: Client, forcer: Client) -> None:
+def test_a_live_one_is_not_offered_without_the_permission_to_force_it(operator: Client, forcer: Client) -> None:
     begin()
     page = Page(shown(operator, clear_page("nightly")))
     assert not page.fields.keys() & {"lock", "force"}
@@ -222,15 +222,15 @@ def test_it_is_cleared(operator: Client, heard: list[Any], caplog: pytest.LogCap
     run = last_run()
     assert (run.status, run.error) == ("abandoned", "The lock was cleared in the admin by operator.")
     assert heard == [("nightly", None, dead.token)]
-    told = "Cleared; its holder was web-7, pid 4711."
-    assert entries() == [("joblock", "nightly", True, told), ("jobstatus", "nightly", False, told)]
+    message = "Cleared; its holder was web-7, pid 4711."
+    assert entries() == [("joblock", "nightly", True, message), ("jobstatus", "nightly", False, message)]
     logged = "The lock 'nightly' (web-7, pid 4711) was cleared in the admin by operator."
     assert [record.message for record in caplog.records if "cleared" in record.message] == [logged]
     assert "Cleared; its holder was" in shown(operator, page_of("jobstatus", "nightly").replace("change", "history"))
     assert take().release()
 
 
-def test_several_are_cleared_and_each_is_told_of(operator: Client) -> None:
+def test_several_are_cleared_and_each_has_a_message(operator: Client) -> None:
     stand_still("nightly")
     stand_still("hourly")
     stand_still("weekly")
@@ -242,7 +242,7 @@ def test_several_are_cleared_and_each_is_told_of(operator: Client) -> None:
     assert len(entries()) == 4
 
 
-def test_one_of_no_job_stands_in_the_history_of_its_name(operator: Client) -> None:
+def test_one_without_a_job_is_in_the_history_of_its_name(operator: Client) -> None:
     take("block")
     expire("block")
     confirm(operator, seen(operator, "block"))
@@ -250,7 +250,7 @@ def test_one_of_no_job_stands_in_the_history_of_its_name(operator: Client) -> No
     assert [entry[:2] for entry in entries()] == [("joblock", "block"), ("jobstatus", "block")]
 
 
-def test_one_of_another_name_stands_in_the_history_of_the_job(operator: Client) -> None:
+def test_one_of_another_name_is_in_the_history_of_the_job(operator: Client) -> None:
     start_run("nightly", name="a:b_1")
     expire("a:b_1")
     confirm(operator, seen(operator, "a:b_1"))
@@ -295,8 +295,8 @@ def test_a_lock_that_is_not_as_it_was_shown_is_left_alone(
     meanwhile()
     heard.clear()
     before = all_rows()
-    (told,) = confirm(operator, chosen)
-    assert told.startswith(answer)
+    (message,) = confirm(operator, chosen)
+    assert message.startswith(answer)
     assert all_rows() == before
     assert (heard, entries()) == ([], [])
 
@@ -308,8 +308,8 @@ def test_one_that_cannot_be_cleared_at_the_last_moment_is_left_alone(
     stand_still()
     chosen = seen(operator, "nightly")
     monkeypatch.setattr("django_singlejob.admin.locks.clear", lambda *_, **__: False)
-    (told,) = confirm(operator, chosen)
-    assert told == "The lock nightly was not cleared, because its holder gave a sign of life. Look again."
+    (message,) = confirm(operator, chosen)
+    assert message == "The lock nightly was not cleared, because its holder gave a sign of life. Look again."
     assert entries() == []
 
 
@@ -318,8 +318,8 @@ def test_nor_is_one_that_changed_hands_cleared_by_force(forcer: Client) -> None:
     chosen = seen(forcer, "nightly")
     locks().update(token=uuid4())
     before = all_rows()
-    (told,) = confirm(forcer, chosen, "nightly")
-    assert "it has a new holder" in told
+    (message,) = confirm(forcer, chosen, "nightly")
+    assert "it has a new holder" in message
     assert all_rows() == before
 
 
@@ -342,12 +342,12 @@ FORGED = [
 
 
 @pytest.mark.slow
-def test_what_no_page_of_ours_has_written_names_no_lock(admin_client: Client) -> None:
+def test_text_that_no_page_of_ours_wrote_is_not_a_lock(admin_client: Client) -> None:
     stand_still()
     before = all_rows()
     for text in FORGED:
-        (told,) = confirm(admin_client, [text.format(token=lock().token)], "nightly")
-        assert told.endswith("is not a lock."), text
+        (message,) = confirm(admin_client, [text.format(token=lock().token)], "nightly")
+        assert message.endswith("is not a lock."), text
     assert all_rows() == before
 
 
@@ -369,8 +369,8 @@ def test_a_live_one_is_left_alone(operator: Client, forcer: Client) -> None:
     before = all_rows()
     chosen = seen(forcer, "nightly")
     for client in operator, forcer:
-        (told,) = confirm(client, chosen)
-        assert told.startswith("The lock nightly was not cleared, because its holder (")
+        (message,) = confirm(client, chosen)
+        assert message.startswith("The lock nightly was not cleared, because its holder (")
     assert all_rows() == before
     assert entries() == []
 
@@ -379,8 +379,8 @@ def test_by_force_it_is_cleared(forcer: Client, heard: list[Any]) -> None:
     lease = begin()
     chosen = seen(forcer, "nightly")
     assert locks().renew("nightly", lease.token, MINUTE, utc_now())  # as live holders do
-    (told,) = confirm(forcer, chosen, "nightly")
-    assert told.startswith("The lock nightly was cleared by force; its holder was ")
+    (message,) = confirm(forcer, chosen, "nightly")
+    assert message.startswith("The lock nightly was cleared by force; its holder was ")
     assert is_free()
     assert not lease.release()
     assert last_run().error == "The lock was cleared by force in the admin by forcer."
@@ -388,7 +388,7 @@ def test_by_force_it_is_cleared(forcer: Client, heard: list[Any]) -> None:
     assert [entry[3].startswith("Cleared by force; its holder was ") for entry in entries()] == [True, True]
 
 
-def test_force_is_for_those_only_for_which_it_was_said(forcer: Client) -> None:
+def test_only_the_chosen_locks_are_forced(forcer: Client) -> None:
     begin("nightly")
     begin("hourly")
     stand_still("weekly")
@@ -397,7 +397,9 @@ def test_force_is_for_those_only_for_which_it_was_said(forcer: Client) -> None:
     assert {message.startswith("Cleared by force") for *_, name, _, message in entries() if name == "weekly"} == {False}
 
 
-def test_who_may_not_force_does_nothing_at_all_by_trying(operator: Client, forcer: Client, heard: list[Any]) -> None:
+def test_a_user_without_the_permission_to_force_changes_nothing(
+    operator: Client, forcer: Client, heard: list[Any]
+) -> None:
     begin("nightly")
     stand_still("hourly")
     chosen = seen(forcer, "hourly", "nightly")
@@ -429,8 +431,8 @@ def test_it_is_cleared_where_each_request_is_a_transaction(
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     stand_still()
-    (told,) = confirm(admin_client, seen(admin_client, "nightly"))
-    assert told.startswith("The lock nightly was cleared; its holder was ")
+    (message,) = confirm(admin_client, seen(admin_client, "nightly"))
+    assert message.startswith("The lock nightly was cleared; its holder was ")
     assert is_free()
     assert len(entries()) == 2
     assert act(admin_client, "jobstatus", "pause", "nightly") != []
@@ -587,7 +589,7 @@ def test_a_lock_whose_watch_takes_all_the_time_that_a_request_has_is_cleared(
     assert is_free()
 
 
-def test_who_waits_for_as_long_as_the_admin_says_may_clear(operator: Client, clock: Clock) -> None:
+def test_a_user_that_waits_for_as_long_as_the_admin_says_may_clear(operator: Client, clock: Clock) -> None:
     """The clocks disagree. A click does not reset the time that is counted from when the page was opened."""
     begin("nightly", heartbeat_interval=timedelta(seconds=2))
     set_the_databases_clock(HOUR)

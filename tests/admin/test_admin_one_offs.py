@@ -17,7 +17,7 @@ from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.one_offs import one_offs
-from tests.admin.pages import Page, act, list_of, page_of, shown, told
+from tests.admin.pages import Page, act, list_of, messages_of, page_of, shown
 from tests.contract.acts import HOUR, ticked
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def asked(client: Client, **changes: str) -> str:
 
 
 @pytest.mark.usefixtures("mail")
-def test_it_can_be_asked_for(operator: Client) -> None:
+def test_it_can_be_enqueued(operator: Client) -> None:
     assert {"job_name", "args", "kwargs", "priority"} <= Page(shown(operator, reverse(ADD))).fields.keys()
     assert asked(operator) == list_of("oneoffjob")
     row = one_offs().get()
@@ -169,7 +169,7 @@ COMPLAINTS = [
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mail")
-def test_what_cannot_be_is_told(operator: Client) -> None:
+def test_what_cannot_be_enqueued_is_explained(operator: Client) -> None:
     for changes, complaint in COMPLAINTS:
         assert complaint in asked(operator, **changes), changes
     assert not one_offs().exists()
@@ -245,7 +245,7 @@ def test_one_that_has_failed_again_since_it_was_seen_is_left_alone(operator: Cli
     page = Page(shown(operator, page_of("oneoffjob", row.pk)))
     one_offs().filter(pk=row.pk).update(version=F("version") + 3)
     sent = {name: page.fields[name] for name in ("_selected_action", "back", "version")}
-    answers = told(operator.post(list_of("oneoffjob"), sent | {"action": "retry"}, follow=True))
+    answers = messages_of(operator.post(list_of("oneoffjob"), sent | {"action": "retry"}, follow=True))
     assert answers == ["1 was left alone, because it is waiting, in progress or done."]
     assert one_offs().get().status == "failed"
 

@@ -100,7 +100,7 @@ def test_the_matrix_is_complete() -> None:
 
 
 @pytest.mark.parametrize("name", MATRIX)
-def test_who_gets_to_see_what(people: People, name: str) -> None:
+def test_each_user_sees_the_expected_pages(people: People, name: str) -> None:
     before = everything()
     found = {person: client.get(address(name)).status_code for person, client in people.items()}
     assert found == dict(zip(PEOPLE, MATRIX[name], strict=True))
@@ -135,7 +135,7 @@ def test_a_post_that_is_made_by_hand_changes_nothing(people: People, name: str) 
 
 
 @pytest.mark.parametrize("name", sorted(MATRIX))
-def test_so_do_other_methods(people: People, name: str) -> None:
+def test_nor_do_other_methods(people: People, name: str) -> None:
     before = everything()
     for client in people.values():
         for method in "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS":
@@ -143,7 +143,7 @@ def test_so_do_other_methods(people: People, name: str) -> None:
     assert everything() == before
 
 
-def test_it_is_listed_for_who_may_see_it(people: People) -> None:
+def test_it_is_listed_for_users_that_may_see_it(people: People) -> None:
     for person, client in people.items():
         page = client.get(reverse("admin:index"), follow=True).content.decode()
         may_see = person in ("viewer", "operator", "superuser")
@@ -205,7 +205,7 @@ def choose(client: Client, name: str, **more: str) -> int:
 
 
 @each_action
-def test_who_may_not_do_it_does_nothing(people: People, log_in: LogIn, name: str) -> None:
+def test_a_user_without_the_permission_does_nothing(people: People, log_in: LogIn, name: str) -> None:
     prepare, is_done, permission = ACTIONS[name]
     prepare()
     others = [other for other in OPERATE if other != permission]
@@ -224,7 +224,7 @@ def test_who_may_not_do_it_does_nothing(people: People, log_in: LogIn, name: str
 
 
 @each_action
-def test_who_may_does_it_and_that_is_in_the_log(people: People, log_in: LogIn, name: str) -> None:
+def test_a_user_with_the_permission_does_it_and_that_is_in_the_log(people: People, log_in: LogIn, name: str) -> None:
     model, action = name.split()
     prepare, is_done, permission = ACTIONS[name]
     prepare()
@@ -245,7 +245,7 @@ def test_who_may_does_it_and_that_is_in_the_log(people: People, log_in: LogIn, n
 # --- what is not an action
 
 
-def test_who_may_clear_a_lock(people: People, log_in: LogIn) -> None:
+def test_the_permission_to_clear_a_lock(people: People, log_in: LogIn) -> None:
     people |= {
         "who may not look": log_in("blind", "clear_joblock", "force_joblock"),
         "all but this": log_in("other", *[other for other in OPERATE if other != "clear_joblock"]),
@@ -273,7 +273,7 @@ def clear(client: Client, **more: str) -> int:
     return client.post(reverse("admin:django_singlejob_joblock_clear"), sent).status_code
 
 
-def test_who_may_force_it(people: People, log_in: LogIn) -> None:
+def test_the_permission_to_force_it(people: People, log_in: LogIn) -> None:
     superuser = people.pop("superuser")
     before = everything()
     for person, client in people.items():
@@ -286,7 +286,7 @@ def test_who_may_force_it(people: People, log_in: LogIn) -> None:
     assert LogEntry.objects.count() == 2
 
 
-def test_who_may_ask_for_a_one_off(people: People, log_in: LogIn) -> None:
+def test_the_permission_to_enqueue_a_one_off(people: People, log_in: LogIn) -> None:
     people["all but this"] = log_in("other", *[other for other in OPERATE if other != "add_oneoffjob"])
     doers = {person: people.pop(person) for person in ("operator", "superuser")}
     before = everything()
@@ -303,7 +303,7 @@ def add(client: Client) -> int:
     return client.post(reverse("admin:django_singlejob_oneoffjob_add"), sent).status_code
 
 
-def test_who_may_see_some_sees_no_others(log_in: LogIn) -> None:
+def test_a_permission_for_one_page_shows_no_others(log_in: LogIn) -> None:
     """The overview shows something of every model."""
     models = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
     for permission in VIEW:

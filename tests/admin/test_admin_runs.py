@@ -100,13 +100,13 @@ def test_of_a_long_history_only_the_first_pages_are_counted(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_singlejob.admin.reading.MOST_COUNTED", 3)
-    told = "There are more rows. Choose a day or a filter to see them."
+    note = "There are more rows. Choose a day or a filter to see them."
     ran()
     ran()
-    assert told not in shown(admin_client, list_of("jobrun"))
+    assert note not in shown(admin_client, list_of("jobrun"))
     ran()
     ran()
-    assert told in shown(admin_client, list_of("jobrun"))
+    assert note in shown(admin_client, list_of("jobrun"))
     assert "3 runs" in shown(admin_client, list_of("jobrun"))
 
 

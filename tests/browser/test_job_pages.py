@@ -31,17 +31,17 @@ def page(stage: Stage, superuser: User) -> Page:
     return stage.visit(superuser, page_of("jobstatus", "invoices"))
 
 
-def is_told(page: Page, words: str) -> None:
+def has_message(page: Page, words: str) -> None:
     expect(page.locator(".messagelist")).to_contain_text(words)
 
 
 def test_run_now_is_done_by_the_next_worker(page: Page, server: Server, go: Path) -> None:
     page.get_by_role("button", name="Run now").click()
-    is_told(page, "The next free worker will run the job")
+    has_message(page, "The next free worker will run the job")
     one_off = one_offs().get()
     expect(page.get_by_role("link", name=f"#{one_off.pk}")).to_be_visible()
     page.get_by_role("button", name="Run now").click()
-    is_told(page, "is already waiting for a free worker")
+    has_message(page, "is already waiting for a free worker")
     assert ends("invoices") == []
 
     go.touch()
@@ -59,9 +59,9 @@ def test_run_now_is_done_by_the_next_worker(page: Page, server: Server, go: Path
 def test_a_paused_job_is_not_run_until_it_is_resumed(page: Page, server: Server, go: Path) -> None:
     go.touch()
     page.get_by_role("button", name="Pause").click()
-    is_told(page, "is paused")
+    has_message(page, "is paused")
     page.get_by_role("button", name="Run now").click()
-    is_told(page, "Resume it first")
+    has_message(page, "Resume it first")
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
     refused = server("run_singleton", "invoices")
     assert refused.finish() == 0
@@ -69,7 +69,7 @@ def test_a_paused_job_is_not_run_until_it_is_resumed(page: Page, server: Server,
     assert ends("invoices") == []
 
     page.get_by_role("button", name="Resume").click()
-    is_told(page, "no longer paused")
+    has_message(page, "no longer paused")
     expect(page.get_by_role("button", name="Resume")).to_have_count(0)
     assert server("run_singleton", "invoices").finish() == 0
     assert ends("invoices") == ["successful"]
@@ -100,4 +100,4 @@ def test_a_keyboard_is_enough(page: Page) -> None:
             break
     expect(page.get_by_role("button", name="Run now")).to_be_focused()
     page.keyboard.press("Enter")
-    is_told(page, "The next free worker will run the job")
+    has_message(page, "The next free worker will run the job")

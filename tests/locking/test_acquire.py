@@ -81,7 +81,9 @@ def test_a_gate_from_before_a_failover_is_watched_for_two_heartbeat_intervals(
 
 
 @on_postgresql
-def test_whoever_has_known_of_the_failover_for_that_long_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_known_of_the_failover_for_that_long_does_not_wait_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("nightly", "hourly"):
         take(name).release()
     promote(monkeypatch)
@@ -118,7 +120,7 @@ def test_a_schedule_that_moves_on_does_not_make_a_gate_younger(monkeypatch: pyte
 
 
 @on_postgresql
-def test_who_is_told_to_end_does_not_watch_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_to_end_does_not_watch_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     take().release()
     promote(monkeypatch)
     with deferred_signals() as signals:
@@ -191,7 +193,7 @@ SUCCESS = Ending(status="successful", duration=SECOND, acquire_duration=SECOND)
 
 
 @pytest.mark.slow
-def test_who_is_still_the_holder_then_has_its_lease_renewed(late: Acquisition) -> None:
+def test_a_holder_that_still_has_the_lock_then_renews_its_lease(late: Acquisition) -> None:
     lease = asked_on(late)
     assert not lease.lost
     assert lease.finish(SUCCESS)
@@ -199,7 +201,7 @@ def test_who_is_still_the_holder_then_has_its_lease_renewed(late: Acquisition) -
 
 
 @pytest.mark.slow
-def test_who_was_superseded_asks_as_somebody_else(late: Acquisition) -> None:
+def test_a_caller_that_was_superseded_asks_with_a_new_token(late: Acquisition) -> None:
     """Each grant then has its own token and its own run in the history."""
     first = late.token
     start_run("nightly", wait=5 * SECOND).release()
@@ -257,7 +259,7 @@ def test_what_cuts_in_behind_the_commit_leaves_no_row(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_a_watch_that_begins_anew_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_restarts_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_singlejob.locking.acquire.LONGEST_WATCH", timedelta(seconds=0.5))
     take(heartbeat_interval=timedelta(microseconds=100))
     expire()

@@ -93,7 +93,7 @@ def test_each_way_leads_in_once(terms: dict[str, Any], arrange: Callable[[], obj
 
 
 @each_way
-def test_whoever_was_faster_at_the_gate_wins(terms: dict[str, Any], arrange: Callable[[], object]) -> None:
+def test_the_faster_caller_at_the_gate_wins(terms: dict[str, Any], arrange: Callable[[], object]) -> None:
     arrange()
     granting = planned(terms)
     in_thread(pass_gate)

@@ -138,7 +138,7 @@ def test_a_lock_that_is_gone_is_noticed_at_the_next_heartbeat(losses: list[Lease
 
 
 @pytest.mark.slow
-def test_a_failed_heartbeat_is_no_loss_and_soon_followed_by_another(
+def test_a_failed_heartbeat_is_not_a_loss_and_soon_followed_by_another(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = take(heartbeat_interval=timedelta(seconds=2))
@@ -158,7 +158,9 @@ def test_a_failed_heartbeat_is_no_loss_and_soon_followed_by_another(
     assert "A heartbeat of 'nightly' failed and will be retried soon: the network is away" in caplog.text
 
 
-def test_no_thread_to_be_had_is_no_loss(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_thread_that_cannot_be_started_is_not_a_loss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     lease = take(heartbeat_interval=BEAT)
     refused: list[str] = []
     start = heartbeat._start_thread

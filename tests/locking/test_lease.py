@@ -131,7 +131,7 @@ def test_a_release_that_fails_is_a_loss_and_says_so(method: str, database_away: 
 
 
 @committed
-def test_a_run_that_cannot_be_closed_is_only_told(database_away: Away, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_cannot_be_closed_is_only_logged(database_away: Away, caplog: pytest.LogCaptureFixture) -> None:
     lease = start_run()
     lease.release()
     with database_away():

@@ -103,7 +103,7 @@ def test_an_observer_that_comes_late_watches_for_two_intervals(world: World) -> 
     assert world.watched_until_dead(Watch()) == 1000 * SECOND + 2 * INTERVAL
 
 
-def test_what_is_left_is_told(world: World) -> None:
+def test_the_time_left_is_returned(world: World) -> None:
     world.pass_on(60)
     watch = Watch()
     assert watch.look(world.lock) == 2 * INTERVAL
@@ -120,7 +120,7 @@ def test_a_holder_that_sends_no_heartbeats_is_not_watched(world: World) -> None:
     assert Watch().look(world.lock) == ZERO
 
 
-def test_a_heartbeat_begins_it_anew(world: World) -> None:
+def test_a_heartbeat_restarts_it(world: World) -> None:
     world.pass_on(60)
     watch = Watch()
     for _ in range(19):
@@ -143,7 +143,7 @@ def test_so_does_a_new_holder(world: World) -> None:
 
 
 @pytest.mark.parametrize("interval", [INTERVAL, SECOND, SECOND / 10])
-def test_a_gap_longer_than_an_interval_begins_it_anew(world: World, interval: timedelta) -> None:
+def test_a_gap_longer_than_an_interval_restarts_it(world: World, interval: timedelta) -> None:
     """The observer was stopped or the database was away, so perhaps the holder could not send anything either."""
     world.row.heartbeat_interval = interval
     world.pass_on(60)
@@ -287,7 +287,7 @@ def test_on_one_host_it_takes_no_longer_than_usual(host: World) -> None:
     assert host.watched_until_dead(Watch()) == 100 * SECOND + 2 * INTERVAL
 
 
-def test_whoever_sent_a_heartbeat_before_the_host_was_started_is_dead(host: World) -> None:
+def test_a_holder_from_before_the_host_was_started_is_dead(host: World) -> None:
     """The clock that never steps has restarted."""
     host.pass_on(10)
     host.database += HOUR

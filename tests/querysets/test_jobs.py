@@ -96,7 +96,7 @@ def test_only_what_is_not_paused_can_be_paused_and_only_that_resumed() -> None:
     assert (gate().fence, gate("hourly").paused) == (0, before.paused)
 
 
-def test_what_nobody_has_asked_for_can_be_neither_paused_nor_resumed() -> None:
+def test_a_job_without_a_row_can_be_neither_paused_nor_resumed() -> None:
     assert not gates().pause("never")
     assert not gates().resume("never")
     assert not gates().exists()
@@ -115,7 +115,7 @@ COUNTS = {
 
 
 @pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
-def test_it_takes_so_many_statements(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_it_takes_this_many_statements(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     block, call, skipped, beat, fenced = COUNTS[connection.vendor]
     job = singleton_job("nightly")(current_run)
     job()
