@@ -1,6 +1,6 @@
-"""The admin: who holds what, what has run, what waits to be run, and what is to be done about it.
+"""The admin: which locks are held, what has run, what is waiting to run, and what you can do about it.
 
-Pages only show. What changes something is a POST, needs a permission, and is written to the admin's log.
+Pages are read-only. Each change is a POST, needs a permission, and is written to the admin's log.
 """
 
 from django_singlejob.admin import jobs, locks, one_offs, overview, runs

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 NO_BREAK_SPACE = "\xa0"
-# A colour for each state of a job, a lock, a run and a one-off; they share some of their words.
+# A colour for each state of a job, a lock, a run or a one-off, which share some of their names.
 TONES = {
     "successful": "good",
     "done": "good",
@@ -45,17 +45,17 @@ _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def tone(value: str) -> str:
-    """Its colour: good, busy, warn, bad or quiet."""
+    """The colour of a state: good, busy, warn, bad or quiet."""
     return TONES.get(value, "quiet")
 
 
 def badge(value: str, label: "_StrOrPromise") -> SafeString:
-    """A state, as a word on its colour."""
+    """A state: its label, on its colour."""
     return format_html('<span class="singlejob-badge singlejob-{}">{}</span>', tone(value), label)
 
 
 def noted(main: object, note: object) -> SafeString:
-    """Something, and below it what matters less."""
+    """A value, with a note below it if there is one."""
     return format_html('{}<span class="singlejob-note">{}</span>', main, note) if note else format_html("{}", main)
 
 
@@ -89,14 +89,14 @@ def distance(instant: datetime, now: datetime) -> str:
 
 
 def moment(instant: datetime | None, now: datetime, zone: tzinfo | None = None) -> str:
-    """How far away it is, and below that when, in the time zone (``None``: the project's own)."""
+    """How far away an instant is, and below that its time in ``zone`` (``None`` for the project's own time zone)."""
     if instant is None:
         return NOTHING
     return noted(distance(instant, now), clock_time(instant, zone))
 
 
 def clock_time(instant: datetime, zone: tzinfo | None = None) -> SafeString:
-    """``2026-11-21 12:05:00 CET``, in the time zone (``None``: the project's own)."""
+    """``2026-11-21 12:05:00 CET``, in ``zone`` (``None`` for the project's own time zone)."""
     try:
         local = timezone.localtime(instant, zone)
     except OverflowError:  # in the last hours of the year 9999
@@ -106,23 +106,23 @@ def clock_time(instant: datetime, zone: tzinfo | None = None) -> SafeString:
 
 
 def link(model: str, key: str | int, text: object) -> SafeString:
-    """To the page of a row of ours."""
+    """A link to the page of one of our rows."""
     url = reverse(f"admin:django_singlejob_{model}_change", args=[quote(key)])
     return format_html('<a href="{}">{}</a>', url, text)
 
 
 def list_of(model: str, **query: str) -> str:
-    """Where rows of ours are listed; ``query``: filters."""
+    """The URL of the list of our rows, filtered by ``query``."""
     url = reverse(f"admin:django_singlejob_{model}_changelist")
     return f"{url}?{urlencode(query)}" if query else url
 
 
 def first_line(text: str) -> str:
-    """Of an error, as much of it as fits into a table."""
+    """The first line of an error, shortened to fit into a table."""
     line = next(iter(text.strip().splitlines()), "")
     return line if len(line) <= ERROR_LENGTH else f"{line[: ERROR_LENGTH - 1]}…"
 
 
 def preformatted(text: str) -> SafeString | str:
-    """A text of several lines, as it is."""
+    """A text of several lines, unchanged."""
     return format_html('<pre class="singlejob-text" tabindex="0">{}</pre>', text) if text else NOTHING

@@ -1,6 +1,6 @@
-"""Charts, drawn on the server as SVG. They have no styles of their own: a strict Content-Security-Policy refuses those.
+"""Charts, drawn on the server as SVG. They have no inline styles, which a strict Content-Security-Policy refuses.
 
-Widths are percentages, so that a chart is as wide as there is room and its text keeps its size.
+Widths are percentages, so that a chart fills the available width while its text keeps its size.
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ SPARKLINE_HEIGHT = 24
 SPARKLINE_STEP = 4
 LEAST_HEIGHT = 3
 PLOT_HEIGHT = 160
-# There is room for so many: of one run alone the bar is not as wide as the page.
+# There is always room for this many, so that the bar of a single run is not as wide as the page.
 LEAST_BARS = 10
 TEXT_HEIGHT = 16
-# Where it would press all bars flat, the line is not drawn.
+# A limit more than this many times the highest bar would flatten all bars, so its line is not drawn.
 HIGHEST_LIMIT = 4
 
 
 def sparkline(runs: Sequence[PastRun]) -> SafeString:
-    """The durations of a job's last runs, oldest first, each in the colour of how it ended."""
+    """The durations of a job's last runs, oldest first, each in the colour of its status."""
     lengths = [run.duration or ZERO for run in runs]
     longest = max([*lengths, timedelta(microseconds=1)])
     heights = [LEAST_HEIGHT + round((SPARKLINE_HEIGHT - LEAST_HEIGHT) * length / longest) for length in lengths]
-    # A path for each colour: a list has thousands of bars, and to write an element for each takes longer than the rest.
+    # One path for each colour: a list has thousands of bars, and an element for each would take longer than the rest.
     bars: dict[str, str] = {}
     for index, (run, height) in enumerate(zip(runs, heights, strict=True)):
         bar = f"M{index * SPARKLINE_STEP} {SPARKLINE_HEIGHT}v-{height}h3v{height}z"
@@ -47,20 +47,21 @@ def sparkline(runs: Sequence[PastRun]) -> SafeString:
 
 
 def described(runs: Sequence[PastRun]) -> str:
-    """What the eye sees in the bars, in words."""
+    """The bars in words, for screen readers."""
     bad = sum(tone(run.status) == "bad" for run in runs)
     longest = max((run.duration for run in runs if run.duration), default=None)
     facts = {"count": len(runs), "bad": bad, "longest": duration(longest)}
-    told = ngettext(
+    text = ngettext(
         "%(count)d run, %(bad)d of them bad; it took %(longest)s",
         "%(count)d runs, %(bad)d of them bad; the longest took %(longest)s",
         len(runs),
     )
-    return told % facts
+    return text % facts
 
 
 def plot(runs: Sequence[PastRun], mean: timedelta | None, limit: timedelta | None) -> SafeString:
-    """The same, large, with the mean and the line beyond which a run is overrunning (``None``: there is none yet)."""
+    """The same, large, with lines for the mean and for the limit beyond which a run is overrunning (``None`` if there
+    is none yet)."""
     lengths = [run.duration or ZERO for run in runs]
     top = max([*lengths, mean or ZERO, timedelta(microseconds=1)])
     if limit and limit <= HIGHEST_LIMIT * top:
@@ -75,7 +76,7 @@ def plot(runs: Sequence[PastRun], mean: timedelta | None, limit: timedelta | Non
                 _height(top - length, top),
                 round(step * 0.8, 2),
                 _height(length, top),
-                *_told(run),
+                *_labelled(run),
             )
             for index, (run, length) in enumerate(zip(runs, lengths, strict=True))
         ),
@@ -106,13 +107,13 @@ def _beside(y: float) -> float:
     return y - 4 if y > TEXT_HEIGHT else y + TEXT_HEIGHT
 
 
-def _told(run: PastRun) -> tuple[str, str]:
+def _labelled(run: PastRun) -> tuple[str, str]:
     began = timezone.localtime(run.started_at)
     return tone(run.status), f"{began:%Y-%m-%d %H:%M:%S %Z}: {run.label}, {duration(run.duration)}"
 
 
 def share(part: float, label: str, kind: str = "quiet") -> SafeString:
-    """A bar as long as the part of the whole, from 0 to 1, and what it says."""
+    """A bar for a part of the whole, from 0 to 1, and its label."""
     return format_html(
         '<svg class="singlejob-share" aria-hidden="true" width="100%" height="10">'
         '<rect width="100%" height="10" class="singlejob-track"></rect>'

@@ -1,4 +1,4 @@
-"""The timeline: which server ran what, and when. First where everything lies, then how it is drawn."""
+"""The timeline: which server ran what, and when. The layout comes first, then the drawing."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,27 +14,27 @@ from django.utils.translation import gettext as _, ngettext
 from django_singlejob.admin.cells import duration, tone
 from django_singlejob.monitoring.history import Period, Run
 
-# In percent of the width. What is shorter is drawn as a mark, one for all that begin within one of the cells, so that
-# a page with thousands of runs is neither a heap of bars upon bars nor megabytes long.
+# In percent of the width. A run that is shorter than a cell is drawn as a mark, one for all runs that begin within a
+# cell. So a page with thousands of runs is neither a heap of bars nor megabytes long.
 CELL, MARK = 0.4, 0.3
 MOST_SERVERS = 20
 MOST_LANES = 8
-#: How far apart the ticks are, by the length of the period in hours; in minutes, of which a day has a multiple.
+#: The minutes between two ticks, by the length of the period in hours. Each is a divisor of a day.
 STEPS = {1: 10, 6: 60, 24: 240, 72: 720}
-# All offsets of time zones that are in use are multiples of it.
+# The offsets of all time zones that are in use are multiples of this.
 FINEST = timedelta(minutes=5)
 LANE, GAP, LOW = 16, 3, 8
 AXIS = 18
-# At the right end it says "now".
+# Ticks outside this range have no label: the right end is labelled "now".
 LABELLED = (5, 85)
 SHAPE = '<rect x="{}%" y="{}" width="{}%" height="{}" class="singlejob-{}"><title>{}</title></rect>'
-#: The worst first: of the runs that one mark stands for, it has the colour of the worst.
+#: The worst first: a mark for several runs has the colour of the worst one.
 BADNESS = ["bad", "warn", "busy", "quiet", "good"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A run that is long enough to be seen, or all the shorter ones of one moment; in percent of the width."""
+    """A run that is long enough to be seen, or all the shorter ones of one cell; in percent of the width."""
 
     x: float
     width: float
@@ -46,13 +46,13 @@ class Bar:
 
     @property
     def tone(self) -> str:
-        """That of the worst."""
+        """The tone of the worst run."""
         return min((tone(run.status) for run in self.runs), key=BADNESS.index)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What a server ran: in each lane, bars that do not overlap."""
+    """What a server ran. The bars in a lane do not overlap."""
 
     hostname: str
     runs: Sequence[Run]
@@ -68,7 +68,7 @@ class Tick:
 
 
 def rows(period: Period) -> list[Row]:
-    """A row a server, by name: those ``MOST_SERVERS`` with the most runs."""
+    """A row for each of the ``MOST_SERVERS`` servers with the most runs, sorted by name."""
     of_server: dict[str, list[Run]] = defaultdict(list)
     for run in [*period.earlier[::-1], *period.runs[::-1]]:
         of_server[run.hostname].append(run)
@@ -80,7 +80,7 @@ def rows(period: Period) -> list[Row]:
 
 
 def bars(runs: Iterable[Run], period: Period) -> list[Bar]:
-    """What is drawn of these runs, from left to right."""
+    """The bars for these runs, from left to right."""
     long, cells = [], defaultdict(list)
     for run in runs:
         x = place(max(run.started_at, period.begin), period)
@@ -94,12 +94,12 @@ def bars(runs: Iterable[Run], period: Period) -> list[Bar]:
 
 
 def place(instant: datetime, period: Period) -> float:
-    """Where an instant lies between the period's ends, in percent."""
+    """The position of an instant between the period's ends, in percent."""
     return min(max(100 * ((instant - period.begin) / (period.now - period.begin)), 0.0), 100.0)
 
 
 def lanes(found: Iterable[Bar]) -> list[list[Bar]]:
-    """Each bar, from left to right, in the first lane that is free; beyond ``MOST_LANES`` they overlap in the last."""
+    """Put each bar, from left to right, into the first free lane. Beyond ``MOST_LANES``, they overlap in the last."""
     laid: list[list[Bar]] = []
     for bar in found:
         free = next((lane for lane in laid if lane[-1].end <= bar.x), None)
@@ -110,7 +110,7 @@ def lanes(found: Iterable[Bar]) -> list[list[Bar]]:
 
 
 def ticks(period: Period, zone: tzinfo) -> list[Tick]:
-    """Full hours, or the like, of the time zone, also where its clocks are changed in between."""
+    """Full hours (or similar) of the time zone, even if its clocks change in between."""
     step = STEPS[round((period.now - period.begin) / timedelta(hours=1))]
     found = []
     instant = datetime.fromtimestamp(period.begin.timestamp() // FINEST.total_seconds() * FINEST.total_seconds(), UTC)
@@ -142,7 +142,7 @@ def axis(found: Sequence[Tick]) -> SafeString:
 
 
 def drawn(row: Row, found: Sequence[Tick], now: datetime) -> SafeString:
-    """The bars of a server: those of runs that did not end well are higher, for eyes that do not see the colour."""
+    """The bars of a server. Those of runs that did not end well are higher, so that colour is not the only sign."""
     lines = ((round(tick.x, 2),) for tick in found)
     shapes = (_shape(bar, lane * (LANE + GAP), now) for lane, some in enumerate(row.lanes) for bar in some)
     return format_html(
@@ -157,11 +157,11 @@ def drawn(row: Row, found: Sequence[Tick], now: datetime) -> SafeString:
 def _shape(bar: Bar, top: int, now: datetime) -> tuple[object, ...]:
     colour = bar.tone
     height = LANE if colour in ("bad", "warn") else LOW
-    return round(bar.x, 2), top + LANE - height, round(bar.width, 2), height, colour, told(bar, now)
+    return round(bar.x, 2), top + LANE - height, round(bar.width, 2), height, colour, tooltip(bar, now)
 
 
-def told(bar: Bar, now: datetime) -> str:
-    """What a bar stands for."""
+def tooltip(bar: Bar, now: datetime) -> str:
+    """What a bar represents."""
     run = bar.runs[0]
     if len(bar.runs) == 1:
         facts = {
@@ -183,7 +183,7 @@ def _clock(run: Run) -> str:
 
 
 def described(row: Row) -> str:
-    """What the eye sees in a row, in words."""
+    """A row in words, for screen readers."""
     facts = {"hostname": row.hostname, "runs": counted(row.runs), "time": _clock(row.runs[-1])}
     return _("%(hostname)s: %(runs)s; the last began at %(time)s") % facts
 

@@ -1,4 +1,4 @@
-"""The jobs: how each is doing. They can be run now, paused and resumed."""
+"""The jobs and how each is doing. You can run them now, pause them and resume them."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,18 +35,18 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.scheduling.schedule import PATIENCE, slots_between
 
 NEXT_SLOTS = 5
-# Whoever wrote a later one by hand is not shown what would follow.
+# If somebody wrote a later slot by hand, the slots after it are not shown.
 LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 ATTENTION = "attention"
 
 T = TypeVar("T")
 
-# No app has these in its jobs.py.
+# The prefix of our own jobs, which no app has in its jobs.py.
 OURS = "django_singlejob."
 
 
 class StateFilter(admin.SimpleListFilter):
-    """What a job is up to; ``JobStatusAdmin.get_paginator`` does the filtering, since no column says it."""
+    """The state of a job. It is not a column, so ``JobStatusAdmin.get_paginator`` does the filtering."""
 
     title = _("state")
     parameter_name = "state"
@@ -59,7 +59,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 def jobs(request: HttpRequest, name: str | None = None) -> list[Health]:
-    """How each job is doing, or this one: those that are registered, and those that have run."""
+    """How each job is doing, or only the named one. Includes jobs that are registered and jobs that have run."""
     register_jobs(request)
     return [health for health in survey(name) if health.is_job]
 
@@ -83,9 +83,9 @@ class JobStatusAdmin(ReadOnlyAdmin):
     list_display = ["name", "state", "last_run", "last_durations", "next_slot_at"]
     list_filter = [StateFilter]
     search_fields = ["name"]
-    search_help_text = _("A part of the job's name.")
+    search_help_text = _("Part of the job's name.")
     sortable_by = ()
-    # Each with its last runs.
+    # Each row shows its last runs.
     list_per_page = 50
     actions = ["run_now", "pause", "resume"]
 
@@ -95,8 +95,9 @@ class JobStatusAdmin(ReadOnlyAdmin):
     def get_paginator(
         self, request: HttpRequest, queryset: QuerySet[JobStatus], per_page: int, *args: Any, **kwargs: Any
     ) -> Any:
-        """The jobs, those first that need attention; also those that nobody has asked for yet, which have no row."""
-        if queryset.model is not JobStatus:  # but the admin's log of one
+        """The jobs, with those that need attention first. Includes jobs that have no row yet, as nobody has called
+        them."""
+        if queryset.model is not JobStatus:  # it is the admin's log of a job
             return super().get_paginator(request, queryset, per_page, *args, **kwargs)
         wanted = request.GET.get(StateFilter.parameter_name)
         part = request.GET.get(SEARCH_VAR, "").replace("\0", "").lower()
@@ -142,8 +143,8 @@ class JobStatusAdmin(ReadOnlyAdmin):
     # --- the page of a job
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> JobStatus | None:
-        """Also a job that has no row yet."""
-        if "\0" in object_id:  # PostgreSQL refuses it in any text, even to compare with it
+        """The job, even if it has no row yet."""
+        if "\0" in object_id:  # PostgreSQL refuses it in any text, even in a comparison
             return None
         health = next(iter(jobs(request, object_id)), None)
         return _row(health) if health else gates().filter(name=object_id).first()
@@ -176,7 +177,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
             "may_clear": self.may(request, "view_joblock") and self.may(request, "clear_joblock"),
         }
 
-    # --- what can be done, from the list, or from the page of one
+    # --- actions, from the list or from the page of a job
 
     @admin.action(description=_("Run now"), permissions=["run"])
     def run_now(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
@@ -185,35 +186,35 @@ class JobStatusAdmin(ReadOnlyAdmin):
             if isinstance(answer, str | None):
                 self.message_user(request, answer or _busy(name), messages.WARNING)
                 continue
-            self._log(request, name, gettext("Asked for a run now: one-off %d.") % answer.pk)
-            told = gettext("The job %s is run by the next worker that is free.") % name
-            self.message_user(request, told, messages.SUCCESS)
+            self._log(request, name, gettext("Requested a run now: one-off %d.") % answer.pk)
+            message = gettext("The next free worker will run the job %s.") % name
+            self.message_user(request, message, messages.SUCCESS)
         return back(request, "jobstatus")
 
     @admin.action(description=_("Pause"), permissions=["pause"])
     def pause(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
-        told = gettext("The job %s is paused: nobody begins to run it. A run under way goes on to its end.")
+        done = gettext("The job %s is paused. No new runs will start; a run in progress continues to its end.")
         self._change(
-            request, JobStatusQuerySet.pause, gettext("Paused."), told, gettext("The job %s was paused already.")
+            request, JobStatusQuerySet.pause, gettext("Paused."), done, gettext("The job %s was already paused.")
         )
         return back(request, "jobstatus")
 
     @admin.action(description=_("Resume"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
-        told = gettext("The job %s is no longer paused: it is run when it is due.")
+        done = gettext("The job %s is no longer paused. It will run when it is due.")
         self._change(
-            request, JobStatusQuerySet.resume, gettext("Resumed."), told, gettext("The job %s was not paused.")
+            request, JobStatusQuerySet.resume, gettext("Resumed."), done, gettext("The job %s was not paused.")
         )
         return back(request, "jobstatus")
 
     def _change(
-        self, request: HttpRequest, act: Callable[[JobStatusQuerySet, str], bool], logged: str, told: str, left: str
+        self, request: HttpRequest, act: Callable[[JobStatusQuerySet, str], bool], logged: str, done: str, left: str
     ) -> None:
         for name in _chosen(request):
             is_changed = at_the_gate(name, partial(act, gates(), name))
             if is_changed:
                 self._log(request, name, logged)
-                self.message_user(request, told % name, messages.SUCCESS)
+                self.message_user(request, done % name, messages.SUCCESS)
             elif is_changed is None:
                 self.message_user(request, _busy(name), messages.WARNING)
             else:
@@ -229,8 +230,8 @@ def _chosen(request: HttpRequest) -> list[str]:
 
 
 def at_the_gate(name: str, act: Callable[[], T]) -> T | None:
-    """What becomes of it while nobody else is at the job's gate. ``None``: somebody is inside a transaction on it: that
-    may take long, and a web server has few threads to wait with."""
+    """Call ``act`` while nobody else is at the job's gate, and return its result. ``None`` if somebody is inside a
+    transaction on the gate: that may take long, and a web server has few threads to wait with."""
     try:
         gates().remember(name)
         with transaction.atomic(using=gates().db):
@@ -245,33 +246,33 @@ def at_the_gate(name: str, act: Callable[[], T]) -> T | None:
 
 
 def _busy(name: str) -> str:
-    return gettext("The job %s was left alone: somebody is inside a transaction on it. Try again.") % name
+    return gettext("The job %s was not changed, because another transaction is using it. Try again.") % name
 
 
 def _order(name: str) -> OneOffJob | str:
-    """The one-off, or what speaks against it."""
+    """Enqueue a one-off, and return it, or the reason why not."""
     if complaint := why_not_run(name):
         return complaint
     return Order(job_name=name, max_attempts=registry.get(name).most_attempts, priority=PRIORITIES[-1]).enqueue()
 
 
 def why_not_run(name: str) -> str | None:
-    """What speaks against running the job now; ``None``: nothing."""
+    """The reason why the job cannot be run now, or ``None`` if it can."""
     if not registry.is_known(name):
-        return gettext("The job %s cannot be run: this release of the code does not know it.") % name
+        return gettext("The job %s cannot be run, because this release of the code does not define it.") % name
     if registry.get(name).misfit([], {}):
-        return gettext("The job %s cannot be run without arguments: add a one-off with them.") % name
+        return gettext("The job %s cannot be run without arguments. Add a one-off with arguments instead.") % name
     if gates().filter(name=name, paused=True).exists():
-        return gettext("The job %s is paused: resume it first.") % name
-    # What is tried again later would be run as well.
+        return gettext("The job %s is paused. Resume it first.") % name
+    # A one-off that will be retried later counts as well.
     soon = Q(run_after__lte=DBNow()) | Q(attempt__gt=0)
     if one_offs().waiting().filter(soon, job_name=name, args=[], kwargs={}).exists():
-        return gettext("The job %s is to be run already, as soon as a worker is free. Is there one?") % name
+        return gettext("The job %s is already waiting for a free worker. Is a worker running?") % name
     return None
 
 
 def last_run(run: PastRun, now: datetime | None) -> SafeString:
-    """How it ended, when, how long it took, and what went wrong."""
+    """How a run ended, when it began, how long it took, and what went wrong."""
     began = distance(run.started_at, now) if now else clock_time(run.started_at)
     note = f"{began}, {duration(run.duration)}" if run.duration else began
     shown = noted(badge(run.status, run.label), note)
@@ -279,7 +280,7 @@ def last_run(run: PastRun, now: datetime | None) -> SafeString:
 
 
 def next_slots(row: JobStatus) -> list[datetime]:
-    """The next ones at which it is due, as the database has them."""
+    """The next slots of a job, starting with the one in the database."""
     schedule = schedule_of(row)
     if schedule is None or row.next_slot is None:
         return []
@@ -293,10 +294,10 @@ def _zone(row: JobStatus) -> ZoneInfo | None:
 
 
 def _limit(row: JobStatus) -> timedelta | None:
-    """How long a run may take before it is overrunning; ``None``: there were too few."""
+    """How long a run may take before it is overrunning, or ``None`` if there were too few runs."""
     if not row.mean_duration or row.run_count < options().overrun_min_runs:
         return None
     try:
         return row.mean_duration * options().overrun_factor
-    except OverflowError:  # somebody has written nonsense by hand
+    except OverflowError:  # somebody wrote nonsense by hand
         return None

@@ -1,4 +1,4 @@
-"""The locks: who holds what. A stale one can be cleared, and by force one whose holder may be alive."""
+"""The locks and their holders. You can clear a stale lock and, by force, one whose holder may be alive."""
 
 import logging
 import uuid
@@ -59,8 +59,8 @@ class StaleFilter(admin.SimpleListFilter):
 
 
 class Shown(NamedTuple):
-    """A lock as it stood on the page where somebody chose to clear it; ``at``: when that was, by the clock of our own
-    servers (seconds since the epoch)."""
+    """A lock as it was shown on the page where somebody chose to clear it. ``at`` is when it was shown, by the clock of
+    our own servers (seconds since the epoch)."""
 
     name: str
     token: uuid.UUID
@@ -69,7 +69,7 @@ class Shown(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Shown | None":
-        """``None``: no page of ours has written that."""
+        """Returns ``None`` if none of our pages wrote this text."""
         try:
             name, token, heartbeats, at = _SIGNER.unsign(text).split()
             return cls(name, uuid.UUID(token), int(heartbeats), float(at))
@@ -77,7 +77,7 @@ class Shown(NamedTuple):
             return None
 
     def signed(self) -> str:
-        """For the page."""
+        """The text to put into the page."""
         return _SIGNER.sign(f"{self.name} {self.token} {self.heartbeats} {self.at}")
 
     def is_still(self, lock: JobLock) -> bool:
@@ -85,13 +85,13 @@ class Shown(NamedTuple):
         return (lock.token, lock.heartbeats) == (self.token, self.heartbeats)
 
     def to_wait(self, lock: JobLock) -> timedelta:
-        """For how much longer to stay on the page: two heartbeat intervals that are too long for a request to watch."""
+        """How much longer to stay on the page if two heartbeat intervals are too long for a request to watch."""
         wanted = _watched_for(lock)
         return ZERO if wanted <= LONGEST_WATCH else max(wanted - self.age, ZERO)
 
     @property
     def age(self) -> timedelta:
-        """How long ago that was."""
+        """How long ago the lock was shown."""
         return timedelta(seconds=utc_now().timestamp() - self.at)
 
 
@@ -135,7 +135,7 @@ class JobLockAdmin(ReadOnlyAdmin):
             lock.mean = means.get(lock.job_name)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        # PostgreSQL refuses a NUL in any text, even to compare with it.
+        # PostgreSQL refuses a NUL in any text, even in a comparison.
         lock = None if "\0" in object_id else super().get_object(request, object_id, from_field)
         if lock:
             self.furnish([lock])
@@ -194,7 +194,7 @@ class JobLockAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("run"))
     def history(self, lock: JobLock) -> str:
-        # Not read here: this page is needed most when something is wrong, with the history too.
+        # Do not read it here: this page is needed most when something is wrong, perhaps with the history too.
         if not lock.job_name:
             return NOTHING
         return format_html('<a href="{}">{}</a>', list_of("jobrun", token=lock.token.hex), _("in the history"))
@@ -204,7 +204,7 @@ class JobLockAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
         view: Any = self.admin_site.admin_view(self.clear_view)
         for alias in connections:
-            # A clear is a short transaction of its own: it must not wait for the end of the request.
+            # A clear is a short transaction of its own, and must not wait for the end of the request.
             view = transaction.non_atomic_requests(using=alias)(view)
         return [path("clear/", view, name="django_singlejob_joblock_clear"), *super().get_urls()]
 
@@ -213,7 +213,7 @@ class JobLockAdmin(ReadOnlyAdmin):
         return self._ask(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
 
     def clear_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask whether to clear the locks of these names; with POST, clear those that were shown."""
+        """On GET, ask whether to clear the named locks. On POST, clear the locks that were shown."""
         if not (self.has_view_permission(request) and self.has_clear_permission(request)):
             raise PermissionDenied
         if request.method != "POST":
@@ -229,7 +229,7 @@ class JobLockAdmin(ReadOnlyAdmin):
         for text in request.POST.getlist("lock"):
             shown = Shown.parse(text)
             if shown is None:
-                self.message_user(request, gettext("%r names no lock.") % text[:100], messages.ERROR)
+                self.message_user(request, gettext("%r is not a lock.") % text[:100], messages.ERROR)
             elif shown.name in forced:
                 self._clear(request, shown, force=True)
             else:
@@ -240,8 +240,8 @@ class JobLockAdmin(ReadOnlyAdmin):
             if local_now() < until:
                 self._clear(request, shown, left=left.get(shown.name))
             else:
-                told = gettext("The lock %s was left alone: the others took too long. Try again.")
-                self.message_user(request, told % shown.name, messages.WARNING)
+                message = gettext("The lock %s was not cleared, because the others took too long. Try again.")
+                self.message_user(request, message % shown.name, messages.WARNING)
 
     def _ask(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
         found = list(locks().judged().filter(name__in=[name for name in names if "\0" not in name]).order_by("name"))
@@ -273,35 +273,36 @@ class JobLockAdmin(ReadOnlyAdmin):
         return TemplateResponse(request, "admin/django_singlejob/joblock/clear.html", context)
 
     def _clear(self, request: HttpRequest, shown: Shown, *, force: bool = False, left: timedelta | None = None) -> None:
-        """Clear the lock if it is still the one that was shown, and, unless ``force``, its holder is presumed dead.
-        ``left``: what is left of its watch; ``None``: its holder is alive."""
+        """Clear the lock if it is still the one that was shown and, unless ``force``, its holder is presumed dead.
+        ``left`` is what is left of its watch, or ``None`` if its holder is alive."""
         lock = locks().look_up(shown.name)
         if lock is None:
-            told = gettext("The lock %s is free: nobody holds it any more.") % shown.name
-            self.message_user(request, told, messages.INFO)
+            self.message_user(request, gettext("The lock %s is already free.") % shown.name, messages.INFO)
             return
         facts = {"name": lock.name, "holder": lock.holder, "time": duration(left)}
         if lock.token != shown.token:
-            told = gettext("The lock %(name)s was left alone: it changed hands meanwhile, %(holder)s holds it now.")
+            message = gettext("The lock %(name)s was not cleared, because it has a new holder (%(holder)s).")
         elif not force and (left is None or not lock.is_suspected or not shown.is_still(lock)):
-            told = gettext("The lock %(name)s was left alone: its holder (%(holder)s) is alive.")
+            message = gettext("The lock %(name)s was not cleared, because its holder (%(holder)s) is alive.")
         elif not force and left:
-            told = gettext("The lock %(name)s was left alone: it is to be watched for %(time)s more before you click.")
+            message = gettext("The lock %(name)s was not cleared: watch it for %(time)s more before you click.")
         elif clear(lock, force=force, error=_by(request, force=force)):
-            self._tell(request, lock, force=force)
+            self._report_cleared(request, lock, force=force)
             return
         else:
-            told = gettext("The lock %(name)s was left alone: its holder gave a sign of life. Look again.")
-        self.message_user(request, told % facts, messages.WARNING)
+            message = gettext("The lock %(name)s was not cleared, because its holder gave a sign of life. Look again.")
+        self.message_user(request, message % facts, messages.WARNING)
 
-    def _tell(self, request: HttpRequest, lock: JobLock, *, force: bool) -> None:
-        told = gettext("Cleared by force; its holder was %s.") if force else gettext("Cleared; its holder was %s.")
-        message, user = told % lock.holder, cast("int", request.user.pk)
+    def _report_cleared(self, request: HttpRequest, lock: JobLock, *, force: bool) -> None:
+        deed = gettext("Cleared by force; its holder was %s.") if force else gettext("Cleared; its holder was %s.")
+        message, user = deed % lock.holder, cast("int", request.user.pk)
         for row, flag in (lock, DELETION), (JobStatus(name=lock.job_name or lock.name), CHANGE):
             LogEntry.objects.log_actions(user, [row], flag, message, single_object=True)
         logger.warning("The lock %r (%s) was cleared in the admin by %s.", lock.name, lock.holder, request.user)
-        told = gettext("The lock %(name)s: %(what)s") % {"name": lock.name, "what": message}
-        self.message_user(request, told, messages.SUCCESS)
+        facts = {"name": lock.name, "holder": lock.holder}
+        forced = gettext("The lock %(name)s was cleared by force; its holder was %(holder)s.")
+        cleared = gettext("The lock %(name)s was cleared; its holder was %(holder)s.")
+        self.message_user(request, (forced if force else cleared) % facts, messages.SUCCESS)
 
 
 def _watched_for(lock: JobLock) -> timedelta:
@@ -309,8 +310,8 @@ def _watched_for(lock: JobLock) -> timedelta:
 
 
 def _watched(chosen: Sequence[Shown]) -> dict[str, timedelta]:
-    """Watch these locks, as everybody does who would take them over, for as long as a request may take. Returns what is
-    then left of each watch, by name; those are missing that are free, or whose holders are seen to be alive."""
+    """Watch these locks, as a caller does before a takeover, for as long as a request may take. Returns what is then
+    left of each watch, by name, without locks that are free or whose holders are seen to be alive."""
     watches = {shown.name: Watch() for shown in chosen}
     until = local_now() + LONGEST_WAIT.total_seconds()
     while True:
@@ -330,6 +331,6 @@ def _watched(chosen: Sequence[Shown]) -> dict[str, timedelta]:
 
 
 def _by(request: HttpRequest, *, force: bool) -> str:
-    """What is recorded of the run that held it."""
+    """The error to record for the run that held the lock."""
     how = "by force " if force else ""
     return f"The lock was cleared {how}in the admin by {request.user.get_username()}."

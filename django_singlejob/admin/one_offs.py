@@ -1,4 +1,4 @@
-"""The one-offs: what waits to be run, and what became of the rest. They can be asked for, cancelled, run again."""
+"""The one-offs: what is waiting to run, and what happened to the rest. You can enqueue, cancel and retry them."""
 
 import json
 from collections.abc import Callable
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class InstantWidget(widgets.AdminSplitDateTime):
-    """Says to screen readers what its fields are."""
+    """Labels its fields for screen readers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ class InstantWidget(widgets.AdminSplitDateTime):
 
 
 class JSONField(forms.JSONField):
-    """JSON as people type it. Python gives up on what is nested too deeply, or has too many digits, with other errors
-    than for what is no JSON."""
+    """JSON as people type it. If it is nested too deeply or has too many digits, Python raises other errors than for
+    invalid JSON."""
 
     def to_python(self, value: Any) -> Any:
         try:
@@ -74,7 +74,7 @@ class JSONField(forms.JSONField):
 
 
 class OneOffForm(OneOffModelForm):
-    """Asks for a one-off."""
+    """The form that enqueues a one-off."""
 
     job_name = forms.ChoiceField(label=_("Job"), choices=lambda: [(job.name, job.name) for job in registry.all_jobs()])
     args = JSONField(
@@ -82,20 +82,20 @@ class OneOffForm(OneOffModelForm):
         initial=list,
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text=_('As JSON: <code>[4711, "it"]</code>.'),
+        help_text=_('A JSON list, such as <code>[4711, "it"]</code>.'),
     )
     kwargs = JSONField(
         label=_("Keyword arguments"),
         initial=dict,
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text=_('As JSON: <code>{"language": "it"}</code>.'),
+        help_text=_('A JSON object, such as <code>{"language": "it"}</code>.'),
     )
     run_after = forms.SplitDateTimeField(
         label=_("Run after"),
         required=False,
         widget=InstantWidget,
-        help_text=_("Empty: as soon as a worker is free."),
+        help_text=_("Leave empty to run as soon as a worker is free."),
     )
 
     class Meta:
@@ -103,10 +103,10 @@ class OneOffForm(OneOffModelForm):
         fields = ["job_name", "args", "kwargs", "run_after", "priority", "queue_name"]
 
     def clean_args(self) -> list[Any]:
-        return _of_kind(list, self.cleaned_data["args"], _("Give a list, in brackets."))
+        return _of_kind(list, self.cleaned_data["args"], _("Enter a list, in brackets."))
 
     def clean_kwargs(self) -> dict[str, Any]:
-        return _of_kind(dict, self.cleaned_data["kwargs"], _("Give names and values, in braces."))
+        return _of_kind(dict, self.cleaned_data["kwargs"], _("Enter names and values, in braces."))
 
     def clean(self) -> dict[str, Any]:
         given = self.cleaned_data
@@ -116,13 +116,13 @@ class OneOffForm(OneOffModelForm):
             except InvalidOrder as error:
                 raise ValidationError(str(error)) from error
             if complaint := registry.get(given["job_name"]).misfit(given["args"], given["kwargs"]):
-                raise ValidationError(gettext("The job does not take these arguments: %s.") % complaint)
+                raise ValidationError(gettext("The job does not accept these arguments: %s.") % complaint)
         return given
 
     def order(self) -> Order:
-        """Raises ``InvalidOrder``."""
-        asked = {name: self.cleaned_data[name] for name in ("job_name", "queue_name", "priority", "run_after")}
-        return Order(max_attempts=registry.get(asked["job_name"]).most_attempts, **asked)
+        """The options of the one-off. Raises ``InvalidOrder`` if they are not valid."""
+        given = {name: self.cleaned_data[name] for name in ("job_name", "queue_name", "priority", "run_after")}
+        return Order(max_attempts=registry.get(given["job_name"]).most_attempts, **given)
 
 
 def _of_kind(kind: type[T], given: object, hint: object) -> T:
@@ -174,7 +174,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         return BaseAdmin.has_add_permission(self, request)
 
     def has_order_permission(self, request: HttpRequest) -> bool:
-        """To cancel, and to have one begun again."""
+        """The permission to cancel and retry one-offs."""
         return self.may(request, "change_oneoffjob")
 
     # --- what is shown
@@ -190,7 +190,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     @admin.display(description=_("status"))
     def state(self, row: Any) -> SafeString:
         is_late = row.status == "waiting" and row.run_after < row.now - OVERDUE
-        return noted(badge(row.status, row.get_status_display()), gettext("does a worker run?") if is_late else "")
+        return noted(badge(row.status, row.get_status_display()), gettext("is a worker running?") if is_late else "")
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: OneOffJob) -> str:
@@ -240,7 +240,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         run = runs().filter(job_name=row.job_name, started_at__gte=since, token=row.token).first()
         return link("jobrun", run.pk, f"#{run.pk}") if run else NOTHING
 
-    # --- what can be done
+    # --- actions
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         register_jobs(request)
@@ -256,50 +256,51 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         row = form.order().enqueue(*obj.args, **obj.kwargs)
         obj.pk = row.pk
 
-    @admin.action(description=_("Cancel those that wait"), permissions=["order"])
+    @admin.action(description=_("Cancel waiting one-offs"), permissions=["order"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> HttpResponse | None:
         count, left = self._each(request, queryset, OneOffJobQuerySet.cancel, gettext("Cancelled."))
-        told = ngettext("%d one-off was cancelled.", "%d one-offs were cancelled.", count)
-        untold = ngettext(
-            "%d was left alone: it has begun, or has ended.",
-            "%d were left alone: they have begun, or have ended.",
+        done = ngettext("%d one-off was cancelled.", "%d one-offs were cancelled.", count)
+        not_done = ngettext(
+            "%d was left alone, because it has begun or ended.",
+            "%d were left alone, because they have begun or ended.",
             left,
         )
-        return self._told(request, (count, told), (left, untold))
+        return self._report(request, (count, done), (left, not_done))
 
-    @admin.action(description=_("Run those again that failed or were cancelled"), permissions=["order"])
+    @admin.action(description=_("Retry failed or cancelled one-offs"), permissions=["order"])
     def retry(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> HttpResponse | None:
-        count, left = self._each(request, queryset, OneOffJobQuerySet.retry, gettext("To be run again."))
-        told = ngettext(
-            "%d one-off is run again as soon as a worker is free.",
-            "%d one-offs are run again as soon as a worker is free.",
+        count, left = self._each(request, queryset, OneOffJobQuerySet.retry, gettext("Requested a retry."))
+        done = ngettext(
+            "%d one-off will be retried as soon as a worker is free.",
+            "%d one-offs will be retried as soon as a worker is free.",
             count,
         )
-        untold = ngettext(
-            "%d was left alone: it waits, is in progress, or is done.",
-            "%d were left alone: they wait, are in progress, or are done.",
+        not_done = ngettext(
+            "%d was left alone, because it is waiting, in progress or done.",
+            "%d were left alone, because they are waiting, in progress or done.",
             left,
         )
-        return self._told(request, (count, told), (left, untold))
+        return self._report(request, (count, done), (left, not_done))
 
     def _each(
         self, request: HttpRequest, chosen: QuerySet[OneOffJob], act: Callable[[Any], int], message: str
     ) -> tuple[int, int]:
-        """How many were changed, and how many were not: what others do meanwhile goes first."""
+        """Apply ``act`` to each row. Returns how many rows were changed, and how many were not: a change that somebody
+        else makes meanwhile wins."""
         rows = list(chosen)
         changed = 0
         for row in rows:
-            # The page of one says which version it showed.
+            # The page of a one-off sends the version that it showed.
             seen = request.POST.get("version", str(row.version))
             if seen == str(row.version) and act(one_offs().filter(pk=row.pk, version=row.version)):
                 self.log_change(request, row, message)
                 changed += 1
         return changed, len(rows) - changed
 
-    def _told(self, request: HttpRequest, done: tuple[int, str], left: tuple[int, str]) -> HttpResponse | None:
-        for (count, told), level in (done, messages.SUCCESS), (left, messages.WARNING):
+    def _report(self, request: HttpRequest, done: tuple[int, str], left: tuple[int, str]) -> HttpResponse | None:
+        for (count, message), level in (done, messages.SUCCESS), (left, messages.WARNING):
             if count:
-                self.message_user(request, told % count, level)
+                self.message_user(request, message % count, level)
         return back(request, "oneoffjob")
 
 

@@ -1,4 +1,4 @@
-"""Pages that only show."""
+"""Read-only pages."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -23,14 +23,14 @@ else:
     BaseAdmin = admin.ModelAdmin
     BasePaginator = Paginator
 
-# Beyond these nobody pages, and to count a million rows takes longer than all else on the page.
+# Nobody pages further than this, and counting a million rows takes longer than everything else on the page.
 MOST_COUNTED = 10_000
-# What a page calls now: the database's clock.
+# What a page calls "now" is the time by the database's clock.
 NOW: dict[str, Any] = {"now": DBNow()}
 
 
 class BoundedPaginator(BasePaginator):
-    """Counts no further than anybody pages."""
+    """A paginator that counts no further than anybody pages."""
 
     @cached_property
     def count(self) -> int:
@@ -39,18 +39,18 @@ class BoundedPaginator(BasePaginator):
 
 
 class Page(ChangeList):
-    """A list whose rows are told, all at once, what else is to be shown of them."""
+    """A list that looks up, for all its rows at once, what else to show."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        # The paginator knows it if there are none: to find that once more might take a look at the whole history.
+        # If there are no rows, the paginator knows it. Another query might read the whole history to find that out.
         self.result_list = list(self.paginator.get_page(self.page_num))
         cast("ReadOnlyAdmin", self.model_admin).furnish(self.result_list)
         self.is_cut = self.result_count >= MOST_COUNTED
 
 
 class ReadOnlyAdmin(BaseAdmin):
-    """Nobody adds, changes or deletes these rows: a save() would bring a released lock back."""
+    """Nobody can add, change or delete these rows: a ``save()`` would bring back a released lock."""
 
     actions: Any = None
     change_list_template = "admin/django_singlejob/change_list.html"
@@ -67,7 +67,7 @@ class ReadOnlyAdmin(BaseAdmin):
         return Page
 
     def furnish(self, rows: Sequence[Any]) -> None:
-        """Look up what else is shown of the rows of a page, in as many queries whatever their number."""
+        """Look up what else to show for the rows of a page. The number of queries must not depend on that of rows."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -79,29 +79,29 @@ class ReadOnlyAdmin(BaseAdmin):
         return False
 
     def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
-        """Not for rows that nobody has seen: it is not offered, and who asks for it all the same is told."""
+        """Refuse actions on rows that nobody has seen. The page does not offer them, but a request may contain one."""
         if request.POST.get("select_across", "0") != "0":
-            self.message_user(request, gettext("Choose them page by page. Nothing was done."), messages.WARNING)
+            self.message_user(request, gettext("Nothing was done. Select the rows page by page."), messages.WARNING)
             return None
         return super().response_action(request, *args, **kwargs)
 
     def may(self, request: HttpRequest, permission: str) -> bool:
-        """Whether the person has that permission of this app: ``run_jobstatus``."""
+        """Whether the user has this permission of our app, such as ``run_jobstatus``."""
         return request.user.has_perm(f"{self.opts.app_label}.{permission}")
 
 
 def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> None:
-    """Make the jobs known. These pages are needed most when something is broken: an error is only told, on each."""
+    """Import the jobs. These pages are needed most when something is broken, so an error only adds a message."""
     try:
         registry.autodiscover()
     except Exception as error:
         if request.method != "GET" or is_refresh:
             return
-        told = gettext("A jobs.py cannot be imported, so jobs are missing here: %s")
-        messages.error(request, told % f"{type(error).__name__}: {error}")
+        message = gettext("Some jobs are missing here, because a jobs.py cannot be imported: %s")
+        messages.error(request, message % f"{type(error).__name__}: {error}")
 
 
 def back(request: HttpRequest, model: str) -> HttpResponse | None:
-    """To the page of the row, if an action was chosen there; ``None``: to the list."""
+    """A redirect to the row's page if an action was chosen there, or ``None`` to return to the list."""
     key = request.POST.get("back")
     return HttpResponseRedirect(reverse(f"admin:django_singlejob_{model}_change", args=[quote(key)])) if key else None

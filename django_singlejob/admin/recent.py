@@ -1,4 +1,4 @@
-"""What has happened in the last hours, as the overview tells it."""
+"""What happened in the last hours, as shown by the overview."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def winners(period: Period, healths: Sequence[Health]) -> list[tuple[Any, ...]]:
 
 
 def costs(period: Period) -> dict[str, Any] | None:
-    """What it cost to acquire the locks (Table 1 of Lu 2025); ``None``: nobody has measured."""
+    """What it cost to acquire the locks (Table 1 of Lu 2025), or ``None`` if no cost was recorded."""
     costs = history.costs(period.runs)
     if costs is None:
         return None
@@ -89,7 +89,7 @@ def _up_to(bound: timedelta | None) -> str:
 
 
 def results(period: Period) -> dict[str, Any]:
-    """How the runs ended, and which of them badly."""
+    """How the runs ended, and which of them failed or were abandoned."""
     counts = _counts(period)
     return {
         "rate": rate(period),
@@ -103,9 +103,9 @@ def results(period: Period) -> dict[str, Any]:
 
 
 def rate(period: Period) -> str:
-    """How many of the runs that ended were successful. Empty: none has ended."""
+    """The share of the ended runs that were successful; empty if none has ended."""
     part = history.success_rate(_counts(period))
-    # Rounded down: 100% is when none failed.
+    # Rounded down, so that 100% means that none failed.
     return "" if part is None else _("%s%%") % f"{int(part * 1000) / 10:g}"
 
 

@@ -1,4 +1,4 @@
-"""The runs: what has happened. They only show."""
+"""The runs: what has happened. These pages are read-only."""
 
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -18,20 +18,20 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import JobRunQuerySet, runs
 
-# Of so many jobs the filter has links; the others are searched for.
+# The filter has links to this many jobs; search for the others.
 MOST_JOBS = 20
-# The servers of so many of the newest runs are known.
+# The filter knows the servers of this many of the newest runs.
 LOOKED_AT = 1000
-# An end is recorded in the run and in the one-off by two statements.
+# Two statements record an end, one in the run and one in the one-off, so the times differ a little.
 BRIEFLY = timedelta(minutes=1)
 
 
 class DatedRuns(JobRunQuerySet):
-    """The runs, for a date hierarchy that reads no more than the first and the last of them."""
+    """The runs, for a date hierarchy that reads only the first and the last of them."""
 
     def datetimes(self, field_name: str, kind: str, order: str = "ASC", tzinfo: Any = None) -> Any:
-        """Each day, month or year from the first to the last, whether something ran then or not: to ask for those in
-        which something did would take a scan of the whole history."""
+        """Each day, month or year from the first to the last, whether or not something ran then: to find out which of
+        them have runs, the database would have to scan the whole history."""
         ends = self.aggregate(first=Min(field_name), last=Max(field_name))
         if ends["first"] is None:
             return []
@@ -72,7 +72,7 @@ class ServerFilter(admin.SimpleListFilter):
 
 
 def _choices(request: HttpRequest, parameter: str, known: Any) -> list[tuple[str, str]]:
-    """These, and the one that is chosen."""
+    """The known values, and the one that is chosen."""
     values = sorted({*known, *request.GET.getlist(parameter)})
     return [(value, value) for value in values if value and "\0" not in value]
 
@@ -82,9 +82,9 @@ class JobRunAdmin(ReadOnlyAdmin):
     list_display = ["job_name", "result", "began", "took", "problem", "hostname", "trigger", "lock_cost", "attempt"]
     list_filter = ["status", "trigger", ServerFilter, JobFilter]
     search_fields = ["job_name"]
-    search_help_text = _("A part of the job's name.")
+    search_help_text = _("Part of the job's name.")
     date_hierarchy = "started_at"
-    # By these the database need not sort a million rows.
+    # With these, the database does not have to sort a million rows.
     ordering = ["-started_at"]
     sortable_by = ["began"]
     fields = [
@@ -116,7 +116,7 @@ class JobRunAdmin(ReadOnlyAdmin):
     ) -> tuple[QuerySet[JobRun], bool]:
         if not search_term:
             return queryset, False
-        # Each job that has run has a gate: to look through those takes less than through the history.
+        # Each job that has run has a gate, and searching the gates takes less time than searching the history.
         names = list(gates().filter(name__icontains=search_term).values_list("name", flat=True))
         return queryset.filter(job_name__in=names), False
 

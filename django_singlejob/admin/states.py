@@ -8,12 +8,12 @@ from django_singlejob.monitoring.health import Health, State
 
 
 def state(health: Health) -> SafeString:
-    """What the job is up to, and since when."""
+    """The job's state, with a few details."""
     return noted(badge(health.state, health.state.label), story(health))
 
 
 def story(health: Health) -> str:
-    """What there is to know about that: who, since when. Empty: nothing."""
+    """The details of the state, such as the holder and since when; empty if there are none."""
     status, lock = health.status, health.lock
     match health.state:
         case State.STALE if lock:
@@ -21,10 +21,10 @@ def story(health: Health) -> str:
             return _("%(holder)s: no sign of life for %(silence)s") % facts
         case State.IMPOSSIBLE if lock:
             facts = {"holder": lock.holder, "ahead": duration(lock.heartbeat_at - lock.now)}
-            told = _(
-                "%(holder)s: its last heartbeat lies %(ahead)s in the future, as the database's clock was set back"
+            text = _(
+                "%(holder)s: its last heartbeat lies %(ahead)s in the future, because the database's clock was set back"
             )
-            return told % facts
+            return text % facts
         case State.OVERDUE if status and status.next_slot:
             return _("by %s") % duration(status.now - status.next_slot)
         case State.AHEAD:
@@ -32,7 +32,7 @@ def story(health: Health) -> str:
         case State.FAILING if status and status.consecutive_failures > 1:
             return _("%d times in a row") % status.consecutive_failures
         case State.UNSEEN:
-            return _("does cron or a worker run?")
+            return _("is cron or a worker running?")
     if lock:
         facts = {"holder": lock.holder, "held_for": duration(lock.now - lock.acquired_at)}
         return _("%(holder)s, for %(held_for)s") % facts

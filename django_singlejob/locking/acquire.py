@@ -1,7 +1,7 @@
 """How a lease is granted: look, watch, plan, pass the gate, insert the row.
 
-The losers usually read one row and write nothing. Each time it is asked, the answer is one of four: a ``Lease``, a
-``Refusal``, or one that decides nothing yet (``Undecided``); and one place decides whether it is asked again.
+A caller that loses usually reads one row and writes nothing. Each time an acquisition asks, it gets one of four
+answers: a ``Lease``, a ``Refusal``, or one of the two ``Undecided`` values. One place decides whether it asks again.
 """
 
 import logging
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_singlejob")
 
-# For how long it is tried again while others are in the way, or the database does not answer. Seconds.
+# How long to retry while others are in the way or the database does not answer, in seconds.
 PERSEVERANCE = 5.0
-IN_DOUBT = "but whether the lock was granted is not known: if it was, it is left to expire"
+IN_DOUBT = "but it is not known whether the lock was granted: if it was, it is left to expire"
 
 
 def acquire(request: LockRequest) -> Lease | Refusal:
-    """Ask for the lock; waits up to ``request.wait``, and as long as it takes to see that a stale holder is dead.
+    """Ask for the lock. Waits up to ``request.wait``, and as long as it takes to see that a stale holder is dead.
 
-    Raises ``UnsafeTransaction`` inside a transaction, ``DatabaseUnreachable`` when the database does not answer.
+    Raises ``UnsafeTransaction`` inside a transaction, and ``DatabaseUnreachable`` if the database does not answer.
     """
     acquisition = Acquisition(request)
     while isinstance(answer := acquisition.ask(), float):
@@ -64,14 +64,14 @@ def acquire(request: LockRequest) -> Lease | Refusal:
 class Undecided(Enum):
     """Nothing is decided yet: ask again."""
 
-    #: Others were in the way, or the database. If that goes on for too long, it is given up.
+    #: Others, or the database, were in the way. If this goes on for too long, the acquisition gives up.
     RACED = auto()
-    #: Somebody who may be alive is given the time to say so.
+    #: A holder that may be alive is given time to send a heartbeat.
     WATCHING = auto()
 
 
 class Acquisition:
-    """One acquisition: one token, however often it has to ask."""
+    """One acquisition: one token, no matter how often it has to ask."""
 
     def __init__(self, request: LockRequest) -> None:
         self.request = request
@@ -80,14 +80,14 @@ class Acquisition:
         self._watch = Watch()
         self._pauses = backoff()
         self._longest_pause = float("inf")
-        #: Since when others, or the database, have been in the way each time; ``None``: they are not.
+        #: Since when others, or the database, have been in the way each time; ``None`` if they are not.
         self._trouble_since: float | None = None
-        #: What the database may have granted: its COMMIT was sent, and nobody has the lease in hand yet.
+        #: What the database may have granted: the COMMIT was sent, but nobody has the lease in hand yet.
         self._in_doubt: Grant | None = None
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def ask(self) -> Lease | Refusal | float:
-        """Ask once. A number: it is not decided yet, ask again after so many seconds."""
+        """Ask once. A number means that nothing is decided yet: ask again after that many seconds."""
         database.refuse_open_transaction(database.alias())
         announce(self.token, self.request.name)
         try:
@@ -97,7 +97,7 @@ class Acquisition:
                 forget(self.token)
             raise
         except BaseException:
-            # It may have come behind a COMMIT, as a Ctrl-C inside one does.
+            # It may have come after a COMMIT, as a Ctrl-C during one does.
             release_granted(self.token)
             raise
         if isinstance(answer, Lease):
@@ -106,7 +106,7 @@ class Acquisition:
         return self._end_or_go_on(answer)
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is time to ask again. Nothing is granted meanwhile, so whatever a signal raises may come."""
+        """Wait until it is time to ask again. Nothing is granted meanwhile, so a signal may raise here."""
         try:
             with signals_let_in():
                 sleep(seconds)
@@ -115,13 +115,13 @@ class Acquisition:
             raise
 
     def leave_nothing(self) -> bool:
-        """``False``: a lock that was granted, if it was, is left to expire."""
+        """Release what may have been granted. ``False`` if that is uncertain: the lock, if any, is left to expire."""
         is_certain = not self._in_doubt or release_granted(self.token)
         forget(self.token)
         return is_certain
 
     def _end_or_go_on(self, answer: Refusal | Undecided) -> Refusal | float:
-        """End it with a refusal, or ask again: as long as there is patience left, who has the lock may release it."""
+        """End with a refusal, or ask again: while there is patience left, the holder may release the lock."""
         if isinstance(answer, Refusal) and (self._is_patience_over or not answer.may_be_held):
             self.leave_nothing()
             return answer
@@ -147,24 +147,24 @@ class Acquisition:
         return self._give_up(error) if local_now() - self._trouble_since > PERSEVERANCE else answer
 
     def _raise_unless_retryable(self, error: Error) -> None:
-        """Return if the same again may work; raise otherwise."""
+        """Raise the error, unless a retry may succeed."""
         alias = database.alias()
         if database.is_connection_lost(error) and not database.is_private(alias):
-            # Whether we were granted the lock is open; the next look at its row tells, for it knows our token.
+            # We do not know whether we were granted the lock. The next look shows it: the row would have our token.
             database.drop(alias)
         elif not database.is_transient(error) and not database.is_duplicate(error):
             raise error
 
     def _give_up(self, error: Error | None) -> Refusal:
-        """It goes on for too long. An acquisition that cannot be decided is never "acquired"."""
+        """Give up after too much trouble. An acquisition that cannot be decided is never "acquired"."""
         if error and database.is_duplicate(error):
             raise error
         if error and not database.is_undone(error) and self._is_patience_over:
             raise DatabaseUnreachable(
                 f"The database does not answer, so {self.request.own_name!r} was not run: {error}"
             ) from error
-        obstacle = f"others were in the way each time ({error})" if error else "others were changing its rows each time"
-        return Refusal(Reason.UNDECIDED, detail=f"it was tried for {PERSEVERANCE:.0f} seconds, and {obstacle}")
+        obstacle = f"others were in the way each time ({error})" if error else "others changed its rows each time"
+        return Refusal(Reason.UNDECIDED, detail=f"retried for {PERSEVERANCE:.0f} seconds, but {obstacle}")
 
     def _ask(self) -> Lease | Refusal | Undecided:
         lock = locks().look_up(self.request.name)
@@ -176,7 +176,7 @@ class Acquisition:
             return Refusal(Reason.HELD, lock)
         snapshot = self._look(lock)
         if self._in_doubt and self._in_doubt.is_superseded(snapshot.gate):
-            self._begin_anew()
+            self._start_over()
         planned = self._plan(snapshot)
         if not isinstance(planned, PlannedRun):
             return planned
@@ -187,8 +187,8 @@ class Acquisition:
             return Undecided.WATCHING
         return self._grant(snapshot, planned) or Undecided.RACED
 
-    def _begin_anew(self) -> None:
-        """With another token: the history may know this one's run as abandoned."""
+    def _start_over(self) -> None:
+        """Take a new token, because the history may have recorded the run of the old one as abandoned."""
         forget(self.token)
         self.token = uuid.uuid4()
         announce(self.token, self.request.name)
@@ -203,7 +203,7 @@ class Acquisition:
         return Snapshot(lock, seen[self.request.name], seen[self.request.own_name], local_now())
 
     def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Undecided:
-        """The run that is asked for; a schedule that has to move before, or instead, is moved."""
+        """The run to start. If the schedule has to move first, or instead, this moves it."""
         own, early, policy = snapshot.own, self.request.early, self.request.due_policy
         if policy and not is_followed(own, policy.schedule):
             follow(own, policy.schedule, own.now, early)
@@ -216,18 +216,18 @@ class Acquisition:
         return Refusal(Reason.NOT_DUE, next_slot=planned.next_slot) if pass_by(own, planned) else Undecided.RACED
 
     def _compare_clocks(self, database_now: datetime) -> None:
-        """A lone server whose clock is off by just the tolerance would fire for no slot at all."""
+        """Warn of a wrong clock: a lone server that is off by just the tolerance would run no slot at all."""
         error = utc_now() - database_now
         if self.request.early and abs(error) > options().slot_tolerance / 2:
-            self._tell_once(
+            self._log_once(
                 logging.WARNING,
-                "This server's clock is %.0f seconds off the database's, and cron fires by it: set both by NTP.",
+                "This server's clock is %.0f seconds off the database's, and cron uses it. Synchronize both with NTP.",
                 error.total_seconds(),
             )
 
-    def _tell_once(self, level: int, message: str, *facts: object) -> None:
-        if message not in self._told:
-            self._told.add(message)
+    def _log_once(self, level: int, message: str, *facts: object) -> None:
+        if message not in self._logged:
+            self._logged.add(message)
             logger.log(level, message, *facts)
 
     def _watch_on(self, lock: "JobLock", left: timedelta) -> Refusal | Undecided:
@@ -240,9 +240,9 @@ class Acquisition:
         return Undecided.WATCHING
 
     def _rest_after_failover(self, gate: "JobStatus") -> timedelta:
-        """For how long the lock is not granted yet: who was granted it before a fail-over may not know of that, and
-        finds out by a heartbeat."""
-        known = known_for(database.alias(), gate.timeline)  # counts from the first look, at whichever gate
+        """How long to wait before the lock may be granted. A holder from before a fail-over may not know of the
+        fail-over yet, and finds out by a heartbeat."""
+        known = known_for(database.alias(), gate.timeline)  # counted from the first look at any gate
         interval = self.request.heartbeat_interval
         if interval is None or not is_from_before(gate) or database.is_private(database.alias()):
             return ZERO
@@ -250,12 +250,12 @@ class Acquisition:
         if known >= needed or gates().have_started_on(gate.timeline, needed):
             return ZERO
         rest = needed - known
-        message = "The lock %r was last granted before a fail-over: it is granted in %.1f s."
-        self._tell_once(logging.INFO, message, gate.name, rest.total_seconds())
+        message = "The lock %r was last granted before a fail-over. It can be granted again in %.1f s."
+        self._log_once(logging.INFO, message, gate.name, rest.total_seconds())
         return rest
 
     def _grant(self, snapshot: Snapshot, planned: PlannedRun) -> Lease | Refusal | None:
-        """``None``: look again. Somebody was faster, and nothing was written; or the lease is over by now."""
+        """``None`` means look again: another caller was faster and nothing was written, or the lease is over by now."""
         lease: Lease | Refusal | None = None
         for history in writers(self.request.lease):
             with history:
@@ -266,9 +266,9 @@ class Acquisition:
             lease.grant.entry.begin_late(lease.acquired_at)
         tell(self.request.own_name, planned.misfires)
         if snapshot.lock:
-            _tell_of_takeover(lease, snapshot.lock)
-        # A COMMIT may take longer than the lease, behind a standby or a node that is lost. If the row is still ours, it
-        # is adopted, as after a COMMIT without an answer.
+            _report_takeover(lease, snapshot.lock)
+        # A COMMIT may take longer than the lease if it waits for a lost standby or node. If the row is still ours, the
+        # next look adopts it, as after a COMMIT without an answer.
         return None if lease.lost else lease
 
     def _grant_once(self, snapshot: Snapshot, planned: PlannedRun, history: Writer) -> Lease | Refusal | None:
@@ -287,7 +287,7 @@ class Acquisition:
         return Lease(grant)
 
     def _adopt(self, lock: "JobLock") -> Lease | Undecided:
-        """Our COMMIT was carried out, though its answer was lost."""
+        """Take up a lock whose COMMIT was carried out although its answer was lost."""
         snapshot = self._look(lock)
         asked_at, sent_at = local_now(), database.sent_now()
         if self._in_doubt is None or snapshot.gate.token != self.token:
@@ -298,11 +298,11 @@ class Acquisition:
             return Undecided.RACED
         if self._in_doubt.entry:
             self._in_doubt.entry.adopt(lock.acquired_at)
-        # The COMMIT may have been that of an earlier try than the last.
+        # The COMMIT may have been that of a try before the last one.
         grant = replace(self._in_doubt, fence=snapshot.gate.fence, slot=lock.slot, attempt=lock.attempt)
         return Lease(replace(grant, asked_at=asked_at, acquired_at=snapshot.time_at(asked_at)))
 
 
-def _tell_of_takeover(lease: Lease, former: "JobLock") -> None:
+def _report_takeover(lease: Lease, former: "JobLock") -> None:
     logger.warning("The lock %r was taken over from %s. %s.", lease.name, former.holder, silence(former))
     lock_taken_over.send_robust(sender=type(former), name=lease.name, lease=lease, lock=former)

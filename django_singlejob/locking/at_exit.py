@@ -1,4 +1,4 @@
-"""What this process may hold, so that its exit leaves nothing behind."""
+"""The locks that this process may hold, so that it leaves none behind when it exits."""
 
 import atexit
 import logging
@@ -15,29 +15,32 @@ from django_singlejob.recording import end_for, writers
 
 logger = logging.getLogger("django_singlejob")
 
-# By token: the lock's name, and who asked for it.
+# By token: the lock's name, and the thread that asked for it.
 _granted: dict[UUID, tuple[str, threading.Thread]] = {}
 
 
 def announce(token: UUID, name: str) -> None:
-    """To be called before the lock is asked for: an interrupt may come between the grant and its ``Lease``."""
+    """Call this before you ask for the lock: an interrupt may come between the grant and its ``Lease``."""
     _granted[token] = (name, threading.current_thread())
 
 
 def forget(token: UUID) -> None:
-    """Nothing was granted, or it was released, or it is left to expire."""
+    """Drop the token: nothing was granted, or the lock was released or is left to expire."""
     _granted.pop(token, None)
 
 
 def release_granted(token: UUID) -> bool:
-    """Release the lock if it was granted under this token; best effort. ``False``: its row was not seen. It may still
-    come, while a COMMIT is under way, and then it is left to expire."""
+    """Release the lock if it was granted under this token (best effort).
+
+    Returns ``False`` if its row was not found or could not be released. A COMMIT under way may still insert the row,
+    which is then left to expire.
+    """
     granted = _granted.pop(token, None)
     if granted is None:
         return True
     name, _ = granted
     if gave_up_since(0):
-        logger.warning("The lock %r is left to expire: the database did not answer.", name)
+        logger.warning("The lock %r is left to expire, because the database did not answer.", name)
         return False
     try:
         return _release_row(name, token)
@@ -50,7 +53,7 @@ def release_granted(token: UUID) -> bool:
 def release_at_exit() -> None:
     """Release what is still held, as after a KeyboardInterrupt at a bad moment."""
     for token, (_, thread) in list(_granted.items()):
-        # Another thread that goes on may be in the middle of a job, until the process is gone: that is left to expire.
+        # Another live thread may be in the middle of a job until the process is gone: its lock is left to expire.
         if thread is threading.current_thread() or not thread.is_alive():
             release_granted(token)
 
@@ -62,7 +65,7 @@ def _release_row(name: str, token: UUID) -> bool:
     lock = locks().look_up(name)
     if lock is None or lock.token != token:
         return False
-    result = {"status": "interrupted", "error": "The process ended.", "finished_at": lock.now}
+    result = {"status": "interrupted", "error": "The process exited.", "finished_at": lock.now}
     for history in writers(lock.lease):
         with history, database.durable(alias, statement_timeout=history.patience):
             if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):

@@ -1,4 +1,4 @@
-"""How a dead holder's lock is cleared, without a successor."""
+"""How a dead holder's lock is cleared without being taken over."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,21 +18,21 @@ from django_singlejob.signals import lock_taken_over
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
 
-# For how long a forced clear is tried again while others are in the way. Seconds.
+# How long to retry a forced clear while others are in the way, in seconds.
 PERSEVERANCE = 5.0
 
 
 class Watchman:
-    """Tells which holders are dead, after watching all the locks at once. See ``liveness`` for what it takes."""
+    """Watches all the locks at once, to find out which holders are dead. See ``liveness`` for what proves it."""
 
     def __init__(self) -> None:
         self._watches: dict[str, Watch] = {}
-        #: The suspected locks of which it cannot be told yet, and for how long that goes on at least.
+        #: The suspected locks that cannot be decided yet, each with the shortest time until it can.
         self.undecided: dict[str, tuple[JobLock, timedelta]] = {}
 
     def dead(self) -> list["JobLock"]:
-        """The locks whose holders are dead by now. To be asked again after ``pause``."""
-        # The live ones too: when one of them is suspected later on, it is known since when it has not changed.
+        """The locks whose holders are dead by now. Ask again after ``pause``."""
+        # Watch the live ones too: if one of them is suspected later, we know since when it has not changed.
         seen = {lock.name: lock for lock in locks().survey()}
         self._watches = {name: self._watches.get(name) or Watch() for name in seen}
         left = {name: self._watches[name].look(lock) for name, lock in seen.items()}
@@ -40,7 +40,7 @@ class Watchman:
         return [seen[name] for name, rest in left.items() if rest == ZERO]
 
     def put_off(self, lock: "JobLock") -> None:
-        """A dead holder's lock could not be cleared, since somebody is at its gate: it is undecided again."""
+        """Count a dead holder's lock as undecided again: it could not be cleared, since its gate is busy."""
         self.undecided[lock.name] = (lock, ZERO)
 
     @property
@@ -50,34 +50,34 @@ class Watchman:
 
     @property
     def pause(self) -> float | None:
-        """How soon to look again, in seconds; ``None``: there is nothing that can be told soon."""
+        """How soon to look again, in seconds; ``None`` if nothing can be decided soon."""
         soon = [lock for lock, rest in self.undecided.values() if rest <= LONGEST_STAY]
         return min((self._watches[lock.name].pause(lock) for lock in soon), default=None)
 
 
 def dead_locks(watchman: Watchman | None = None) -> Iterator["JobLock"]:
-    """The locks whose holders are dead, each as soon as that is known; until no more can be told soon."""
-    watchman, told, begun_at = watchman or Watchman(), set(), local_now()
+    """The locks whose holders are dead, each as soon as this is known, until no more can be decided soon."""
+    watchman, yielded, begun_at = watchman or Watchman(), set(), local_now()
     for pause in backoff():
         sleep(pause if watchman.pause is None else min(pause, watchman.pause))
         for lock in watchman.dead():
-            if lock.token not in told:
-                told.add(lock.token)
+            if lock.token not in yielded:
+                yielded.add(lock.token)
                 yield lock
         if watchman.pause is None or since(begun_at) > LONGEST_WATCH:
             return
 
 
 def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cleared.") -> bool:
-    """End the lease of the row that was seen, and its run. A holder that is alive finds out at its next heartbeat or
-    fenced transaction.
+    """End the lease of the row that was seen, and its run. If the holder is alive, it finds out at its next heartbeat
+    or fenced transaction.
 
-    ``False``: the row is another one by now; or its holder gave a sign of life, or is inside a fenced transaction
-    (``force``: is inside one for seconds).
+    Returns ``False`` if the row is a different one by now, or if its holder gave a sign of life or is inside a fenced
+    transaction. With ``force``, only a different row, or a fenced transaction that lasts for seconds, prevents it.
     """
     alias = database.alias()
     database.refuse_open_transaction(alias)
-    # Others need not be waited for: what is left alone now is looked at again.
+    # Without ``force``, there is no need to wait for others: the lock will be looked at again.
     give_up_at = local_now() + (PERSEVERANCE if force else 0)
     for pause in backoff():
         sleep(pause)
@@ -98,7 +98,7 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
 
 
 def _clear_once(alias: str, lock: "JobLock", force: bool, error: str) -> bool | None:
-    """``None``: the gate is busy."""
+    """Returns ``None`` if the gate is busy."""
     is_cleared: bool | None = None
     for history in writers():
         with history, database.durable(alias, statement_timeout=history.patience):

@@ -1,4 +1,4 @@
-"""What the database grants, and what is written for it: in one transaction, in the order gate, lock, one-off, run.
+"""A grant and its writes: one transaction, in the order gate, lock, one-off, run.
 
 All servers race. The gate's conditional UPDATE lets one of them through, and the unique key of the lock's row is the
 proof (Lu 2025, "A Simple Way to Run One Copy of a Job on Many Servers").
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What is granted, as it is asked for.
+    """What the database is asked to grant.
 
     Attributes:
-        asked_at: when it was asked for, as ``local_now()``.
+        asked_at: when we asked, as ``local_now()``.
         acquired_at: the same instant by the database's clock.
-        entry: the run's history row; ``None``: no job.
-        columns: what the lock's row says.
+        entry: the run's history row; ``None`` if there is no job.
+        columns: the values of the lock's row.
     """
 
     request: LockRequest
@@ -49,7 +49,7 @@ class Grant:
 
     @classmethod
     def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
-        """What is asked for at this moment."""
+        """The grant to ask for at this moment."""
         asked_at, sent_at = local_now(), database.sent_now()
         fence, holder = next_fence(snapshot.gate), request.holder
         run: dict[str, Any] = {"token": token, "slot": planned.slot, "attempt": planned.attempt}
@@ -77,13 +77,13 @@ class Grant:
         )
 
     def is_superseded(self, gate: "JobStatus") -> bool:
-        """Whether somebody else has passed the gate, before our COMMIT whose outcome is in doubt, or after it."""
+        """Whether somebody else has passed the gate, before or after our COMMIT whose outcome is in doubt."""
         return gate.token != self.token and gate.fence >= self.fence
 
 
 @dataclass(frozen=True)
 class Granting:
-    """One try to be granted the lock: the writes of its transaction, each ``False`` if it is to be rolled back."""
+    """One try at a grant: the writes of its transaction. Each returns ``False`` if it must be rolled back."""
 
     grant: Grant
     snapshot: Snapshot
@@ -91,7 +91,7 @@ class Granting:
     history: Writer
 
     def pass_gate(self) -> bool:
-        """Pass the lock's gate, and have the job begin at its own. ``False``: somebody was faster, look again."""
+        """Pass the lock's gate, and start the job at its own. ``False`` if another caller was faster: look again."""
         if self.snapshot.lock:
             return self._pass_gate_of_dead(self.snapshot.lock)
         if self.grant.request.job_name and self.snapshot.is_own_gate:
@@ -101,36 +101,37 @@ class Granting:
     def _pass_own_gate(self) -> bool:
         """The gate is the job's own, and the lock is free: one UPDATE passes it and starts the job.
 
-        Safe, since it demands the row as it was seen: of all who have seen it so, one alone changes it.
+        This is safe because it requires the row as it was seen: of all callers that have seen this row, only one
+        changes it.
         """
         passed = {"fence": self.grant.fence, "token": self.grant.token}
         return self._start(gates().grantable(self.snapshot.gate), passed)
 
     def _pass_other_gate(self) -> bool:
-        """The lock is no job's, or several jobs share it: first its gate is passed, then the job starts at its own.
+        """The lock has no job, or several jobs share it: pass its gate first, then start the job at its own gate.
 
-        Safe, since whoever wants the lock must change the one gate, as it was seen. The job's own row is the gate of
-        another lock perhaps, so it is compared as well, and takes no token.
+        This is safe because every caller that wants the lock must change the lock's gate as it was seen. The job's own
+        row may be the gate of another lock, so it is compared as well, and takes no token.
         """
         return gates().pass_through(self.snapshot.gate, self.grant.token) and self._start_inside()
 
     def _pass_gate_of_dead(self, dead: "JobLock") -> bool:
-        """The lock is stale: its gate is passed as by anybody, and the end of its holder is recorded.
+        """The lock is stale: pass its gate as any caller does, and record its holder's end.
 
-        Safe, since no write of the former holder gets through a gate that has another token; and if it lives, its row
-        has changed, so ``take_lock`` fails and all this is rolled back.
+        This is safe because no write of the former holder gets through a gate that has another token. If that holder
+        is alive, its row has changed, so ``take_lock`` fails and everything is rolled back.
         """
-        # Somebody may be inside a fenced transaction: MySQL would wait for it for almost a minute.
+        # Somebody may be inside a fenced transaction, and MySQL would wait for it for almost a minute.
         is_at_hand = gates().is_at_hand(self.grant.request.name)
         if not (is_at_hand and gates().pass_through(self.snapshot.gate, self.grant.token)):
             return False
-        # Before the start, since both change what is known of the job.
+        # Before the start, because both change the job's row.
         error = f"{silence(dead)}; {self.grant.request.holder.hostname} took the lock over."
         abandon(dead, error, self.history)
         return self._start_inside()
 
     def _start_inside(self) -> bool:
-        """Start the job, if there is one, behind the lock's gate."""
+        """Start the job, if there is one, once the lock's gate is passed."""
         if not self.grant.request.job_name:
             return True
         if self.snapshot.is_own_gate:
@@ -139,22 +140,22 @@ class Granting:
 
     def _start(self, own: "JobStatusQuerySet", changes: Mapping[str, Any]) -> bool:
         if self.snapshot.own.unrecorded is not None and not self.history.is_off:
-            changes = {**changes, "unrecorded": None}  # the entry of this run brings it into the history
+            changes = {**changes, "unrecorded": None}  # this run's entry writes it to the history
         return own.start(self.planned.min_interval, {**changes, **self.planned.changes})
 
     def take_lock(self) -> bool:
-        """Insert the lock's row, or replace the dead holder's. ``False``: somebody has it."""
+        """Insert the lock's row, or replace the dead holder's. ``False`` if somebody else has the lock."""
         if self.snapshot.lock is None:
             return locks().grant(self.grant.request.name, self.grant.columns)
-        # Never an INSERT here: if the row is gone, its holder was alive and has finished, and nothing is to be rerun.
+        # Never an INSERT here: if the row is gone, its holder was alive and has finished, so nothing must be rerun.
         return locks().take_over(self.snapshot.lock, self.grant.columns)
 
     def claim_one_off(self) -> bool:
-        """``False``: somebody else runs the one-off that is asked for, or has, or it was cancelled."""
+        """Claim the requested one-off. ``False`` if somebody else runs it or has run it, or if it was cancelled."""
         one_off = self.grant.request.one_off
         return one_off is None or one_offs().claim(one_off, self.grant.token, self.grant.request.holder)
 
     def begin_entry(self) -> None:
-        """Have the history know of the run."""
+        """Record the start of the run in the history."""
         if self.grant.entry:
             self.grant.entry.begin(self.history)

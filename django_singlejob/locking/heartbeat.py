@@ -1,7 +1,7 @@
-"""Keeping a lease alive while its job runs, and telling the job when it is lost.
+"""Keeping a lease alive while its job runs, and interrupting the job if the lease is lost.
 
-Two kinds of thread, so that a driver that hangs cannot hide the loss: the keeper only looks at the clock; each
-heartbeat is sent by a short-lived thread of its own, on a connection of its own.
+There are two kinds of thread, so that a driver that hangs cannot hide the loss. The keeper only looks at the clock.
+Each heartbeat is sent by a short-lived thread of its own, on a connection of its own.
 """
 
 import logging
@@ -22,9 +22,9 @@ from django_singlejob.signals import lease_lost
 
 logger = logging.getLogger("django_singlejob")
 
-# After a failed heartbeat the next one follows so much sooner.
+# After a failed heartbeat, the next one follows this many times sooner.
 HURRY = 4
-# While the driver hangs, so many heartbeats hang with it, each with a thread and a connection.
+# The most heartbeats under way. While the driver hangs, they hang with it, each with a thread and a connection.
 MOST_BEATS = 6
 
 
@@ -32,12 +32,12 @@ class Interruptible(Protocol):
     """What is interrupted when the lease is lost: a window, or several."""
 
     def fire(self, exception: type[BaseException], /) -> None:
-        """Raise it in there."""
+        """Raise ``exception`` in the window's body."""
 
 
 @contextmanager
 def kept_alive(lease: Lease, window: Interruptible, max_runtime: timedelta | None = None) -> Iterator[None]:
-    """Heartbeats go on inside. If the lease is lost, or ``max_runtime`` is over, the window's body is interrupted."""
+    """Send heartbeats during the block. If the lease is lost or ``max_runtime`` is over, interrupt the window."""
     keeper = _Keeper(lease, window, max_runtime)
     try:
         keeper.start()
@@ -52,7 +52,7 @@ class _Keeper:
         self._window = window
         self._wake = threading.Event()
         self._is_left = False
-        self._is_told = False
+        self._is_reported = False
         self._beats_under_way = 0
         interval = None if lease.is_private else lease.grant.request.heartbeat_interval
         self._interval = interval.total_seconds() if interval else float("inf")
@@ -61,13 +61,13 @@ class _Keeper:
         self._longest_wait = lease.grant.request.lease.total_seconds() / 4
 
     def start(self) -> None:
-        # Nobody could take over a private lease, so there is nothing to keep.
+        # Nobody else can take over a private lease, so there is nothing to keep.
         if not self._lease.is_private or self._timeout_at < float("inf"):
             _start_thread(self._watch, f"keeper of {self._lease.name}")
 
     def leave(self) -> None:
         if self._lease.is_inherited:
-            return  # the thread is the parent's, and so may be who holds the event's lock
+            return  # the keeper is in the parent, and a thread of the parent may hold the event's lock
         self._is_left = True
         self._wake.set()
 
@@ -80,18 +80,18 @@ class _Keeper:
 
     @property
     def _is_done(self) -> bool:
-        # A lease that its own holder released early is not lost.
+        # If its own holder released a lease early, that is not a loss.
         return self._is_left or (self._lease.is_over and self._timeout_at == float("inf"))
 
     def _seconds_to_wait(self) -> float:
-        deadline = float("inf") if self._is_told else self._lease.deadline
+        deadline = float("inf") if self._is_reported else self._lease.deadline
         return max(0.0, min(min(self._beat_at, self._timeout_at, deadline) - local_now(), self._longest_wait))
 
     def _look_at_the_clock(self) -> None:
         if self._lease.is_over or not self._lease.lost:
-            self._is_told = False
-        elif not self._is_told:
-            self._tell()
+            self._is_reported = False
+        elif not self._is_reported:
+            self._report_loss()
         if local_now() >= self._timeout_at:
             self._timeout_at = float("inf")
             self._window.fire(JobTimeout)
@@ -100,8 +100,8 @@ class _Keeper:
             if self._beats_under_way < MOST_BEATS:
                 self._start_beat()
 
-    def _tell(self) -> None:
-        self._is_told = True
+    def _report_loss(self) -> None:
+        self._is_reported = True
         try:
             self._lease.check()
         except LeaseLost as loss:
@@ -113,9 +113,9 @@ class _Keeper:
         self._beats_under_way += 1
         try:
             _start_thread(self._beat, f"heartbeat of {self._lease.name}")
-        except RuntimeError as error:  # no more threads to be had
+        except RuntimeError as error:  # no more threads are available
             self._beats_under_way -= 1
-            self._try_again_soon(error)
+            self._retry_soon(error)
 
     def _beat(self) -> None:
         try:
@@ -123,16 +123,16 @@ class _Keeper:
         except LeaseLost:
             self._beat_at = float("inf")
             self._wake.set()
-        except Exception as error:  # no loss yet: the lease lasts, and the next heartbeat may get through
-            self._try_again_soon(error)
+        except Exception as error:  # not a loss yet: the lease goes on, and the next heartbeat may get through
+            self._retry_soon(error)
         finally:
             self._beats_under_way -= 1
             connections[alias()].close()
 
-    def _try_again_soon(self, error: Exception) -> None:
-        # None gets through while the lease's own transaction is the only writer, and none need.
+    def _retry_soon(self, error: Exception) -> None:
+        # No heartbeat gets through while the lease's own transaction is the only writer, and none is needed.
         if not (self._is_left or self._lease.is_only_writer):
-            logger.warning("A heartbeat of %r failed and is tried again soon: %s", self._lease.name, error)
+            logger.warning("A heartbeat of %r failed and will be retried soon: %s", self._lease.name, error)
         self._beat_at = min(self._beat_at, local_now() + min(self._interval / HURRY, 1.0))
         self._wake.set()
 

@@ -1,11 +1,11 @@
-"""What a holder has in hand: the right to run, for a time. Renewing it, distrusting it, writing behind its fence.
+"""What a holder has in hand: the right to run for a limited time, with its renewal, its loss and its fence.
 
-The protocol is two rows a name. The gate (``JobStatus``) lasts for ever, and carries the token of the last grant; the
-lease (``JobLock``) exists while somebody holds the lock. Everything changes them in one order, gate, lease, run, so
-nothing deadlocks. How a lease is granted stands in ``locking.grant``, and how it ends in ``locking.release``.
+The protocol uses two rows for each name. The gate (``JobStatus``) is permanent and carries the token of the last grant.
+The lease (``JobLock``) exists while somebody holds the lock. All code changes them in one order (gate, lease, run), so
+nothing deadlocks. ``locking.grant`` describes how a lease is granted, and ``locking.release`` how it ends.
 
-A lease expires by the database's clock; its holder counts by its own, from before it asked, so it distrusts itself
-first (Gray and Cheriton 1989, "Leases"). The fence is the fencing token of Kleppmann 2016.
+A lease expires by the database's clock. Its holder counts by its own clock, from before it asked, so it is the first to
+distrust itself (Gray and Cheriton 1989, "Leases"). The fence is the fencing token of Kleppmann 2016.
 """
 
 import logging
@@ -32,9 +32,9 @@ from django_singlejob.results import Ending
 
 logger = logging.getLogger("django_singlejob")
 
-# A fenced transaction that is silent for so many leases is ended by the server: its holder is presumed stopped.
+# The database server ends a fenced transaction that is silent for this many leases: its holder is presumed stopped.
 FENCE_LEASES = 10
-# How often a failed fenced transaction looks whether somebody took the lock over, while others are in the way.
+# How many times a failed fenced transaction checks whether the lock was taken over, while others are in the way.
 LOOKS = 3
 
 
@@ -44,8 +44,8 @@ class Lease:
     Attributes:
         name: the lock's name.
         token: identifies this acquisition.
-        fence: an integer that grew with this grant. Hand it to systems outside this database, and let them refuse
-            a smaller one than they have seen.
+        fence: an integer that grew with this grant. Pass it to systems outside this database, and let them refuse
+            a smaller one than they have already seen.
         acquired_at: when it was granted, by the database's clock (aware, UTC).
     """
 
@@ -59,9 +59,9 @@ class Lease:
         self._proven_at = grant.asked_at
         self._is_lost = False
         self._is_over = False
-        # Whether a release is under way: it tells what has become of the row, and not a heartbeat that finds none.
+        # Whether a release is under way. It decides what happened to the row, not a heartbeat that finds no row.
         self._is_ending = False
-        # Whether a release gave up behind a COMMIT whose answer never came.
+        # Whether a release gave up after a COMMIT whose answer never came.
         self._is_in_doubt = False
         self._own_transaction: Callable[[], bool] | None = None
         self._pid = os.getpid()
@@ -71,32 +71,33 @@ class Lease:
 
     @property
     def expires_at(self) -> datetime:
-        """When it ends unless it is renewed, by the database's clock, as far as the holder knows."""
+        """When the lease expires unless it is renewed, by the database's clock, as far as the holder knows."""
         return self.acquired_at + timedelta(seconds=self._proven_at - self.grant.asked_at) + self.grant.request.lease
 
     @property
     def deadline(self) -> float:
-        """When the holder stops trusting itself, as ``local_now()``: a lease after it last asked with success."""
-        # Nobody else can see a private row; and while our own transaction is the only writer, nobody takes over.
+        """When the holder stops trusting itself, as ``local_now()``: one lease after it sent its last successful
+        request."""
+        # Nobody else can see a private row, and nobody can take over while our own transaction is the only writer.
         if self.is_private or self.is_only_writer:
             return float("inf")
         return self._proven_at + self.grant.request.lease.total_seconds()
 
     @property
     def is_only_writer(self) -> bool:
-        """Whether a fenced transaction keeps everybody else from writing, heartbeats too: one on SQLite."""
+        """Whether a fenced transaction keeps everything else from writing, even heartbeats, as on SQLite."""
         own_transaction = self._own_transaction
         # The block or the database may have ended it.
         return own_transaction is not None and own_transaction()
 
     @property
     def lost(self) -> bool:
-        """Whether the right is gone, or cannot be proven at the moment."""
+        """Whether the right to run is gone, or cannot be proven at the moment."""
         return self._is_lost or self._is_over or self.is_inherited or local_now() >= self.deadline
 
     @property
     def is_over(self) -> bool:
-        """Whether it was released, or ended otherwise."""
+        """Whether the lease was released, or ended in another way."""
         return self._is_over
 
     @property
@@ -105,13 +106,13 @@ class Lease:
         return os.getpid() != self._pid
 
     def check(self) -> None:
-        """Raise ``LeaseLost`` unless the right can be trusted at this moment. Asks no database."""
+        """Raise ``LeaseLost`` unless the lease can be trusted at this moment. Does not query the database."""
         if self.lost:
             raise LeaseLost(self.why_lost())
 
     def prove(self) -> None:
-        """``check``, before the job begins. A lease that is over, as in a process that was stopped since the grant, is
-        renewed if the lock is still ours."""
+        """``check``, before the job starts. A lease that has expired, for example because the process was stopped after
+        the grant, is renewed if the lock is still ours."""
         if self.lost and not (self._is_lost or self._is_over or self.is_inherited):
             with suppress(Error):
                 self._beat()
@@ -128,12 +129,14 @@ class Lease:
             return f"The lease on {self.name!r} was released."
         return (
             f"The lease on {self.name!r} could not be renewed for {self.grant.request.lease}: "
-            "the database does not answer, and somebody else may run this job by now."
+            "the database does not answer, and another process may be running this job by now."
         )
 
     def renew(self) -> None:
-        """Send a heartbeat now. Raises ``LeaseLost`` if the lock is no longer ours, and database errors as they are:
-        they are no loss yet. Not inside a transaction: it would count only from the commit."""
+        """Send a heartbeat now. Do not call this inside a transaction, where it would count only from the commit.
+
+        Raises ``LeaseLost`` if the lock is no longer ours. Database errors pass through: they are not a loss yet.
+        """
         if self.is_inherited or self._is_over:
             raise LeaseLost(self.why_lost())
         database.refuse_open_transaction(database.alias())
@@ -157,18 +160,18 @@ class Lease:
         self._proven_at = max(self._proven_at, sent_at)
 
     def release(self) -> bool:
-        """Release the lock; not inside a transaction. ``False``: it was no longer ours, and nothing was changed."""
+        """Release the lock; not inside a transaction. ``False`` if it was no longer ours: then nothing was changed."""
         database.refuse_open_transaction(database.alias())
         with Window():
             return not self._is_over and self.finish()
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """A transaction on the lock's own database during which nobody can take the lock over.
+        """A transaction on the lock's own database during which nobody can take over the lock.
 
         Raises ``LeaseLost`` before anything is written if the lease is no longer ours: a holder that was stopped and
-        woke too late cannot commit. Keep it short on SQLite, where it blocks every other writer. A transaction that is
-        silent for ten leases is ended by PostgreSQL and MySQL, for its holder is presumed stopped.
+        resumed too late cannot commit. Keep it short on SQLite, where it blocks every other writer. PostgreSQL and
+        MySQL end a transaction that is silent for ten leases, since its holder is presumed stopped.
         """
         if self.is_inherited or self._is_over or self._is_lost:
             raise LeaseLost(self.why_lost())
@@ -180,8 +183,8 @@ class Lease:
 
     @contextmanager
     def _explained(self, alias: str) -> Iterator[None]:
-        """Raise what is behind an error of the database: an interrupt that cut a statement off, or a successor that
-        was in the way."""
+        """Raise the cause of a database error: an interrupt that cut off a statement, or a successor that was in the
+        way."""
         try:
             yield
         except Error as error:
@@ -193,12 +196,12 @@ class Lease:
             raise LeaseLost(self.why_lost()) from error
 
     def _has_the_gate(self, alias: str) -> bool:
-        """``True`` as well if that cannot be told."""
+        """Whether nobody has passed the gate since our grant. Also ``True`` if that cannot be determined."""
         if self.is_private or database.has_one_writer(alias):
             return True
         for pause in islice(backoff(), LOOKS):
             sleep(pause)
-            # Not by a mere look: a node of a Galera cluster may still be applying what was in the way.
+            # Reading the row is not enough: a Galera node may still be applying the write that was in the way.
             with suppress(Error), database.durable(alias):
                 if gates().is_at_hand(self.name):
                     return gates().hold(self.name, self.token)
@@ -208,15 +211,16 @@ class Lease:
     def _fenced(self, alias: str) -> Iterator[None]:
         with self._entered(alias):
             yield
-            # Once more: what the block did may have ended the transaction, as DDL does on MySQL.
+            # Once more, because the block may have ended the transaction, as DDL does on MySQL.
             if not transaction.get_rollback(using=alias):
                 self._hold_the_gate()
 
     @contextmanager
     def _fenced_as_only_writer(self, alias: str) -> Iterator[None]:
-        """Keeps our own heartbeats out, so its last statement is one: nobody comes in between the block and the next.
+        """Like ``_fenced``, but keeps even our own heartbeats out. So its last statement is a heartbeat: nobody gets in
+        between the block and the next one.
 
-        The block has a savepoint of its own, for if it fails the heartbeat is committed all the same.
+        The block has a savepoint of its own: if it fails, the heartbeat is committed all the same.
         """
         proven_at, is_committed = self._proven_at, Event()
         failure: BaseException | None = None
@@ -236,7 +240,7 @@ class Lease:
             if failure is None:
                 raise
         finally:
-            # What was proven inside counts from the commit on; in a TestCase there is none.
+            # What was proven inside counts only from the commit on, and a TestCase has none.
             if not (is_committed.is_set() or self.is_private or self._is_lost):
                 self._proven_at = proven_at
                 self._catch_up()
@@ -244,7 +248,7 @@ class Lease:
             raise failure
 
     def _catch_up(self) -> None:
-        # Not renew(), whose LeaseLost could not be told from an interrupt that arrives meanwhile, and must go through.
+        # Not renew(): its LeaseLost would look like an interrupt that arrives meanwhile, which must go through.
         try:
             self._beat()
         except Error as error:
@@ -259,8 +263,8 @@ class Lease:
             raise LeaseLost(self.why_lost())
 
     def _entered(self, alias: str) -> ExitStack:
-        """A transaction that holds the gate; the caller leaves it. If it fails before it holds the gate, nothing was
-        written, so another one begins."""
+        """An open transaction that holds the gate; the caller closes it. If one fails before it holds the gate, nothing
+        was written, so another one is begun."""
         idle_timeout = self.grant.request.lease * FENCE_LEASES
         for pause in backoff():
             sleep(pause)
@@ -288,14 +292,14 @@ class Lease:
         try:
             yield
         finally:
-            # Before it ends: from then on others may come in.
+            # Before the transaction ends: from then on, others may write.
             self._own_transaction = None
 
     def finish(self, ending: Ending | None = None) -> bool:
-        """Release the lock and record how the run ended (``None``: there was no run).
+        """Release the lock and record how the run ended (``None`` if there was no run).
 
-        ``False``: the lock was not ours any more; then only our own run is still closed. Raises ``LeaseLost`` if the
-        database could not be asked while the lease lasted.
+        Returns ``False`` if the lock was no longer ours: then only our own run's row is closed. Raises ``LeaseLost`` if
+        the database could not be reached while the lease lasted.
         """
         if self.is_inherited:
             return False
@@ -319,7 +323,7 @@ class Lease:
         self._is_ending = True
         try:
             is_kept = release.carry_out()
-            # A heartbeat that is under way finds no row, and must not call that a loss.
+            # A heartbeat that is under way finds no row, and must not report that as a loss.
             self._is_lost, self._is_over = not is_kept, True
         except LeaseLost:
             self._is_lost = True

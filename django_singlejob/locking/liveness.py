@@ -3,17 +3,17 @@
 A lock is taken from its holder, or cleared, only if three things are true:
 
 (a) The row is *suspected*: stale by the database's clock, or impossible (its last heartbeat lies in the future, so that
-    clock was set back). The write that takes the lock demands this, and that the row is still the one that was seen.
+    clock was set back). The write that takes the lock requires this, and that the row is still the one that was seen.
 (b) The row has not changed during two heartbeat intervals of unbroken watching, so a holder that was only cut off for a
-    while has had the time to come back. A gap longer than an interval begins the watch anew.
-(c) A whole lease has passed since the holder sent its last heartbeat, and two intervals more. Either the clocks of the
-    holder and of the observer say so, or the observer has seen the row unchanged for that long, gaps included.
+    while has had time to come back. A gap longer than an interval restarts the watch.
+(c) A whole lease and two more intervals have passed since the holder sent its last heartbeat. Either the clocks of the
+    holder and the observer show this, or the observer has seen the row unchanged for that long, gaps included.
 
 The holder stops trusting itself one lease after it sent that heartbeat, by a clock that never steps. An observer that
-has seen a whole lease pass counts by such a clock too, and on one host they share it. Elsewhere all other clocks may be
-wrong; but then (a) and (c) rest on two pairs of clocks that have nothing to do with each other: the database's then and
-now, the holder's then and the observer's now. A holder that still trusts itself is robbed only if both pairs are wrong
-while it is silent.
+has seen a whole lease pass counts by such a clock too, and on one host they share it. Elsewhere, all other clocks may
+be wrong. But then (a) and (c) rest on two independent pairs of clocks: the database's then and now, and the holder's
+then and the observer's now. A holder that still trusts itself loses its lock only if both pairs are wrong while it is
+silent.
 """
 
 import logging
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_singlejob")
 
 WATCHED_INTERVALS = 2
-# How often an observer looks in a heartbeat interval: a gap of a whole interval begins its watch anew.
+# How many times an observer looks in a heartbeat interval. A gap of a whole interval restarts its watch.
 LOOKS_PER_INTERVAL = 4
-# A command does not stay for longer than this to see whether a holder is dead: a later one may know it at once.
+# A command waits no longer than this to see whether a holder is dead. A later command may know it at once.
 LONGEST_STAY = timedelta(minutes=2)
-# Where each look takes longer than an interval, a watch begins anew for ever.
+# If each look takes longer than an interval, a watch restarts for ever.
 LONGEST_WATCH = 2 * LONGEST_STAY
 SECOND = timedelta(seconds=1)
 
@@ -49,22 +49,22 @@ class Watch:
 
     def __init__(self) -> None:
         self._last_seen: object = None
-        #: When this row was first seen, and last seen, as ``local_now()``.
+        #: When this row was first and last seen, as ``local_now()``.
         self._seen_at = self._looked_at = local_now()
-        #: Since when it is watched without a gap; ``None``: it is not suspected.
+        #: Since when it has been watched without a gap; ``None`` if it is not suspected.
         self._watched_at: float | None = None
-        #: Since when the lock is suspected, whatever row it had, gaps included; ``None``: it is not.
+        #: Since when the lock has been suspected, even if its row changed or there were gaps; ``None`` if it is not.
         self.suspected_at: float | None = None
-        self._is_told = False
+        self._is_reported = False
 
     def look(
         self, lock: "JobLock", *, most: timedelta = timedelta.max, unchanged_for: timedelta = ZERO
     ) -> timedelta | None:
-        """Take note of the row, which was just read.
+        """Take note of a row that was just read.
 
-        Returns for how long it must at least stay as it is before its holder counts as dead; ``ZERO``: it does now.
-        ``None``: its lease goes on. ``most``: two intervals longer than this are not watched to their end.
-        ``unchanged_for``: for how long somebody else has seen the row unchanged.
+        Returns the shortest time that the row must still stay unchanged before its holder counts as dead: ``ZERO`` if
+        it does now, and ``None`` if its lease goes on. The two intervals are watched for ``most`` at the longest.
+        ``unchanged_for`` is how long another observer has seen the row unchanged.
         """
         now = self._take_note(lock)
         if not lock.is_suspected:
@@ -74,8 +74,8 @@ class Watch:
         watched, unchanged = timedelta(seconds=now - self._watched_at), timedelta(seconds=now - self._seen_at)
         to_watch = min(_two_intervals(lock), most) - watched
         to_pass = min(_left_by_clocks(lock), _lease_and_margin(lock) - max(unchanged, unchanged_for))
-        if to_watch <= ZERO and (to_pass > ZERO or lock.is_impossible) and not self._is_told:
-            self._is_told = True
+        if to_watch <= ZERO and (to_pass > ZERO or lock.is_impossible) and not self._is_reported:
+            self._is_reported = True
             logger.warning("%s", disagreement(lock))
         return max(to_watch, to_pass, ZERO)
 
@@ -83,14 +83,14 @@ class Watch:
         seen = (lock.token, lock.heartbeats)
         looked_at, self._looked_at = self._looked_at, local_now()
         if seen != self._last_seen:
-            self._last_seen, self._seen_at, self._is_told = seen, self._looked_at, False
+            self._last_seen, self._seen_at, self._is_reported = seen, self._looked_at, False
             self._watched_at = None
         elif timedelta(seconds=self._looked_at - looked_at) > (lock.heartbeat_interval or timedelta.max):
             self._watched_at = None
         return self._looked_at
 
     def pause(self, lock: "JobLock") -> float:
-        """How soon to look again at the latest. Seconds."""
+        """The longest time to wait before the next look, in seconds."""
         interval = lock.heartbeat_interval or SECOND
         return interval.total_seconds() / LOOKS_PER_INTERVAL
 
@@ -100,33 +100,33 @@ def _two_intervals(lock: "JobLock") -> timedelta:
 
 
 def _lease_and_margin(lock: "JobLock") -> timedelta:
-    # Clocks that are right are a bit apart, and an interrupt needs a while. It takes no longer than (a) and (b) do.
+    # Even correct clocks differ a little, and an interrupt takes a moment. This takes no longer than (a) and (b) do.
     return lock.lease + _two_intervals(lock)
 
 
 def _left_by_clocks(lock: "JobLock") -> timedelta:
-    """What is left of the lease, and the margin, by the holder's clock and ours."""
+    """What is left of the lease and its margin, by the holder's clock and ours."""
     now = sent_now()
     if is_on_one_host(alias()) and now < lock.sent_at:
-        return ZERO  # it is one clock, which begins anew when the machine does
+        return ZERO  # it is the same clock, which restarts with the machine
     return lock.sent_at + _lease_and_margin(lock) - now
 
 
 def disagreement(lock: "JobLock") -> str:
-    """Which clocks disagree about this suspected lock, and by how much: a sentence or two."""
+    """Which clocks disagree about this suspected lock, and by how much, in a few sentences."""
     if lock.is_impossible:
         lead = f"The last heartbeat of the lock {lock.name!r} lies in the future: the database's clock was set back."
     else:
         lead = (
             f"The lock {lock.name!r} is stale by the database's clock, but not by the clocks of its holder "
-            f"({lock.holder}) and of this server. It is left alone until a lease has passed by one of them."
+            f"({lock.holder}) and this server. It is left alone until a lease has passed by one of these clocks."
         )
     if is_on_one_host(alias()):
-        return f"{lead} The clock of this host was set."
+        return f"{lead} The clock of this host was changed."
     then, now = _ahead(lock.heartbeat_at - lock.sent_at), _ahead(lock.now - sent_now())
     return (
         f"{lead} The database's clock was {then} its holder's at the last heartbeat, and is {now} this server's. "
-        "Set all clocks by NTP."
+        "Synchronize all clocks with NTP."
     )
 
 
@@ -139,9 +139,9 @@ def _roughly(duration: timedelta) -> str:
 
 
 def silence(lock: "JobLock") -> str:
-    """What is known of the holder that the lock is taken from, as the beginning of a sentence."""
+    """What is known about the holder that loses the lock, as the beginning of a sentence."""
     if lock.is_impossible:
-        return "Its last heartbeat lies in the future, since the database's clock was set back, and no other was seen"
+        return "Its last heartbeat lies in the future because the database's clock was set back, and no other was seen"
     if lock.heartbeat_interval is None:
         return "Its lease expired; it sends no heartbeats"
     return f"Its lease expired, and no heartbeat was seen for {_roughly(lock.now - lock.heartbeat_at)}"

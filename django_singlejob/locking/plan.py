@@ -1,4 +1,4 @@
-"""What the run would be that is asked for: pure functions of the request and of the rows as they were seen."""
+"""The run that a request would start: pure functions of the request and of the rows as they were seen."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class Snapshot:
     """The rows of a name, as they were seen at one instant.
 
     Attributes:
-        lock: the stale lock; ``None``: the lock is free.
+        lock: the stale lock; ``None`` if the lock is free.
         gate: the lock's gate.
-        own: the gate that remembers the job; for most it is the same.
+        own: the gate that remembers the job; for most jobs it is the same.
         at: the instant, as ``local_now()``.
     """
 
@@ -43,26 +43,26 @@ class Snapshot:
 
     @property
     def dead_run(self) -> "JobLock | None":
-        """The stale lock, if it is that of a run of our own job."""
+        """The stale lock, if it belongs to a run of our own job."""
         return self.lock if self.lock and self.lock.job_name == self.own.name else None
 
     @property
     def is_slot_abandoned(self) -> bool:
-        """Whether who ran the last slot died: the lock is there still, or was cleared, or taken over."""
+        """Whether the holder that ran the last slot died. Its lock may still exist, or was cleared or taken over."""
         own, dead = self.own, self.dead_run
         is_of_last_slot = dead is not None and (dead.slot, dead.attempt) == (own.last_slot, own.last_attempt)
         return own.last_slot is not None and (own.abandoned or is_of_last_slot)
 
 
 class PlannedRun(NamedTuple):
-    """What the run would be that is asked for.
+    """The run that a request would start.
 
     Attributes:
-        slot: its slot; ``None``: no schedule starts it.
-        attempt: 1, or more in the place of a run whose holder died.
-        changes: to what is known of the job.
+        slot: its slot; ``None`` if no schedule starts it.
+        attempt: 1, or more if it repeats a run whose holder died or retries a one-off.
+        changes: what to change in the job's gate.
         misfires: the slots that nobody ran in time.
-        min_interval: how long ago the job must have been started last.
+        min_interval: how long ago the job's last start must be.
     """
 
     slot: datetime | None = None
@@ -73,9 +73,9 @@ class PlannedRun(NamedTuple):
 
 
 def plan(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal | Claim:
-    """What is to be run, or why nothing is. A ``Claim``: all the slots that are due are too late, pass them by.
+    """The run to start, or why there is none. A ``Claim`` means that all due slots are too late: pass them by.
 
-    If a slot is asked for, the job's own row has to follow the schedule.
+    If a slot is requested, the job's own row must follow the schedule.
     """
     if not request.job_name:
         return PlannedRun()
@@ -95,7 +95,7 @@ def plan(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal | Cla
 
 
 def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun:
-    """A run that no schedule starts. It consumes no slot, also not that of a run whose holder died."""
+    """A run that no schedule starts. It consumes no slot, not even that of a run whose holder died."""
     if request.one_off:
         return PlannedRun(attempt=request.one_off.attempt + 1)
     dead = snapshot.dead_run
@@ -105,7 +105,7 @@ def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun:
 
 
 def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> PlannedRun | Refusal | Claim:
-    """The run of the slot that is due, or, once more, of the one whose holder died."""
+    """The run of the slot that is due, or a rerun of the slot whose holder died."""
     own = snapshot.own
     assert own.next_slot  # noqa: S101  (it follows the schedule)
     again = own.last_slot if snapshot.is_slot_abandoned and request.allows_rerun(own.last_attempt) else None
@@ -119,19 +119,19 @@ def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> Plan
 
 
 def _not_due(request: LockRequest, own: "JobStatus", policy: Policy) -> Refusal:
-    """A cron daemon fired for a slot that somebody has run, or for none."""
+    """The answer if cron fires for a slot that was already run, or for no slot."""
     meant = latest_slot(policy.schedule, reach(policy.schedule, own.now, request.early))
     has_run = own.last_slot is not None and own.last_slot >= meant > own.now - options().slot_tolerance
     return Refusal(Reason.ALREADY_RAN if has_run else Reason.NOT_DUE, next_slot=own.next_slot)
 
 
 def _min_interval(request: LockRequest, snapshot: Snapshot, planned: PlannedRun) -> timedelta:
-    """How long ago the job must have been started last. A run in the place of another one has nothing to wait for."""
+    """How long ago the job's last start must be. A run that repeats another one does not have to wait."""
     dead, own = snapshot.dead_run, snapshot.own
     if planned.attempt > 1:
-        return ZERO  # it is the same run, tried again
+        return ZERO  # it is the same run, retried
     if dead and request.allows_rerun(dead.attempt):
         return ZERO  # the last start came to nothing: its holder died
     if not dead and own.last_status == "abandoned" and request.allows_rerun(own.consecutive_failures):
-        return ZERO  # so it did, and its lock was cleared, or taken over by a job that shares it
-    return request.min_interval  # as well if too many have died
+        return ZERO  # the same, but its lock was cleared, or taken over by a job that shares it
+    return request.min_interval  # also if too many holders have died

@@ -1,4 +1,4 @@
-"""How a lease ends: the gate is told, the lock's row is deleted, the run's end is recorded, in one transaction."""
+"""How a lease ends: one transaction updates the gate, deletes the lock's row and records the run's end."""
 
 import logging
 from datetime import timedelta
@@ -24,16 +24,16 @@ logger = logging.getLogger("django_singlejob")
 
 
 class Release:
-    """The release of one lease, which is tried until the database answers.
+    """The release of one lease, which is retried until the database answers.
 
-    If the answer to a COMMIT is lost, it may have been carried out all the same: from then on the release is in doubt,
-    and a later try that finds the lock gone asks whether that was its own doing.
+    If the answer to a COMMIT is lost, the COMMIT may have been carried out all the same. From then on the release is in
+    doubt, and a later try that finds the lock gone checks whether an earlier try released it.
 
     Attributes:
         deadline: when the holder stops trusting itself, as ``local_now()``.
         is_lost: whether the lease is known to be lost.
         is_private: whether nobody else can see the lock.
-        is_in_doubt: whether a COMMIT was sent, by this release or by one that gave up, and its answer never came.
+        is_in_doubt: whether this release, or one that gave up, sent a COMMIT whose answer never came.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Release:
         self._is_recorded = False
 
     def carry_out(self) -> bool:
-        """Release the lock, and record the end. ``False``: the lock was not ours any more.
+        """Release the lock and record the run's end. Returns ``False`` if the lock was no longer ours.
 
-        Raises ``LeaseLost`` if the database could not be asked while the lease lasted.
+        Raises ``LeaseLost`` if the database could not be reached while the lease lasted.
         """
         try:
             return self._while_the_lease_lasts()
         except LeaseLost:
             raise
         except BaseException:
-            # Signals wait for this, but for one that comes again and again. What it cuts off is released anew.
+            # Signals wait for this, except one that comes again and again. If it cuts this off, try once more.
             release_granted(self._token)
             raise
 
@@ -81,18 +81,18 @@ class Release:
             except Error as error:
                 is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
                 if is_too_late:
-                    forget(self._token)  # the process's exit would wait for it once more
+                    forget(self._token)  # otherwise the process would wait for it again when it exits
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
                     raise LeaseLost(
                         f"The lock {self._name!r} could not be released, and is left to expire: {error}"
                     ) from error
-                logger.info("Releasing the lock %r failed and is tried again: %s", self._name, error)
+                logger.info("Releasing the lock %r failed and will be retried: %s", self._name, error)
                 database.drop(alias)
                 sleep(pause)
         raise AssertionError("backoff() never ends")
 
     def _left(self) -> timedelta:
-        """How long the lease lasts still, without another heartbeat."""
+        """How long the lease still lasts without another heartbeat."""
         seconds = self._deadline - local_now()
         return min(self._grant.request.lease, timedelta(seconds=max(0.0, min(seconds, 1e9))))
 
@@ -111,7 +111,7 @@ class Release:
     def _transaction(self, history: Writer) -> bool:
         alias = database.alias()
         with database.durable(alias, statement_timeout=history.patience):
-            is_released = self._tell_gates(history) and locks().release(self._name, self._token)
+            is_released = self._update_gates(history) and locks().release(self._name, self._token)
             if not is_released:
                 database.roll_back(alias)
             is_recorded = is_released and self._record(history)
@@ -119,7 +119,7 @@ class Release:
         self._is_recorded = is_recorded
         return is_released
 
-    def _tell_gates(self, history: Writer) -> bool:
+    def _update_gates(self, history: Writer) -> bool:
         if self._ending is None:
             return gates().hold(self._name, self._token)
         result = _status_result(self._ending)
@@ -127,11 +127,11 @@ class Release:
             result |= self._grant.entry.kept(history, self._late_result(self._ending))
         if self._own_name == self._name:
             return gates().finish(self._name, self._token, result)
-        # The job's own gate may be another lock's, so its token is none of ours: the lock's gate is held meanwhile.
+        # The job's own gate may be another lock's, so its token is not ours: hold the lock's gate meanwhile.
         return gates().hold(self._name, self._token) and gates().finish_own(self._own_name, result)
 
     def _record(self, history: Writer) -> bool:
-        """Whether the history knows the end now."""
+        """Record the end. Returns whether the history has it now."""
         if self._ending is None:
             return False
         is_recorded = self._grant.entry is not None and self._grant.entry.end(history, _run_result(self._ending))
@@ -140,10 +140,11 @@ class Release:
         return is_recorded
 
     def _was_released(self) -> bool:
-        """Whether a COMMIT was carried out whose answer was lost.
+        """Whether a COMMIT whose answer was lost was carried out.
 
-        While the lease lasts nobody else takes the lock: if it is gone, we released it, unless somebody cleared it by
-        force. Then the gate has no token until somebody else passes; after that the job's gate or the history knows.
+        While the lease lasts, nobody else takes the lock. If it is gone, we released it, unless somebody cleared it by
+        force. In that case the gate has no token until somebody else passes it; after that, the job's gate or the
+        history shows what happened.
         """
         token = gates().filter(name=self._name).values_list("token", flat=True).first()
         if token == self._token:
@@ -167,9 +168,9 @@ class Release:
             return None
 
     def record_late(self, loss: str) -> None:
-        """Record the end if the release did not. Without the lock, our own run's row is all that we may still write.
+        """Record the end if the release did not. Without the lock, we may write only our own run's row.
 
-        ``loss``: how the lock was lost; empty: it was not.
+        ``loss`` says how the lock was lost; it is empty if the lock was not lost.
         """
         if self._ending is None or self._grant.entry is None or self._is_recorded:
             return
@@ -179,18 +180,18 @@ class Release:
         self._grant.entry.end_late(result)
 
     def _late_result(self, ending: Ending) -> dict[str, Any]:
-        """What the history is told if it is told later."""
+        """What to record in the history if this happens later."""
         return {**_run_result(ending), "finished_at": self._grant.acquired_at + since(self._grant.asked_at)}
 
 
 def _is_hopeless(pause: float, error: Error) -> bool:
-    """Whether a new connection does not help either."""
+    """Whether not even a new connection helps."""
     return pause > 0 and not (database.is_transient(error) or database.is_connection_lost(error))
 
 
 def _is_pointless(began_at: float, pause: float, error: Error) -> bool:
-    """Whether a second signal wants no other try, after this pause, of what began then. One on a new connection it
-    does want, unless this was given up while it hung."""
+    """Whether a second signal rules out another try, after this pause, of what began at ``began_at``. One try on a new
+    connection is still made, unless this one hung and was given up."""
     is_still_away = pause > 0 and not database.is_transient(error)
     return gave_up_since(began_at) or is_database_given_up() or (is_told_again() and is_still_away)
 

@@ -1,4 +1,4 @@
-"""What is asked for, and why it may be refused."""
+"""What a caller requests, and why it may be refused."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,16 +15,16 @@ from django_singlejob.scheduling.slots import Policy
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, OneOffJob
 
-# However long the lease: whoever wants the lock of a dead holder watches for two intervals.
+# It limits long leases too: a caller that wants a dead holder's lock watches it for two intervals.
 LONGEST_INTERVAL = LONGEST_STAY / WATCHED_INTERVALS
 
 
 @dataclass(frozen=True, kw_only=True)
 class LockRequest:
-    """What is asked for: which lock, for which job (``""``: none), for how long, on which conditions.
+    """A request: which lock, for which job (``""`` if none), for how long and under which conditions.
 
-    ``policy``: the job's schedule. ``is_scheduled``: it is asked for a slot that is due, or, a cron daemon being at it,
-    ``early``. ``one_off``: the one that it is asked for.
+    ``policy`` is the job's schedule. If ``is_scheduled``, the request is for the run of a slot that is due; if cron
+    makes it, the slot may also be due within ``early``. ``one_off`` is the one to run, if any.
     """
 
     name: str
@@ -44,23 +44,23 @@ class LockRequest:
 
     @classmethod
     def of(cls, name: str, *, lease: timedelta | None, heartbeat: bool, wait: timedelta | None, **others: Any) -> Self:
-        """With what the settings say where nothing else is asked for."""
+        """A request with the defaults from the settings."""
         duration = lease or options().lease
         interval = min(duration / options().heartbeats_per_lease, LONGEST_INTERVAL) if heartbeat else None
         return cls(name=name, lease=duration, heartbeat_interval=interval, wait=wait or ZERO, **others)
 
     @property
     def own_name(self) -> str:
-        """The gate that remembers the job; for most it is the lock's gate too."""
+        """The name of the gate that remembers the job; for most jobs this is the lock's gate too."""
         return self.job_name or self.name
 
     @property
     def due_policy(self) -> Policy | None:
-        """The schedule whose slot is asked for; ``None``: it is called outside of any schedule."""
+        """The schedule whose slot is requested; ``None`` for a call outside of any schedule."""
         return self.policy if self.is_scheduled else None
 
     def allows_rerun(self, attempt: int) -> bool:
-        """Whether a run whose holder died in this attempt is to be run once more."""
+        """Whether to rerun a run whose holder died in this attempt."""
         return self.rerun_abandoned and attempt < self.max_attempts
 
 
@@ -71,7 +71,7 @@ class Reason(models.TextChoices):
     PAUSED = "paused", _("paused")
     NOT_DUE = "not_due", _("not due")
     ALREADY_RAN = "already_ran", _("already ran")
-    INTERRUPTED = "interrupted", _("told to end before it began")
+    INTERRUPTED = "interrupted", _("interrupted before it started")
     UNDECIDED = "undecided", _("undecided")
 
 
@@ -81,9 +81,9 @@ class Refusal:
 
     Attributes:
         reason: why not.
-        lock: the row that was in the way; ``None``: none was.
-        next_slot: when the job is due, if it is not now.
-        detail: what was tried, if it could not be decided whether the lock is free.
+        lock: the lock that was in the way; ``None`` if no lock was.
+        next_slot: when the job is next due, if it is not due now.
+        detail: why it could not be decided whether the lock is free, if that is the reason.
     """
 
     reason: Reason
@@ -93,5 +93,5 @@ class Refusal:
 
     @property
     def may_be_held(self) -> bool:
-        """Whether somebody else holds the lock, as far as that is known: it may be free in a moment."""
+        """Whether somebody else holds the lock, or may hold it: it may be free in a moment."""
         return self.reason in (Reason.HELD, Reason.UNDECIDED)

@@ -1,4 +1,4 @@
-"""The gates: one row for each job and each lock, which everybody who wants the lock must change first."""
+"""The gates: one row for each job and each lock. To get a lock, every caller must change its gate first."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def gates() -> JobStatusQuerySet:
 
 
 class JobStatusQuerySet(QuerySet["JobStatus"]):
-    """The gates: who wants a lock must first change its gate; the fence on it only grows."""
+    """The gates: to get a lock, a caller must first change its gate. The fence on a gate only grows."""
 
     def remember(self, *names: str) -> None:
         """Make sure that these gates exist."""
-        # To insert one that exists would wait for whoever is inside a transaction on it.
+        # An INSERT of one that exists would wait for any transaction on it.
         known = set(self.filter(name__in=names).values_list("name", flat=True))
-        # Each in a statement of its own: two that insert the same rows in another order would deadlock.
+        # Each in its own statement: two statements that insert the same rows in a different order would deadlock.
         for name in sorted({*names} - known):
             self.bulk_create([self.model(name=name)], ignore_conflicts=True)
 
     def look_up(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
-        """Read these gates, by name, with ``now``, ``timeline`` and ``started_recently``: within ``min_interval``."""
+        """Read these gates, by name, with ``now``, ``timeline`` and ``started_recently`` (within ``min_interval``)."""
         recently = whether(_recently(min_interval))
         facts = {"now": DBNow(), "started_recently": recently, "timeline": Timeline()}
         found = telling(self.db, lambda: self.annotate(**facts).without_mean().in_bulk(names))
@@ -55,25 +55,26 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return self.exclude(schedule="")
 
     def without_mean(self) -> JobStatusQuerySet:
-        """Not even reading the mean durations: nobody needs them for a run, and one that cannot be read stops none."""
+        """Without reading the mean durations. A run does not need them, so one that cannot be read must not stop it."""
         return self.defer("mean_duration")
 
     def survey(self) -> dict[str, JobStatus]:
-        """Read all of these, by name, with ``now``."""
+        """Read all these rows, by name, with ``now``."""
         facts = {"now": DBNow()}
         return {status.name: in_utc(status) for status in self.annotate(**facts)}
 
     def unchanged(self, seen: JobStatus) -> JobStatusQuerySet:
-        """The row if its schedule stands where it was seen, and nobody has begun a run since."""
-        # Of these, each start and each move of a schedule adds to the fence. The rest is for edits by hand.
+        """The row, if its schedule is where it was seen and nobody has begun a run since."""
+        # Each start and each move of a schedule raises the fence. The other conditions catch edits by hand.
         rows = self.filter(name=seen.name, fence=seen.fence, schedule=seen.schedule, time_zone=seen.time_zone)
         if seen.next_slot is None:
             return rows.filter(next_slot=None)
-        # Not by "=": what SQLite's own clock wrote has fewer digits.
+        # Not by "=", because instants written by SQLite's own clock have fewer digits.
         return rows.filter(next_slot__gt=seen.next_slot - MILLISECOND, next_slot__lt=seen.next_slot + MILLISECOND)
 
     def grantable(self, seen: JobStatus) -> JobStatusQuerySet:
-        """The row if it is ``unchanged``, on the server where it was seen: another one gives out other fences."""
+        """The row, if it is ``unchanged`` and on the database server where it was seen: another one grants other
+        fences."""
         return self.unchanged(seen).filter(Exact(Timeline(), Value(seen.timeline)))
 
     def have_started_on(self, timeline: int, ago: timedelta) -> bool:
@@ -81,16 +82,16 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return self.filter(fence__gte=timeline << GRANT_BITS, last_started_at__lte=DBNow() - ago).exists()
 
     def passed(self, name: str, token: UUID) -> JobStatusQuerySet:
-        """The row if nobody has passed the gate since the grant of that token."""
+        """The row, if nobody has passed the gate since the grant of this token."""
         return self.filter(name=name, token=token)
 
     def pass_through(self, seen: JobStatus, token: UUID) -> bool:
-        """Pass the gate. ``False``: somebody was faster, look again."""
+        """Pass the gate. Returns ``False`` if another caller was faster: look again."""
         return self.grantable(seen).update(fence=next_fence(seen), token=token) == 1
 
     def start(self, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
-        """Record the start of a job. ``False``: the row has changed, it is paused, or it started sooner than
-        ``min_interval`` ago by now."""
+        """Record the start of a job. Returns ``False`` if the row has changed, or if the job is paused or last started
+        less than ``min_interval`` ago."""
         return self.ready(min_interval).update(last_started_at=DBNow(), **changes) == 1
 
     def is_at_hand(self, name: str) -> bool:
@@ -101,30 +102,31 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return rows.filter(name=name).values_list("pk").first() is not None
 
     def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
-        """Change where the schedule stands, without a run. ``False``: somebody was faster, look again."""
+        """Move the schedule without a run. Returns ``False`` if another caller was faster: look again."""
         return self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1
 
     def pause(self, name: str) -> bool:
-        """Let nobody begin a run of the job. ``False``: it was paused already, or there is no such row."""
+        """Prevent new runs of the job. Returns ``False`` if it was paused already, or if there is no such row."""
         return self.filter(name=name, paused=False).update(paused=True) == 1
 
     def resume(self, name: str) -> bool:
-        """Let it be run again. ``False``: it was not paused."""
+        """Allow new runs of the job again. Returns ``False`` if it was not paused."""
         return self.filter(name=name, paused=True).update(paused=False) == 1
 
     def due(self) -> JobStatusQuerySet:
-        """Those with a slot that is due, or whose holder died, the oldest first."""
+        """Gates with a slot that is due or whose holder died, oldest first."""
         return self.filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), paused=False).order_by("next_slot")
 
     def ready(self, min_interval: timedelta) -> JobStatusQuerySet:
-        """Those that may start: not paused, and last started longer than ``min_interval`` ago."""
+        """Gates of jobs that may start: not paused, and last started longer than ``min_interval`` ago."""
         ready = self.filter(paused=False)
         return ready.exclude(_recently(min_interval)) if min_interval > ZERO else ready
 
     def hold(self, name: str, token: UUID) -> bool:
-        """Keep everybody else from passing until this transaction ends. ``False``: somebody has passed already."""
-        # An UPDATE, since SQLite ignores SELECT FOR UPDATE. It must change the row: Galera tells the other nodes of
-        # nothing else, and a successor there would not conflict with this transaction.
+        """Keep everybody else from passing the gate until this transaction ends. Returns ``False`` if somebody has
+        passed it already."""
+        # An UPDATE, because SQLite ignores SELECT FOR UPDATE. It must change the row, because Galera replicates nothing
+        # else: without a change, a successor on another node would not conflict with this transaction.
         return self.passed(name, token).update(hold_count=F("hold_count") + 1) == 1
 
     def touch(self, name: str) -> None:
@@ -132,16 +134,17 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         self.filter(name=name).update(fence=F("fence"))
 
     def finish(self, name: str, token: UUID, result: Mapping[str, Any]) -> bool:
-        """Record how a run ended. ``False``: somebody has passed the gate since."""
+        """Record how a run ended. Returns ``False`` if somebody has passed the gate since."""
         return self.filter(token=token).finish_own(name, result)
 
     def finish_own(self, name: str, result: Mapping[str, Any]) -> bool:
-        """The same for a job whose lock has another gate, which is held. ``False``: the row was deleted by hand."""
-        # Counted last: on MySQL the mean would find the new count.
+        """The same for a job whose lock has another gate, which is held. Returns ``False`` if the row was deleted by
+        hand."""
+        # The count comes last: on MySQL, the mean would otherwise use the new count.
         return self.filter(name=name).update(**result, last_finished_at=DBNow(), run_count=F("run_count") + 1) == 1
 
     def abandon(self, dead: JobLock) -> None:
-        """Record that the holder of a job's run died. Its slot is to be run again, unless a later one was begun."""
+        """Record that the holder of a job's run died. Its slot will be run again, unless a later one has begun."""
         rows = self.filter(name=dead.job_name)
         rows.update(
             run_count=F("run_count") + 1,
@@ -149,28 +152,28 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
             consecutive_failures=F("consecutive_failures") + 1,
         )
         if dead.slot:
-            # Nobody but us writes these, so they can be compared.
+            # Only this package writes these, so they can be compared with "=".
             rows.filter(last_slot=dead.slot, last_attempt=dead.attempt).update(abandoned=True)
 
     def keep(self, end: Mapping[str, Any]) -> bool:
-        """Keep how a run ended that the history does not know. ``False``: it keeps another end already."""
+        """Keep the end of a run until the history can record it. Returns ``False`` if another end is kept already."""
         return self.filter(unrecorded__isnull=True).update(unrecorded=end) == 1
 
     def kept_ends(self) -> dict[str, dict[str, Any]]:
-        """The ends that are kept, by the name of their job."""
+        """The ends that are kept, by job name."""
         rows = self.filter(unrecorded__isnull=False).values_list("name", "unrecorded")
-        return {name: end for name, end in rows if isinstance(end, dict)}  # or somebody edited it
+        return {name: end for name, end in rows if isinstance(end, dict)}  # if not, somebody edited it
 
     def forget(self, end: object) -> bool:
-        """Keep this end no longer, since it is recorded. ``False``: it was not kept, or another one is by now."""
+        """Drop this end, which is recorded now. Returns ``False`` if it was not kept, or if another one is by now."""
         return self.filter(unrecorded=end).update(unrecorded=None) == 1
 
     def revoke(self, name: str) -> None:
-        """Take the gate from whoever has it: no write of the former holder finds its token any more."""
+        """Take the gate from its holder, so that no later write of that holder finds its token."""
         self.filter(name=name).update(fence=F("fence") + 1, token=None)
 
     def means(self) -> dict[str, timedelta]:
-        """The mean duration of each job that has run often enough for it to say something."""
+        """The mean duration of each job that has run often enough for it to be meaningful."""
         known = self.filter(run_count__gte=options().overrun_min_runs, mean_duration__isnull=False)
         return {name: mean for name, mean in known.values_list("name", "mean_duration") if mean}
 
@@ -181,8 +184,8 @@ MEAN_RUNS = 20
 
 
 def mean_with(duration: timedelta) -> Case:
-    """The mean duration once a successful run took so long: that of about the last ``MEAN_RUNS`` (an exponential
-    moving average). A value that makes no sense is replaced."""
+    """The mean duration after a successful run that took ``duration``: an exponential moving average over about the
+    last ``MEAN_RUNS`` runs. A value that makes no sense is replaced."""
     sensible = Q(mean_duration__gte=ZERO, mean_duration__lt=timedelta(days=36_525))
     value = Value(duration, output_field=DurationField())
     count = Least(F("run_count"), Value(MEAN_RUNS - 1)) + 1
@@ -190,7 +193,7 @@ def mean_with(duration: timedelta) -> Case:
 
 
 class _MovedMean(Func):
-    """``mean + (value - mean) / count``; Django itself divides no durations."""
+    """``mean + (value - mean) / count``. Django itself cannot divide durations."""
 
     output_field = DurationField()
 
@@ -202,5 +205,5 @@ class _MovedMean(Func):
 
 
 def _recently(min_interval: timedelta) -> Q:
-    # A start in the future means that the clock was set back since; it must not hold up the job until then.
+    # A start in the future means that the clock has been set back since. It must not hold up the job until then.
     return Q(last_started_at__gt=DBNow() - min_interval, last_started_at__lte=DBNow() + min_interval)

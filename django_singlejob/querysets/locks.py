@@ -1,4 +1,4 @@
-"""The leases: a row is inserted, renewed, taken over and deleted, each by one conditional statement."""
+"""The leases: one conditional statement each to insert a row, renew it, take it over and delete it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock
 
 _STALE = Q(expires_at__lte=DBNow())
-# Not by less: while others write, a statement may read rows a few milliseconds younger than itself.
+# Not less: while others write, a statement may read rows that are a few milliseconds younger than itself.
 _IMPOSSIBLE = Q(heartbeat_at__gt=DBNow() + timedelta(seconds=1))
 
 
@@ -32,65 +32,68 @@ class JobLockQuerySet(QuerySet["JobLock"]):
     """The leases: a row exists exactly while somebody holds the lock of its name."""
 
     def stale(self) -> JobLockQuerySet:
-        """Those whose lease has expired."""
+        """Locks whose lease has expired."""
         return self.filter(_STALE)
 
     def impossible(self) -> JobLockQuerySet:
-        """Those whose last heartbeat lies in the future: the database's clock was set back since."""
+        """Locks whose last heartbeat lies in the future: the database's clock has been set back since."""
         return self.filter(_IMPOSSIBLE)
 
     def suspected(self) -> JobLockQuerySet:
-        """Those whose holders may be dead: stale or impossible. What else it takes is said in ``locking.liveness``."""
+        """Locks whose holders may be dead: stale or impossible. See ``locking.liveness`` for what else it takes."""
         return self.filter(_STALE | _IMPOSSIBLE)
 
     def live(self) -> JobLockQuerySet:
-        """Those whose lease goes on."""
+        """Locks that are neither stale nor impossible."""
         return self.filter(~_STALE, ~_IMPOSSIBLE)
 
     def overrunning(self, means: Mapping[str, timedelta]) -> JobLockQuerySet:
-        """The live ones held longer than ``OVERRUN_FACTOR`` times their job's mean (see ``means`` below)."""
+        """Live locks held longer than ``OVERRUN_FACTOR`` times their job's mean duration (see ``gates().means``)."""
         late = Q(pk__in=[])
         for job_name, mean in means.items():
             late |= Q(job_name=job_name, acquired_at__lte=DBNow() - mean * options().overrun_factor)
         return self.live().filter(late)
 
     def judged(self) -> JobLockQuerySet:
-        """With ``is_stale``, ``is_impossible`` and ``now``, as the database's clock sees it."""
+        """With ``is_stale``, ``is_impossible`` and ``now``, by the database's clock."""
         verdict = {"is_stale": whether(_STALE), "is_impossible": whether(_IMPOSSIBLE), "now": DBNow()}
         return self.annotate(**verdict)
 
     def survey(self) -> list[JobLock]:
-        """Read all of these, judged."""
+        """Read all these rows, judged."""
         return [in_utc(lock) for lock in self.judged()]
 
     def look_up(self, name: str) -> JobLock | None:
-        """Read the lock's row, judged. ``None``: the lock is free."""
+        """Read the lock's row, judged. Returns ``None`` if the lock is free."""
         return next(iter(self.filter(name=name).survey()), None)
 
     def grant(self, name: str, columns: Mapping[str, Any]) -> bool:
-        """Insert the row. ``False``: there is one."""
+        """Insert the row. Returns ``False`` if there is one already."""
         _, is_created = self.get_or_create(name=name, defaults=columns)
         return is_created
 
     def take_over(self, seen: JobLock, columns: Mapping[str, Any]) -> bool:
-        """Replace a suspected holder. ``False``: the row has changed since it was seen, or its holder is alive."""
+        """Replace a suspected holder. Returns ``False`` if the row has changed since it was seen, or if its holder is
+        alive."""
         return self._unchanged(seen).suspected().update(**columns) == 1
 
     def renew(self, name: str, token: UUID, lease: timedelta, sent_at: datetime) -> bool:
-        """A heartbeat, sent at that time by the holder's clock. ``False``: the row is another holder's, or gone."""
+        """Record a heartbeat, sent at ``sent_at`` by the holder's clock. Returns ``False`` if the row is another
+        holder's, or gone."""
         beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + lease}
-        # Several may be under way, and arrive in any order: the holder counts from the last one.
+        # Several may be under way and arrive in any order. The holder counts from the newest one.
         newest = Case(
             When(sent_at__gt=sent_at, then=F("sent_at")), default=Value(sent_at), output_field=DateTimeField()
         )
         return self.filter(name=name, token=token).update(sent_at=newest, **beat) == 1
 
     def release(self, name: str, token: UUID) -> bool:
-        """Delete the holder's own row. ``False``: it is no longer that holder's."""
+        """Delete the holder's own row. Returns ``False`` if the row is no longer that holder's."""
         return delete_rows(self.filter(name=name, token=token)) == 1
 
     def clear(self, seen: JobLock, *, force: bool) -> bool:
-        """Delete the row that was seen; ``False``: it is another one by now, or, unless ``force``, its holder lives."""
+        """Delete the row that was seen. Returns ``False`` if it is a different one by now or, unless ``force``, if its
+        holder is alive."""
         if force:
             return delete_rows(self.filter(name=seen.name, token=seen.token)) == 1
         return delete_rows(self._unchanged(seen).suspected()) == 1

@@ -1,9 +1,9 @@
-"""One-off jobs: every write that decides about one, and every adjective.
+"""One-off jobs: every write that decides about one, and every filter.
 
-The row of an exclusive one is claimed by its status and version, in the transaction that grants the job's lock, and
-ended in the one that releases the lock. So who holds the lock under the row's token is who runs it, and when the lock
-is taken from a dead holder, the row is put back with it. Those that run in parallel are claimed under the token of
-their worker's own lock, and put back with that.
+The row of an exclusive one-off is claimed by its status and version, in the transaction that grants the job's lock, and
+ended in the one that releases the lock. So the process that holds the lock under the row's token is the one that runs
+it, and when the lock is taken from a dead holder, the row is put back with it. Parallel one-offs are claimed under the
+token of their worker's own lock, and put back with that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FACTS = {"now": DBNow()}
 
 
 def worker_id(holder: Holder) -> str:
-    """What a row keeps of each attempt: a line."""
+    """The line that a row keeps for each attempt."""
     return f"{holder.hostname}:{holder.pid}\n"
 
 
@@ -43,50 +43,50 @@ def one_offs() -> OneOffJobQuerySet:
 
 
 class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
-    """The one-off jobs: those that wait, those in progress, and those that have ended, which are the log."""
+    """The one-off jobs: waiting, in progress, and ended. Those that ended are the log."""
 
     def waiting(self) -> OneOffJobQuerySet:
-        """Those that nobody has begun, or that are to be begun again."""
+        """One-offs that have not begun, or that are to begin again."""
         return self.filter(status="waiting")
 
     def in_progress(self) -> OneOffJobQuerySet:
-        """Those that somebody runs."""
+        """One-offs that are running."""
         return self.filter(status="in_progress")
 
     def ended(self) -> OneOffJobQuerySet:
-        """Those that are done, failed or cancelled."""
+        """One-offs that are done, failed or cancelled."""
         return self.filter(status__in=["done", "failed", "cancelled"])
 
     def exclusive(self) -> OneOffJobQuerySet:
-        """Those that run under their job's lock."""
-        # Not "=", which Django writes as `exclusive` or `NOT exclusive`: SQLite finds no index for that.
+        """One-offs that run under their job's lock."""
+        # Not "=", which Django writes as `exclusive` or `NOT exclusive`: SQLite cannot use an index for that.
         return self.filter(exclusive__in=[True])
 
     def parallel(self) -> OneOffJobQuerySet:
-        """Those that run beside each other, under no lock but their worker's."""
+        """One-offs that run beside each other, under no lock but their worker's."""
         return self.filter(exclusive__in=[False])
 
     def in_queues(self, names: Sequence[str]) -> OneOffJobQuerySet:
-        """Those of these queues; none named: of all."""
+        """One-offs in these queues, or in all queues if no names are given."""
         return self.filter(queue_name__in=names) if names else self
 
     def due(self, until: datetime | None = None) -> OneOffJobQuerySet:
-        """Those to be run now, or that were at that instant."""
+        """One-offs that are due now, or that were due at ``until``."""
         return self.waiting().filter(run_after__lte=until or DBNow())
 
     def next_due(self, until: datetime | None = None) -> OneOffJob | None:
-        """The next to be run, with ``now``: the highest priority first, then the one that is due for the longest."""
+        """The next to run, with ``now``: the highest priority first, then the one that has been due the longest."""
         return next(iter(self._first_due(1, until)), None)
 
     def lock_due(self, most: int, until: datetime | None = None) -> list[OneOffJob]:
-        """The next so many, with ``now``, which nobody else can claim until this transaction ends. On SQLite it must
-        have written already: then nobody else can write at all."""
+        """The next ``most`` to run, with ``now``. Nobody else can claim them until this transaction ends. On SQLite the
+        transaction must have written already: then nobody else can write at all."""
         has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
         return self._first_due(most, until, skip_locked=has_skip_locked)
 
     def _first_due(self, most: int, until: datetime | None, *, skip_locked: bool = False) -> list[OneOffJob]:
-        # One priority after the other, each found by an index. In one query the database would read past all those of
-        # a higher priority that are to be run later, as many as they are.
+        # One priority after the other, each found by an index. In a single query, the database would read past all
+        # rows of a higher priority that are due later, however many there are.
         found: list[OneOffJob] = []
         waiting = self.waiting()
         while True:
@@ -102,12 +102,12 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             waiting = self.waiting().filter(priority__lt=passed)
 
     def claim(self, seen: OneOffJob, token: UUID, holder: Holder) -> bool:
-        """Begin to run it. ``False``: somebody else has, or it was cancelled."""
+        """Claim it, to run it. Returns ``False`` if somebody else has claimed it, or if it was cancelled."""
         return self.waiting().filter(pk=seen.pk, version=seen.version).update(**_claimed(token, holder)) == 1
 
     def claim_locked(self, locked: Sequence[OneOffJob], token: UUID, holder: Holder) -> bool:
-        """The same for several at once. ``False``: somebody else has one of them, and this transaction is to be undone.
-        The instances are as the rows are then, as far as a run has to know."""
+        """The same for several at once. Returns ``False`` if somebody else has claimed one of them: then roll back this
+        transaction. Updates the instances as well, as far as a run needs it."""
         rows = self.waiting().filter(pk__in=[row.pk for row in locked])
         if rows.update(**_claimed(token, holder)) != len(locked):
             return False
@@ -118,32 +118,34 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         return True
 
     def finish(self, token: UUID, result: Mapping[str, Any]) -> bool:
-        """Record how the run under that token ended. ``False``: it runs no one-off, or not any more."""
+        """Record how the run under that token ended. Returns ``False`` if it does not run a one-off, or no longer."""
         return self.in_progress().filter(token=token).update(version=F("version") + 1, **result) == 1
 
     def finish_all(self, claimed: Sequence[OneOffJob], token: UUID, result: Mapping[str, Any]) -> int:
-        """The same for several at once, of one version. Returns how many it were."""
+        """The same for several at once, all of one version. Returns the number of rows changed."""
         rows = self.in_progress().filter(pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)
         return rows.update(version=F("version") + 1, **result)
 
     def release(self, token: UUID) -> int:
-        """Put back what was interrupted under that token, as if nobody had begun it. Returns how many it were."""
+        """Put back what was interrupted under that token, as if it had never begun. Returns the number of rows
+        changed."""
         return self.in_progress().filter(token=token).update(version=F("version") + 1, **RELEASED)
 
     def abandon(self, dead: JobLock, error: str) -> None:
-        """Put back what a dead holder ran; it has failed if that was its last attempt."""
+        """Put back what a dead holder was running. If that was its last attempt, it has failed."""
         self.filter(token=dead.token).put_back(error)
 
     def abandon_orphans(self, error: str) -> int:
-        """Put back those whose lock is gone, as after a DELETE by hand. Returns how many."""
+        """Put back those whose lock is gone, as after a manual DELETE. Returns the number of rows changed."""
         tokens = self.in_progress().orphan_tokens()
         are_orphans = Q(token__in=tokens)
-        if None in tokens:  # no run of ours: somebody marked it by hand
+        if None in tokens:  # not a run of ours: somebody edited the row by hand
             are_orphans |= Q(token=None)
         return self.filter(are_orphans).put_back(error)
 
     def put_back(self, error: str) -> int:
-        """Have those that are in progress be begun again, unless it was their last attempt. Returns how many."""
+        """Put those in progress back to waiting; after their last attempt they have failed instead. Returns the number
+        of rows changed."""
         is_last = Q(attempt__gte=F("max_attempts"))
         changes = {
             "status": Case(When(is_last, then=Value("failed")), default=Value("waiting")),
@@ -156,22 +158,24 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         return self.in_progress().update(**changes)
 
     def make_exclusive(self, job: Job) -> int:
-        """Have those that wait run under the lock of the job that their function has become. Returns how many."""
+        """Make waiting ones run under the lock of the job that their function has become. Returns the number of rows
+        changed."""
         changes = {"job_name": job.name, "task_path": "", "max_attempts": job.most_attempts}
         return self.waiting().update(version=F("version") + 1, **changes)
 
     def cancel(self) -> int:
-        """Cancel those that nobody has begun. Returns how many; one that is in progress runs to its end."""
+        """Cancel those that have not begun. One that is in progress runs to its end. Returns the number of rows
+        changed."""
         return self.waiting().update(status="cancelled", version=F("version") + 1, finished_at=DBNow())
 
     def retry(self) -> int:
-        """Have those that failed, or were cancelled, be begun once more at least. Returns how many."""
+        """Let failed or cancelled ones run at least once more. Returns the number of rows changed."""
         again = {"status": "waiting", "version": F("version") + 1, "run_after": DBNow(), "finished_at": None}
         most = Greatest(F("max_attempts"), F("attempt") + 1)
         return self.filter(status__in=["failed", "cancelled"]).update(max_attempts=most, **again)
 
     def surplus(self, age: timedelta) -> OneOffJobQuerySet:
-        """Those that ended longer ago than ``age``."""
+        """One-offs that ended longer ago than ``age``."""
         return self.ended().filter(finished_at__lt=DBNow() - age)
 
 

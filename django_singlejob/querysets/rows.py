@@ -1,4 +1,4 @@
-"""What the querysets have in common: rows on the database that decides, deleted in one statement, in UTC."""
+"""What the querysets share: rows on the database that decides, deletes in one statement, and instants in UTC."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def rows(model: str) -> QuerySet[Any]:
-    """The model's, on the database that decides."""
-    # Looked up at use: this module may be imported before the apps are ready, the models may not.
+    """The model's rows, on the database that decides."""
+    # Looked up when used: this module may be imported before the apps are ready, but the models may not.
     found: QuerySet[Any] = apps.get_model("django_singlejob", model)._default_manager.using(alias())
     return found
 
@@ -30,7 +30,7 @@ _INSTANTS = ("now", "slot", "next_slot", "last_slot", "acquired_at", "heartbeat_
 
 def in_utc(row: Row) -> Row:
     """The row, with its instants in UTC."""
-    # A connection's own time zone comes back with every instant, and two of one zone are compared by their wall clocks.
+    # The database returns instants in its connection's time zone, and Python compares two of one zone by wall clock.
     for name in _INSTANTS:
         if instant := getattr(row, name, None):
             setattr(row, name, instant.astimezone(UTC))
@@ -38,9 +38,9 @@ def in_utc(row: Row) -> Row:
 
 
 def delete_rows(rows: QuerySet[Any]) -> int:
-    """Delete them, in one conditional statement. Returns how many it were."""
-    # delete() would first read the rows and then delete by primary key alone, as soon as any app listens to
-    # post_delete: it would forget the token in between.
+    """Delete these rows in one conditional statement. Returns the number of rows deleted."""
+    # If any app listens to post_delete, delete() reads the rows first and then deletes them by primary key alone: it
+    # would forget the token in between.
     return rows._raw_delete(rows.db)
 
 
@@ -53,15 +53,16 @@ class AttemptQuerySet(QuerySet[AnyModel]):
     """Rows of attempts, each under the token of its lock: runs and one-offs."""
 
     def orphan_tokens(self) -> set[UUID | None]:
-        """The tokens of those whose lock is gone, as after a DELETE by hand."""
+        """The tokens of attempts whose lock is gone, as after a manual DELETE."""
         # Two reads, in this order: an attempt that begins between them is not among the first.
         tokens = set(self.values_list("token", flat=True))
         return tokens - set(rows("JobLock").values_list("token", flat=True)) if tokens else tokens
 
     def prune(self, batch: int = 1000) -> int:
-        """Delete all of these, a batch at a time: one huge DELETE would hold up everybody. Returns how many it were."""
+        """Delete all these rows, in batches: one huge DELETE would hold up everybody. Returns the number of rows
+        deleted."""
         pruned = 0
-        # MySQL has no LIMIT in a subquery. One that was changed since it was read is left alone.
+        # In two statements, because MySQL has no LIMIT in a subquery. A row that has changed in between is left alone.
         while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
             pruned += delete_rows(self.filter(pk__in=keys))
         return pruned

@@ -1,4 +1,4 @@
-"""The pages of the admin: where they are, what is done there, what stands there."""
+"""The pages of the admin: their URLs, their actions and their content."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 MODELS = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
 VIEW = ("view_joblock", "view_jobstatus", "view_jobrun", "view_oneoffjob")
-#: Whoever looks after the jobs, but may not take a lock from the living.
+#: The permissions to look after the jobs, but not to take a lock from a live holder.
 OPERATE = (*VIEW, "run_jobstatus", "change_jobstatus", "clear_joblock", "add_oneoffjob", "change_oneoffjob")
 
 each_model = pytest.mark.parametrize("model", MODELS)
 
 
-# --- where
+# --- URLs
 
 
 def list_of(model: str, query: str = "") -> str:
@@ -38,7 +38,7 @@ def list_of(model: str, query: str = "") -> str:
 
 
 def page_of(model: str, key: Any = None) -> str:
-    """The page of that row, or of the first that there is."""
+    """The page of this row, or of the first one."""
     rows: dict[str, Any] = {"joblock": locks(), "jobstatus": gates(), "jobrun": runs(), "oneoffjob": one_offs()}
     chosen = rows[model].order_by("pk").first().pk if key is None else key
     return reverse(f"admin:django_singlejob_{model}_change", args=[quote(chosen)])
@@ -48,11 +48,11 @@ def clear_page(*names: str) -> str:
     return f"{reverse('admin:django_singlejob_joblock_clear')}?{'&'.join(f'name={name}' for name in names)}"
 
 
-# --- what is done there
+# --- actions
 
 
 def begin(name: str = "nightly", **terms: Any) -> Lease:
-    """Somebody runs a one-off of that job, and goes on: there is a row of each model."""
+    """Somebody starts a one-off of this job that keeps running, so there is a row of each model."""
     return start_run(name, one_off=place(Order(job_name=name), [], {}), **terms)
 
 
@@ -67,23 +67,23 @@ def shown(client: Client, url: str) -> str:
 
 
 def act(client: Client, model: str, action: str, *keys: object, **more: Any) -> list[str]:
-    """Choose these rows in the list, and that action. Returns what the person is told."""
+    """Select these rows and this action in the list. Returns the messages to the user."""
     chosen = {"action": action, "_selected_action": [str(key) for key in keys]} | more
-    return told(client.post(list_of(model), chosen, follow=True))
+    return messages_of(client.post(list_of(model), chosen, follow=True))
 
 
-def told(response: Any) -> list[str]:
+def messages_of(response: Any) -> list[str]:
     assert response.status_code == 200, response.status_code
     return [str(message) for message in response.context["messages"]]
 
 
 class Page(HTMLParser):
-    """What stands on a page.
+    """The content of a page.
 
     Attributes:
-        fields: the values of what can be sent, by name, but for the admin's own search and log-out.
-        links: where it leads to.
-        text: what is read, also by who listens.
+        fields: the values of the form fields, by name, except those of the admin's own search and log-out.
+        links: the URLs it links to.
+        text: all text, including what only a screen reader reads.
         inline: what a strict Content-Security-Policy refuses.
     """
 

@@ -1,4 +1,4 @@
-"""Who looks at the admin: a plugin that its tests name in `pytest_plugins`."""
+"""The users of the admin: a plugin that its tests name in `pytest_plugins`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def log_in(django_user_model: Any) -> LogIn:
-    """A client for somebody of the staff with these permissions. Without a password: to hash one takes longer than a
+    """A client for a staff user with these permissions. It has no password, since hashing one takes longer than a
     test."""
 
     def client(name: str, *permissions: str, **facts: Any) -> Client:

@@ -1,4 +1,4 @@
-"""What holds for all pages of the admin."""
+"""What is true of all pages of the admin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = "<script>alert('it is ours')</script>\"><img src=x onerror=alert(1)>"
 
 
 def every_page() -> list[str]:
-    """Of what there is."""
+    """The URLs of all pages, for the rows that exist."""
     pages = [page for model in MODELS for page in (list_of(model), page_of(model))]
     pages += [page_of("jobstatus", name) for name in gates().values_list("name", flat=True)]
     histories = [page_of(model).replace("/change/", "/history/") for model in MODELS]
@@ -39,7 +39,7 @@ def every_page() -> list[str]:
 
 
 def live_a_little() -> None:
-    """There is a row in each state, or nearly."""
+    """Create a row in (nearly) each state."""
     singleton_job("nightly", schedule="0 1 * * *", description="Cleans up.")(lambda: None)
     singleton_job("hourly", schedule=HOUR)(lambda: None)
     for name in "nightly", "weekly", "yearly":
@@ -89,7 +89,7 @@ def test_nothing_is_written_when_somebody_only_looks(admin_client: Client) -> No
     assert all_rows() == before
 
 
-# --- what comes from the database is hostile
+# --- hostile text from the database
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_no_page_needs_inline_scripts_or_styles(admin_client: Client) -> None:
         assert Page(shown(admin_client, url)).inline == [], url
 
 
-# --- every word can be said in another language
+# --- every word can be translated
 
 
 @pytest.fixture
@@ -158,9 +158,9 @@ def untranslated(page: str) -> set[str]:
     return set(re.findall(r"[^\W\d_]{2,}", text))
 
 
-# What the jobs, the servers and the people are called, and what they said.
+# The names of jobs, servers and users, and what they wrote.
 DATA = {"nightly", "hourly", "weekly", "yearly", "admin", "Cleans", "up", "Oh", "no", "UTC", "pid", "default"}
-# What Django itself has in English only; and so are schedules.
+# Django has these in English only, and so are schedules.
 ENGLISH = {"Search", "True", "False", "Every", "hour"}
 
 
@@ -177,10 +177,10 @@ def test_every_word_can_be_translated(admin_client: Client) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("marked")
-def test_so_can_what_people_are_told(admin_client: Client) -> None:
+def test_every_message_can_be_translated(admin_client: Client) -> None:
     live_a_little()
     keys = list(one_offs().values_list("pk", flat=True))
-    told = [
+    answers = [
         *act(admin_client, "jobstatus", "run_now", "nightly", "weekly"),
         *(
             text
@@ -189,5 +189,5 @@ def test_so_can_what_people_are_told(admin_client: Client) -> None:
         ),
         *(text for action in ("cancel", "retry", "cancel") for text in act(admin_client, "oneoffjob", action, *keys)),
     ]
-    assert len(told) == 11
-    assert [text for text in told if not text.startswith("⟦")] == []
+    assert len(answers) == 11
+    assert [text for text in answers if not text.startswith("⟦")] == []

@@ -1,4 +1,4 @@
-"""The admin's list of jobs, the page of each, and what can be done there."""
+"""The admin's list of jobs, the page of a job, and the actions there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
-ASKED = "The job nightly is run by the next worker that is free."
+ASKED = "The next free worker will run the job nightly."
 
 
 @pytest.fixture
@@ -39,18 +39,18 @@ def ran() -> list[str]:
 
 @pytest.fixture
 def nightly(fresh_process: None, ran: list[str]) -> SingletonJob[[], None]:
-    """A job that nobody has asked for yet: it has no row."""
+    """A job that nobody has called yet, so it has no row."""
     return singleton_job("nightly")(lambda: ran.append("nightly"))
 
 
 def names(client: Client, query: str = "") -> list[str]:
-    """Of the jobs in the list, from top to bottom."""
+    """The names of the jobs in the list, from top to bottom."""
     found = re.findall(r'class="field-name"><a href="[^"]*">([^<]*)<', shown(client, list_of("jobstatus", query)))
     return [name.strip() for name in found]
 
 
 def entries(name: str = "nightly") -> list[str]:
-    """What the admin's log says of the job, the oldest first."""
+    """The messages about the job in the admin's log, oldest first."""
     found = LogEntry.objects.filter(object_id=name, content_type__model="jobstatus").order_by("pk")
     assert all(entry.is_change() and entry.object_repr == name for entry in found)
     return [entry.get_change_message() for entry in found]
@@ -60,7 +60,7 @@ def entries(name: str = "nightly") -> list[str]:
 
 
 def live(*states: str) -> None:
-    """A job in each of these states, called like it."""
+    """Create a job in each of these states, named after it."""
     for state in states:
         gates().remember(state)
         gates().filter(name=state).update(last_started_at=DBNow() - 2 * HOUR)
@@ -148,7 +148,7 @@ def test_what_it_is_expected_to_do_is_shown(admin_client: Client) -> None:
 
 
 def test_to_look_at_a_job_does_not_run_it(admin_client: Client, nightly: object, ran: list[str]) -> None:
-    """Django's templates call whatever can be called."""
+    """Django's templates call everything that is callable."""
     shown(admin_client, list_of("jobstatus"))
     shown(admin_client, page_of("jobstatus", "nightly"))
     assert ran == []
@@ -158,7 +158,7 @@ def test_a_job_that_has_no_row_yet_is_shown(admin_client: Client) -> None:
     singleton_job("nightly", schedule=HOUR, description="Cleans <up>.")(lambda: None)
     assert names(admin_client) == ["nightly"]
     page = shown(admin_client, page_of("jobstatus", "nightly"))
-    for text in "never asked for", "Every 1 hour", "Cleans &lt;up&gt;.", "It has not run yet.", "None waits.":
+    for text in "never asked for", "Every 1 hour", "Cleans &lt;up&gt;.", "It has not run yet.", "None is waiting.":
         assert text in page
     assert not gates().exists()
 
@@ -167,7 +167,7 @@ def test_one_that_the_code_does_not_know_any_more_too(admin_client: Client) -> N
     live("nightly")
     assert names(admin_client) == ["nightly"]
     page = shown(admin_client, page_of("jobstatus", "nightly"))
-    assert "This release of the code does not know the job." in page
+    assert "This release of the code does not define this job." in page
     assert 'value="run_now"' not in page
     assert 'value="pause"' in page
 
@@ -187,7 +187,7 @@ def test_whatever_it_is_called(admin_client: Client, name: str, ran: list[str]) 
             assert admin_client.get(url).status_code == 200, url
 
 
-def test_the_next_slots_are_told_in_the_time_zone_of_the_job(admin_client: Client) -> None:
+def test_the_next_slots_are_shown_in_the_time_zone_of_the_job(admin_client: Client) -> None:
     gates().remember("nightly")
     facts = {"schedule": "0 1 * * *", "time_zone": "Asia/Tokyo"}
     gates().update(next_slot="2040-01-01T16:00Z", **facts)
@@ -202,7 +202,7 @@ def test_a_schedule_of_a_newer_release_is_shown_as_it_is(admin_client: Client) -
         assert "full moon" in shown(admin_client, url)
 
 
-def test_what_waits_and_who_won_is_told(admin_client: Client, nightly: SingletonJob[[], None]) -> None:
+def test_waiting_one_offs_and_winners_are_shown(admin_client: Client, nightly: SingletonJob[[], None]) -> None:
     nightly()
     nightly()
     runs().filter(pk=last_run().pk).update(hostname="web-2")
@@ -243,7 +243,7 @@ def test_it_is_run_now_by_the_next_tick(admin_client: Client, ran: list[str]) ->
     assert ran == []
     row = one_offs().get()
     assert (row.job_name, row.args, row.kwargs, row.priority, row.max_attempts) == ("nightly", [], {}, 100, 3)
-    assert entries() == [f"Asked for a run now: one-off {row.pk}."]
+    assert entries() == [f"Requested a run now: one-off {row.pk}."]
     ticked()
     assert ran == ["nightly"]
     assert (one_offs().get().status, last_run().trigger) == ("done", "one_off")
@@ -254,7 +254,7 @@ def test_it_is_run_now_by_the_next_tick(admin_client: Client, ran: list[str]) ->
 def test_it_is_asked_for_once(admin_client: Client, ran: list[str]) -> None:
     act(admin_client, "jobstatus", "run_now", "nightly")
     (again,) = act(admin_client, "jobstatus", "run_now", "nightly")
-    assert again.startswith("The job nightly is to be run already")
+    assert again.startswith("The job nightly is already waiting for a free worker")
     assert (one_offs().count(), len(entries())) == (1, 1)
     ticked()
     assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
@@ -276,11 +276,11 @@ def test_several_at_once(admin_client: Client, nightly: object) -> None:
     singleton_job("paused")(lambda: None)
     answers = act(admin_client, "jobstatus", "run_now", "mail", "nightly", "weekly", "paused", "never", "nightly")
     assert answers == [
-        "The job mail cannot be run without arguments: add a one-off with them.",
+        "The job mail cannot be run without arguments. Add a one-off with arguments instead.",
         ASKED,
-        "The job weekly cannot be run: this release of the code does not know it.",
-        "The job paused is paused: resume it first.",
-        "The job nightly is to be run already, as soon as a worker is free. Is there one?",
+        "The job weekly cannot be run, because this release of the code does not define it.",
+        "The job paused is paused. Resume it first.",
+        "The job nightly is already waiting for a free worker. Is a worker running?",
     ]
     assert [row.job_name for row in one_offs()] == ["nightly"]
 
@@ -308,7 +308,7 @@ def test_to_choose_all_of_none_is_to_choose_none(admin_client: Client, action: s
 
 
 @pytest.mark.usefixtures("nightly")
-def test_who_only_looks_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
+def test_a_viewer_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
     buttons = {"run_now", "pause"}
     pages = {
         name: shown(client, page_of("jobstatus", "nightly"))
@@ -328,18 +328,18 @@ def test_who_only_looks_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
 
 @pytest.mark.slow
 def test_a_paused_job_is_not_run(admin_client: Client, nightly: SingletonJob[[], None], ran: list[str]) -> None:
-    told_first = act(admin_client, "jobstatus", "pause", "nightly")
-    assert told_first == ["The job nightly is paused: nobody begins to run it. A run under way goes on to its end."]
+    answers = act(admin_client, "jobstatus", "pause", "nightly")
+    assert answers == ["The job nightly is paused. No new runs will start; a run in progress continues to its end."]
     nightly.enqueue()
     assert not nightly()
     ticked()
     assert ran == []
-    assert act(admin_client, "jobstatus", "pause", "nightly") == ["The job nightly was paused already."]
+    assert act(admin_client, "jobstatus", "pause", "nightly") == ["The job nightly was already paused."]
     assert names(admin_client, "?state=paused") == ["nightly"]
     assert 'value="resume"' in shown(admin_client, page_of("jobstatus", "nightly"))
 
-    told_then = act(admin_client, "jobstatus", "resume", "nightly")
-    assert told_then == ["The job nightly is no longer paused: it is run when it is due."]
+    answers = act(admin_client, "jobstatus", "resume", "nightly")
+    assert answers == ["The job nightly is no longer paused. It will run when it is due."]
     assert act(admin_client, "jobstatus", "resume", "nightly") == ["The job nightly was not paused."]
     ticked()
     assert ran == ["nightly"]
@@ -354,7 +354,7 @@ def test_a_job_is_paused_whose_lock_is_called_otherwise(admin_client: Client, ra
 
 
 @pytest.mark.usefixtures("nightly")
-def test_what_the_log_says_stands_in_the_history_of_the_job(admin_client: Client) -> None:
+def test_the_entries_of_the_log_are_in_the_history_of_the_job(admin_client: Client) -> None:
     act(admin_client, "jobstatus", "pause", "nightly")
     history = page_of("jobstatus", "nightly").replace("/change/", "/history/")
     assert "Paused." in shown(admin_client, history)
@@ -371,8 +371,8 @@ def test_nobody_waits_for_a_fenced_transaction(
     lease = start_run()
     gates().update(paused=paused)
     with lease.atomic():
-        (told,) = elsewhere(act, admin_client, "jobstatus", action, "nightly").result(10)
-    assert "somebody is inside a transaction on it. Try again." in told
+        (answer,) = elsewhere(act, admin_client, "jobstatus", action, "nightly").result(10)
+    assert "because another transaction is using it. Try again." in answer
     assert gates().get(name="nightly").paused is paused
     assert not LogEntry.objects.exists()
     assert "inside a transaction" not in act(admin_client, "jobstatus", action, "nightly")[0]
@@ -388,12 +388,14 @@ def test_many_clicks_at_once_are_one(admin_client: Client, elsewhere: Elsewhere)
     assert one_offs().count() == LogEntry.objects.count() == 1
 
 
-def test_one_that_is_to_be_tried_again_later_is_not_run_beside(
+def test_one_that_will_be_retried_later_is_not_run_beside(
     admin_client: Client, nightly: SingletonJob[[], None]
 ) -> None:
     row = nightly.enqueue()
     one_offs().filter(pk=row.pk).update(attempt=1, run_after=DBNow() + HOUR)
-    assert act(admin_client, "jobstatus", "run_now", "nightly")[0].startswith("The job nightly is to be run already")
+    assert act(admin_client, "jobstatus", "run_now", "nightly")[0].startswith(
+        "The job nightly is already waiting for a free worker"
+    )
     one_offs().update(attempt=0)
     assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
 
@@ -401,7 +403,7 @@ def test_one_that_is_to_be_tried_again_later_is_not_run_beside(
 @pytest.mark.usefixtures("nightly")
 def test_all_at_once_is_refused(admin_client: Client) -> None:
     answers = act(admin_client, "jobstatus", "pause", "nightly", select_across="1")
-    assert answers == ["Choose them page by page. Nothing was done."]
+    assert answers == ["Nothing was done. Select the rows page by page."]
     assert not gates().filter(paused=True).exists()
 
 

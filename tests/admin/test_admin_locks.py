@@ -1,4 +1,4 @@
-"""The admin's list of locks, and how one is cleared."""
+"""The admin's list of locks, and how to clear one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.signals import lock_taken_over
-from tests.admin.pages import VIEW, Page, act, all_rows, begin, clear_page, list_of, page_of, shown, told
+from tests.admin.pages import VIEW, Page, act, all_rows, begin, clear_page, list_of, messages_of, page_of, shown
 from tests.contract.acts import (
     BEAT,
     HOUR,
@@ -59,8 +59,8 @@ def heard() -> Iterator[list[Any]]:
     """The locks that were taken from their holders."""
     found: list[Any] = []
 
-    def listen(name: str, **told: Any) -> None:
-        found.append((name, told["lease"], told["lock"].token))
+    def listen(name: str, **facts: Any) -> None:
+        found.append((name, facts["lease"], facts["lock"].token))
 
     lock_taken_over.connect(listen)
     yield found
@@ -68,23 +68,23 @@ def heard() -> Iterator[list[Any]]:
 
 
 def stand_still(name: str = "nightly") -> None:
-    """Somebody ran a job of that name, and died."""
+    """A holder died while it ran a job of this name."""
     begin(name)
     expire(name)
 
 
 def seen(client: Client, *names: str) -> list[str]:
-    """What the page that asks whether to clear these sends when somebody says yes."""
+    """What the page that asks whether to clear these locks sends if the user confirms."""
     return Page(shown(client, clear_page(*names))).fields["lock"]
 
 
 def confirm(client: Client, chosen: list[str], *force: str) -> list[str]:
-    """Say yes. Returns what the person is told."""
-    return told(client.post(reverse(CLEAR), {"lock": chosen, "force": force}, follow=True))
+    """Confirm. Returns the messages to the user."""
+    return messages_of(client.post(reverse(CLEAR), {"lock": chosen, "force": force}, follow=True))
 
 
 def entries() -> list[tuple[str, str, bool, str]]:
-    """The admin's log: of each entry the model, the key, whether it is a deletion, and the message."""
+    """The admin's log: the model, the key, whether it is a deletion, and the message of each entry."""
     found = LogEntry.objects.select_related("content_type").order_by("pk")
     return [
         (entry.content_type.model, entry.object_id or "", entry.is_deletion(), entry.get_change_message())
@@ -97,7 +97,7 @@ def entries() -> list[tuple[str, str, bool, str]]:
 
 
 def names(client: Client, query: str = "") -> list[str]:
-    """Of the locks in the list, from top to bottom."""
+    """The names of the locks in the list, from top to bottom."""
     found = re.findall(r'class="field-name"><a href="[^"]*">([^<]*)<', shown(client, list_of("joblock", query)))
     return [name.strip() for name in found]
 
@@ -147,7 +147,7 @@ def test_it_is_held_up_against_the_mean(admin_client: Client) -> None:
     assert "mean 1\xa0min\xa00\xa0s" in page
 
 
-def test_who_may_not_clear_it_finds_no_way_to(viewer: Client, operator: Client) -> None:
+def test_a_user_without_the_permission_finds_no_way_to_clear_it(viewer: Client, operator: Client) -> None:
     stand_still()
     for url in page_of("joblock"), page_of("jobstatus"):
         assert clear_page("nightly") not in Page(shown(viewer, url)).links
@@ -155,7 +155,7 @@ def test_who_may_not_clear_it_finds_no_way_to(viewer: Client, operator: Client) 
     assert not Page(shown(viewer, list_of("joblock"))).fields
 
 
-# --- the page that asks
+# --- the confirmation page
 
 
 def test_the_action_only_asks(operator: Client) -> None:
@@ -185,25 +185,25 @@ def test_it_names_the_holder_the_job_and_what_will_be(operator: Client) -> None:
         assert part in text
     locks().update(slot=None, job_name="")
     text = Page(shown(operator, clear_page("shop"))).text
-    assert "none: a block of code, or a command" in text
+    assert "none (a block of code or a command)" in text
     assert "is run again" not in text
 
 
-def test_a_live_one_is_not_offered_to_who_may_not_force_it(operator: Client, forcer: Client) -> None:
+def test_a_live_one_is_not_offered_without_the_permission_to_force_it(operator: Client, forcer: Client) -> None:
     begin()
     page = Page(shown(operator, clear_page("nightly")))
     assert not page.fields.keys() & {"lock", "force"}
-    assert "Its holder is alive, so it is left alone." in page.text
+    assert "Its holder is alive, so you cannot clear it." in page.text
     assert 'type="submit" class="deletelink"' not in shown(operator, clear_page("nightly"))
     page = Page(shown(forcer, clear_page("nightly")))
     assert page.fields["force"] == ["nightly"]
-    assert "Its holder is alive. If the lock is cleared, somebody else may run the job beside it" in page.text
+    assert "Its holder is alive. If you clear the lock, another server may run the job at the same time" in page.text
 
 
 def test_one_that_nobody_holds_cannot_be_cleared(operator: Client) -> None:
     for query in "", "?name=", "?name=nightly", "?name=%00", "?name=NIGHTLY&name=nightly":
         assert "lock" not in Page(shown(operator, f"{reverse(CLEAR)}{query}")).fields
-    assert "Nobody holds nightly any more." in shown(operator, clear_page("nightly"))
+    assert "The lock nightly is already free." in shown(operator, clear_page("nightly"))
 
 
 # --- a stale one
@@ -215,34 +215,34 @@ def test_it_is_cleared(operator: Client, heard: list[Any], caplog: pytest.LogCap
     dead, fence = lock(), gate().fence
     with caplog.at_level(logging.WARNING, "django_singlejob"):
         assert confirm(operator, seen(operator, "nightly")) == [
-            "The lock nightly: Cleared; its holder was web-7, pid 4711."
+            "The lock nightly was cleared; its holder was web-7, pid 4711."
         ]
     assert is_free()
     assert (gate().fence, gate().token) == (fence + 1, None)
     run = last_run()
     assert (run.status, run.error) == ("abandoned", "The lock was cleared in the admin by operator.")
     assert heard == [("nightly", None, dead.token)]
-    told = "Cleared; its holder was web-7, pid 4711."
-    assert entries() == [("joblock", "nightly", True, told), ("jobstatus", "nightly", False, told)]
+    message = "Cleared; its holder was web-7, pid 4711."
+    assert entries() == [("joblock", "nightly", True, message), ("jobstatus", "nightly", False, message)]
     logged = "The lock 'nightly' (web-7, pid 4711) was cleared in the admin by operator."
     assert [record.message for record in caplog.records if "cleared" in record.message] == [logged]
     assert "Cleared; its holder was" in shown(operator, page_of("jobstatus", "nightly").replace("change", "history"))
     assert take().release()
 
 
-def test_several_are_cleared_and_each_is_told_of(operator: Client) -> None:
+def test_several_are_cleared_and_each_has_a_message(operator: Client) -> None:
     stand_still("nightly")
     stand_still("hourly")
     stand_still("weekly")
     chosen = seen(operator, "nightly", "hourly", "weekly")
     take("hourly")
     answers = confirm(operator, chosen)
-    assert [answer.split()[2] for answer in answers] == ["hourly", "nightly:", "weekly:"]
+    assert [answer.split()[2] for answer in answers] == ["hourly", "nightly", "weekly"]
     assert [is_free(name) for name in ("nightly", "hourly", "weekly")] == [True, False, True]
     assert len(entries()) == 4
 
 
-def test_one_of_no_job_stands_in_the_history_of_its_name(operator: Client) -> None:
+def test_one_without_a_job_is_in_the_history_of_its_name(operator: Client) -> None:
     take("block")
     expire("block")
     confirm(operator, seen(operator, "block"))
@@ -250,7 +250,7 @@ def test_one_of_no_job_stands_in_the_history_of_its_name(operator: Client) -> No
     assert [entry[:2] for entry in entries()] == [("joblock", "block"), ("jobstatus", "block")]
 
 
-def test_one_of_another_name_stands_in_the_history_of_the_job(operator: Client) -> None:
+def test_one_of_another_name_is_in_the_history_of_the_job(operator: Client) -> None:
     start_run("nightly", name="a:b_1")
     expire("a:b_1")
     confirm(operator, seen(operator, "a:b_1"))
@@ -279,10 +279,10 @@ def beats_and_is_stale_again() -> None:
 
 
 MEANWHILE = {
-    changes_hands: "The lock nightly was left alone: it changed hands meanwhile, ",
-    changes_hands_and_is_stale_again: "The lock nightly was left alone: it changed hands meanwhile, ",
-    beats: "The lock nightly was left alone: its holder (",
-    beats_and_is_stale_again: "The lock nightly was left alone: its holder (",
+    changes_hands: "The lock nightly was not cleared, because it has a new holder (",
+    changes_hands_and_is_stale_again: "The lock nightly was not cleared, because it has a new holder (",
+    beats: "The lock nightly was not cleared, because its holder (",
+    beats_and_is_stale_again: "The lock nightly was not cleared, because its holder (",
 }
 
 
@@ -295,8 +295,8 @@ def test_a_lock_that_is_not_as_it_was_shown_is_left_alone(
     meanwhile()
     heard.clear()
     before = all_rows()
-    (told,) = confirm(operator, chosen)
-    assert told.startswith(answer)
+    (message,) = confirm(operator, chosen)
+    assert message.startswith(answer)
     assert all_rows() == before
     assert (heard, entries()) == ([], [])
 
@@ -304,12 +304,12 @@ def test_a_lock_that_is_not_as_it_was_shown_is_left_alone(
 def test_one_that_cannot_be_cleared_at_the_last_moment_is_left_alone(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody beats us to it after we have looked, or is inside a fenced transaction."""
+    """Somebody else is faster after we have looked, or is inside a fenced transaction."""
     stand_still()
     chosen = seen(operator, "nightly")
     monkeypatch.setattr("django_singlejob.admin.locks.clear", lambda *_, **__: False)
-    (told,) = confirm(operator, chosen)
-    assert told == "The lock nightly was left alone: its holder gave a sign of life. Look again."
+    (message,) = confirm(operator, chosen)
+    assert message == "The lock nightly was not cleared, because its holder gave a sign of life. Look again."
     assert entries() == []
 
 
@@ -318,8 +318,8 @@ def test_nor_is_one_that_changed_hands_cleared_by_force(forcer: Client) -> None:
     chosen = seen(forcer, "nightly")
     locks().update(token=uuid4())
     before = all_rows()
-    (told,) = confirm(forcer, chosen, "nightly")
-    assert "it changed hands meanwhile" in told
+    (message,) = confirm(forcer, chosen, "nightly")
+    assert "it has a new holder" in message
     assert all_rows() == before
 
 
@@ -329,7 +329,7 @@ def test_one_that_was_released_meanwhile_is_free(operator: Client) -> None:
     chosen = seen(operator, "nightly")
     assert lease.release()
     before = all_rows()
-    assert confirm(operator, chosen) == ["The lock nightly is free: nobody holds it any more."]
+    assert confirm(operator, chosen) == ["The lock nightly is already free."]
     assert all_rows() == before
     assert entries() == []
 
@@ -342,12 +342,12 @@ FORGED = [
 
 
 @pytest.mark.slow
-def test_what_no_page_of_ours_has_written_names_no_lock(admin_client: Client) -> None:
+def test_text_that_no_page_of_ours_wrote_is_not_a_lock(admin_client: Client) -> None:
     stand_still()
     before = all_rows()
     for text in FORGED:
-        (told,) = confirm(admin_client, [text.format(token=lock().token)], "nightly")
-        assert told.endswith("names no lock."), text
+        (message,) = confirm(admin_client, [text.format(token=lock().token)], "nightly")
+        assert message.endswith("is not a lock."), text
     assert all_rows() == before
 
 
@@ -369,8 +369,8 @@ def test_a_live_one_is_left_alone(operator: Client, forcer: Client) -> None:
     before = all_rows()
     chosen = seen(forcer, "nightly")
     for client in operator, forcer:
-        (told,) = confirm(client, chosen)
-        assert told.startswith("The lock nightly was left alone: its holder (")
+        (message,) = confirm(client, chosen)
+        assert message.startswith("The lock nightly was not cleared, because its holder (")
     assert all_rows() == before
     assert entries() == []
 
@@ -378,9 +378,9 @@ def test_a_live_one_is_left_alone(operator: Client, forcer: Client) -> None:
 def test_by_force_it_is_cleared(forcer: Client, heard: list[Any]) -> None:
     lease = begin()
     chosen = seen(forcer, "nightly")
-    assert locks().renew("nightly", lease.token, MINUTE, utc_now())  # the living do
-    (told,) = confirm(forcer, chosen, "nightly")
-    assert told.startswith("The lock nightly: Cleared by force; its holder was ")
+    assert locks().renew("nightly", lease.token, MINUTE, utc_now())  # as live holders do
+    (message,) = confirm(forcer, chosen, "nightly")
+    assert message.startswith("The lock nightly was cleared by force; its holder was ")
     assert is_free()
     assert not lease.release()
     assert last_run().error == "The lock was cleared by force in the admin by forcer."
@@ -388,7 +388,7 @@ def test_by_force_it_is_cleared(forcer: Client, heard: list[Any]) -> None:
     assert [entry[3].startswith("Cleared by force; its holder was ") for entry in entries()] == [True, True]
 
 
-def test_force_is_for_those_only_for_which_it_was_said(forcer: Client) -> None:
+def test_only_the_chosen_locks_are_forced(forcer: Client) -> None:
     begin("nightly")
     begin("hourly")
     stand_still("weekly")
@@ -397,7 +397,9 @@ def test_force_is_for_those_only_for_which_it_was_said(forcer: Client) -> None:
     assert {message.startswith("Cleared by force") for *_, name, _, message in entries() if name == "weekly"} == {False}
 
 
-def test_who_may_not_force_does_nothing_at_all_by_trying(operator: Client, forcer: Client, heard: list[Any]) -> None:
+def test_a_user_without_the_permission_to_force_changes_nothing(
+    operator: Client, forcer: Client, heard: list[Any]
+) -> None:
     begin("nightly")
     stand_still("hourly")
     chosen = seen(forcer, "hourly", "nightly")
@@ -429,8 +431,8 @@ def test_it_is_cleared_where_each_request_is_a_transaction(
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     stand_still()
-    (told,) = confirm(admin_client, seen(admin_client, "nightly"))
-    assert told.startswith("The lock nightly: Cleared; its holder was ")
+    (message,) = confirm(admin_client, seen(admin_client, "nightly"))
+    assert message.startswith("The lock nightly was cleared; its holder was ")
     assert is_free()
     assert len(entries()) == 2
     assert act(admin_client, "jobstatus", "pause", "nightly") != []
@@ -441,7 +443,7 @@ def test_it_is_cleared_where_each_request_is_a_transaction(
 
 
 class Clock:
-    """The clocks of this process, which a `sleep` moves on. `meanwhile` is called in each."""
+    """The clocks of this process, moved by each `sleep`, which calls `meanwhile`."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -469,8 +471,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-CLEARED = "The lock nightly: Cleared"
-ALIVE = "The lock nightly was left alone: its holder ("
+CLEARED = "The lock nightly was cleared"
+ALIVE = "The lock nightly was not cleared, because its holder ("
 
 
 def test_one_that_only_seems_dead_is_watched_before_it_is_cleared(operator: Client, clock: Clock) -> None:
@@ -506,7 +508,7 @@ def test_several_are_watched_at_the_same_time(operator: Client, clock: Clock) ->
         begin(name, heartbeat_interval=timedelta(seconds=10))
         expire(name)
     answers = confirm(operator, seen(operator, "nightly", "hourly"))
-    assert ["Cleared" in answer for answer in answers] == [True, True]
+    assert ["was cleared" in answer for answer in answers] == [True, True]
     assert clock.passed == pytest.approx(20)
 
 
@@ -518,7 +520,7 @@ def test_no_request_waits_for_a_minute(operator: Client, forcer: Client, clock: 
     assert "its heartbeats are watched for 20\xa0s" in text
     assert "stay on this page for 1\xa0min\xa00\xa0s before you click" in text
     (answer,) = confirm(operator, seen(operator, "nightly"))
-    assert answer.startswith("The lock nightly was left alone: it is to be watched for ")
+    assert answer.startswith("The lock nightly was not cleared: watch it for ")
     assert clock.passed <= 20
     confirm(forcer, seen(forcer, "nightly"), "nightly")
     assert is_free()
@@ -535,7 +537,7 @@ def test_a_person_who_waited_on_the_page_waits_no_longer_than_a_request_may(oper
 
 
 def test_a_holder_that_comes_back_after_the_page_was_opened_is_alive(operator: Client, clock: Clock) -> None:
-    """However long that was ago: the database may have been away until just before the click."""
+    """No matter how long ago that was: the database may have been away until just before the click."""
     lease = begin("nightly", heartbeat_interval=timedelta(seconds=30))
     expire()
     chosen = seen(operator, "nightly")
@@ -550,7 +552,7 @@ def test_the_databases_clock_alone_clears_nothing(operator: Client, clock: Clock
     begin("nightly", heartbeat_interval=timedelta(seconds=5))
     set_the_databases_clock(HOUR)
     (answer,) = confirm(operator, seen(operator, "nightly"))
-    assert answer.startswith("The lock nightly was left alone: it is to be watched for ")
+    assert answer.startswith("The lock nightly was not cleared: watch it for ")
     assert clock.passed < 20
     assert not is_free()
 
@@ -559,7 +561,7 @@ def test_the_databases_clock_alone_clears_nothing(operator: Client, clock: Clock
 def test_one_whose_last_heartbeat_lies_in_the_future_is_shown_as_impossible_and_cleared(
     operator: Client, clock: Clock
 ) -> None:
-    """The database's clock was set back since its holder died."""
+    """The database's clock has been set back since the holder died."""
     begin("nightly", heartbeat_interval=timedelta(seconds=5))
     expire()
     set_the_databases_clock(-HOUR)
@@ -576,7 +578,7 @@ def test_one_whose_last_heartbeat_lies_in_the_future_is_shown_as_impossible_and_
 def test_a_lock_whose_watch_takes_all_the_time_that_a_request_has_is_cleared(
     operator: Client, monkeypatch: pytest.MonkeyPatch, interval: timedelta
 ) -> None:
-    """By default two intervals are 20 seconds, and so is what a request may take: here it is all a tenth."""
+    """By default, two intervals are 20 seconds, and a request may watch for as long. Here, everything is a tenth."""
     monkeypatch.setattr(admin_locks, "LONGEST_WATCH", 20 * BEAT)
     begin("nightly", heartbeat_interval=interval)
     expire()
@@ -587,13 +589,13 @@ def test_a_lock_whose_watch_takes_all_the_time_that_a_request_has_is_cleared(
     assert is_free()
 
 
-def test_who_waits_for_as_long_as_the_admin_says_may_clear(operator: Client, clock: Clock) -> None:
-    """The clocks disagree. What is counted from when the page was opened is not forgotten by a click."""
+def test_a_user_that_waits_for_as_long_as_the_admin_says_may_clear(operator: Client, clock: Clock) -> None:
+    """The clocks disagree. A click does not reset the time that is counted from when the page was opened."""
     begin("nightly", heartbeat_interval=timedelta(seconds=2))
     set_the_databases_clock(HOUR)
     chosen = seen(operator, "nightly")
     (answer,) = confirm(operator, chosen)
-    assert "it is to be watched for " in answer
+    assert "watch it for " in answer
     clock.sleep((MINUTE + 10 * SECOND).total_seconds())
     (answer,) = confirm(operator, chosen)
     assert answer.startswith(CLEARED)
@@ -603,7 +605,7 @@ def test_who_waits_for_as_long_as_the_admin_says_may_clear(operator: Client, clo
 def test_only_what_a_page_has_shown_is_cleared(operator: Client, text: str) -> None:
     stand_still()
     (answer,) = confirm(operator, [text.format(token=lock().token)])
-    assert "names no lock" in answer
+    assert "is not a lock" in answer
     assert not is_free()
 
 

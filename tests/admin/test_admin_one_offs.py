@@ -1,4 +1,4 @@
-"""The admin's list of one-offs, the page of each, and what can be done there."""
+"""The admin's list of one-offs, the page of a one-off, and the actions there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.one_offs import one_offs
-from tests.admin.pages import Page, act, list_of, page_of, shown, told
+from tests.admin.pages import Page, act, list_of, messages_of, page_of, shown
 from tests.contract.acts import HOUR, ticked
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ def test_what_it_was_asked_to_do_and_what_became_of_it_is_shown(admin_client: Cl
 
 def test_one_that_waits_for_too_long_makes_one_ask(admin_client: Client, mail: Any) -> None:
     mail.enqueue(1)
-    assert "does a worker run?" not in shown(admin_client, list_of("oneoffjob"))
+    assert "is a worker running?" not in shown(admin_client, list_of("oneoffjob"))
     one_offs().update(run_after=DBNow() - HOUR)
-    assert "does a worker run?" in shown(admin_client, list_of("oneoffjob"))
+    assert "is a worker running?" in shown(admin_client, list_of("oneoffjob"))
     one_offs().update(status="in_progress")
-    assert "does a worker run?" not in shown(admin_client, list_of("oneoffjob"))
+    assert "is a worker running?" not in shown(admin_client, list_of("oneoffjob"))
 
 
 def test_the_buttons_fit_the_status(
@@ -118,11 +118,11 @@ def test_the_buttons_fit_the_status(
             assert {button for button in ("cancel", "retry") if f'value="{button}"' in page} == buttons, status
 
 
-# --- asked for
+# --- enqueued
 
 
 def asked(client: Client, **changes: str) -> str:
-    """Ask for a one-off: where that leads to, or else what is wrong."""
+    """Enqueue a one-off. Returns the URL it redirects to, or else the errors."""
     response: Any = client.post(reverse(ADD), ASKED | {"run_after_0": "", "run_after_1": ""} | changes)
     if response.status_code == 302:
         return str(response.url)
@@ -130,7 +130,7 @@ def asked(client: Client, **changes: str) -> str:
 
 
 @pytest.mark.usefixtures("mail")
-def test_it_can_be_asked_for(operator: Client) -> None:
+def test_it_can_be_enqueued(operator: Client) -> None:
     assert {"job_name", "args", "kwargs", "priority"} <= Page(shown(operator, reverse(ADD))).fields.keys()
     assert asked(operator) == list_of("oneoffjob")
     row = one_offs().get()
@@ -151,25 +151,25 @@ def test_for_later_too(operator: Client) -> None:
 
 COMPLAINTS = [
     ({"job_name": "unknown"}, "not one of the available choices"),
-    ({"args": "1"}, "Give a list"),
+    ({"args": "1"}, "Enter a list"),
     ({"args": "[1"}, "valid JSON"),
-    ({"args": '{"number": 1}'}, "Give a list"),
-    ({"kwargs": "[]"}, "Give names and values"),
-    ({"kwargs": "[1]"}, "Give names and values"),
+    ({"args": '{"number": 1}'}, "Enter a list"),
+    ({"kwargs": "[]"}, "Enter names and values"),
+    ({"kwargs": "[1]"}, "Enter names and values"),
     ({"args": "[" * 32 + "]" * 32}, "[0] is nested deeper than 30 levels"),
     ({"args": '["\\u0000"]'}, "NUL"),
     ({"priority": "101"}, "Invalid priority 101"),
     ({"queue_name": ""}, "required"),
-    ({"args": "[]"}, "The job does not take these arguments: missing a required argument: 'number'."),
-    ({"args": "[1, 2]"}, "The job does not take these arguments: too many positional arguments."),
-    ({"kwargs": '{"number": 2}'}, "The job does not take these arguments: multiple values for argument 'number'."),
-    ({"kwargs": '{"<b>": 2}'}, "The job does not take these arguments: got an unexpected keyword argument '<b>'."),
+    ({"args": "[]"}, "The job does not accept these arguments: missing a required argument: 'number'."),
+    ({"args": "[1, 2]"}, "The job does not accept these arguments: too many positional arguments."),
+    ({"kwargs": '{"number": 2}'}, "The job does not accept these arguments: multiple values for argument 'number'."),
+    ({"kwargs": '{"<b>": 2}'}, "The job does not accept these arguments: got an unexpected keyword argument '<b>'."),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mail")
-def test_what_cannot_be_is_told(operator: Client) -> None:
+def test_what_cannot_be_enqueued_is_explained(operator: Client) -> None:
     for changes, complaint in COMPLAINTS:
         assert complaint in asked(operator, **changes), changes
     assert not one_offs().exists()
@@ -184,12 +184,12 @@ def test_what_was_typed_in_comes_back_as_text(operator: Client) -> None:
     assert "&lt;script&gt;alert(1)" in page
 
 
-# --- cancelled, and run again
+# --- cancelled and retried
 
 
 def test_those_that_wait_can_be_cancelled(operator: Client, one_of_each: dict[str, int]) -> None:
     answers = act(operator, "oneoffjob", "cancel", *one_of_each.values())
-    assert answers == ["1 one-off was cancelled.", "4 were left alone: they have begun, or have ended."]
+    assert answers == ["1 one-off was cancelled.", "4 were left alone, because they have begun or ended."]
     assert statuses() == {key: status for status, key in one_of_each.items()} | {one_of_each["waiting"]: "cancelled"}
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.get_change_message()) == (str(one_of_each["waiting"]), "Cancelled.")
@@ -198,13 +198,13 @@ def test_those_that_wait_can_be_cancelled(operator: Client, one_of_each: dict[st
 def test_those_that_failed_or_were_cancelled_can_be_run_again(operator: Client, one_of_each: dict[str, int]) -> None:
     answers = act(operator, "oneoffjob", "retry", *one_of_each.values())
     assert answers == [
-        "2 one-offs are run again as soon as a worker is free.",
-        "3 were left alone: they wait, are in progress, or are done.",
+        "2 one-offs will be retried as soon as a worker is free.",
+        "3 were left alone, because they are waiting, in progress or done.",
     ]
     again = {one_of_each[status]: "waiting" for status in ("failed", "cancelled")}
     assert statuses() == {key: status for status, key in one_of_each.items()} | again
     assert {int(entry.object_id or 0): entry.get_change_message() for entry in LogEntry.objects.all()} == dict.fromkeys(
-        again, "To be run again."
+        again, "Requested a retry."
     )
     ticked()
     assert {statuses()[key] for key in again} == {"done"}
@@ -245,16 +245,16 @@ def test_one_that_has_failed_again_since_it_was_seen_is_left_alone(operator: Cli
     page = Page(shown(operator, page_of("oneoffjob", row.pk)))
     one_offs().filter(pk=row.pk).update(version=F("version") + 3)
     sent = {name: page.fields[name] for name in ("_selected_action", "back", "version")}
-    answers = told(operator.post(list_of("oneoffjob"), sent | {"action": "retry"}, follow=True))
-    assert answers == ["1 was left alone: it waits, is in progress, or is done."]
+    answers = messages_of(operator.post(list_of("oneoffjob"), sent | {"action": "retry"}, follow=True))
+    assert answers == ["1 was left alone, because it is waiting, in progress or done."]
     assert one_offs().get().status == "failed"
 
 
 def test_all_at_once_is_refused(operator: Client, mail: Any) -> None:
-    """They would be others than those on the page."""
+    """It would change rows that are not on the page."""
     rows = [mail.enqueue(number) for number in range(3)]
     answers = act(operator, "oneoffjob", "cancel", rows[0].pk, select_across="1")
-    assert answers == ["Choose them page by page. Nothing was done."]
+    assert answers == ["Nothing was done. Select the rows page by page."]
     assert {row.status for row in one_offs().all()} == {"waiting"}
 
 

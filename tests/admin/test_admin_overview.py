@@ -37,7 +37,7 @@ HOSTILE = "<script>alert('it is ours')</script>\"'&"
 
 @pytest.fixture
 def viewer(client: Client, django_user_model: Any) -> Client:
-    """Who may see the overview, and nothing else that is not on it."""
+    """A user with permission to see the overview, and nothing that is not on it."""
     return log_in(client, django_user_model, *NEEDED)
 
 
@@ -61,14 +61,14 @@ def said(client: Client, **query: str) -> str:
 
 
 def headline(client: Client) -> tuple[str, str]:
-    """Its colour, and what it says."""
+    """The colour and the text of the headline."""
     found = re.search(r'singlejob-badge singlejob-(\w+)" id="singlejob-headline">([^<]+)<', page(client))
     assert found
     return found[1], found[2]
 
 
 def ran(ago: timedelta = MINUTE, **columns: Any) -> int:
-    """Somebody began a run so long ago, which took a second. Returns its primary key."""
+    """Create a run that began this long ago and took a second. Returns its primary key."""
     second = timedelta(seconds=1)
     facts = {"job_name": "nightly", "fence": 1, "token": uuid4(), "trigger": "call", "hostname": "web-1", "pid": 1}
     times = {"started_at": DBNow() - ago, "finished_at": DBNow() - ago + second, "duration": second}
@@ -86,7 +86,7 @@ def wait_for_a_worker(**columns: Any) -> None:
     one_offs().filter(pk=one_off.pk).update(**columns)
 
 
-# --- in ten seconds
+# --- the first ten seconds
 
 
 def test_where_nothing_is_all_is_well(viewer: Client) -> None:
@@ -118,7 +118,7 @@ def test_a_stale_lock_needs_attention(viewer: Client) -> None:
     locks().update(hostname="web-7")
     assert headline(viewer) == ("bad", "1 job needs attention")
     assert "nightly stale web-7, pid" in said(viewer)
-    assert "Nothing but what needs attention." in said(viewer)
+    assert "Nothing besides what needs attention." in said(viewer)
     assert f'<a href="{reverse("admin:django_singlejob_jobstatus_change", args=["nightly"])}">nightly</a>' in page(
         viewer
     )
@@ -249,7 +249,7 @@ def test_odd_hours_are_the_usual_ones(viewer: Client, hours: str) -> None:
 def test_what_began_before_and_goes_on_is_shown(viewer: Client) -> None:
     ran(30 * HOUR, status="running", finished_at=None, duration=None)
     assert "1 run, 1 running" in said(viewer)
-    assert "None has ended yet." in said(viewer)
+    assert "No run has ended yet." in said(viewer)
 
 
 def test_of_very_many_runs_the_newest_are_shown(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def test_what_the_locks_cost_is_told(viewer: Client) -> None:
 
 def test_runs_without_a_cost_are_left_out(viewer: Client) -> None:
     ran()
-    assert "Nobody has measured any." in said(viewer)
+    assert "No lock cost has been recorded." in said(viewer)
 
 
 def test_how_many_were_successful_is_told(viewer: Client) -> None:
@@ -317,7 +317,7 @@ def test_the_last_that_failed_are_told_with_their_errors(viewer: Client) -> None
     assert f'<a href="{reverse("admin:django_singlejob_jobrun_change", args=[pk])}">nightly</a>' in page(viewer)
 
 
-# --- who may see it
+# --- permissions
 
 
 @pytest.mark.parametrize("missing", NEEDED)
@@ -359,7 +359,7 @@ def test_it_has_no_other_page(client: Client, django_user_model: Any, path: str)
     assert client.post(f"{URL}{path}").status_code == 404
 
 
-# --- what it is made of
+# --- markup and queries
 
 
 def test_hostile_text_is_only_text(one_off_viewer: Client) -> None:
@@ -419,7 +419,7 @@ def test_it_takes_as_many_queries_however_much_there_is(one_off_viewer: Client) 
 
 
 def fill(prefix: str, number: int) -> None:
-    """So many jobs of each kind, servers, and one-offs."""
+    """Create this many jobs of each kind, servers and one-offs."""
     for count in range(number):
         name = f"{prefix}{count}"
         singleton_job(f"registered-{name}", schedule="30 2 * * *")(print)

@@ -1,4 +1,4 @@
-"""Who may do what in the admin: each address and each action, by everybody, also by a POST that is made by hand."""
+"""Permissions in the admin: each user tries each URL and each action, and a POST made by hand."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_process"), pytest
 
 PEOPLE = ["anonymous", "staff", "viewer", "operator", "superuser"]
 
-# What each of these people gets, with GET. Who is anonymous is led to the log-in page.
+# What each of these users gets with GET. Anonymous users are redirected to the log-in page.
 NOBODY = [302, 403, 403, 403, 403]
 WHO_SEES = [302, 403, 200, 200, 200]
 WHO_ADDS = [302, 403, 403, 200, 200]
 WHO_CLEARS = [302, 403, 403, 200, 200]
-# The address without the last word: Django leads on to the page, which then asks who it is.
+# The URL without its last word: Django redirects to the page, which then checks the user.
 ONWARDS = [302, 302, 302, 302, 302]
 
 MATRIX: dict[str, list[int]] = {}
@@ -64,18 +64,18 @@ def people(log_in: LogIn) -> People:
 
 @pytest.fixture(autouse=True)
 def something_of_each(fresh_process: None) -> None:
-    """Of each model there is a row."""
+    """Create a row of each model."""
     singleton_job("nightly")(lambda: None)
     begin("nightly")
 
 
 def ours() -> Iterator[Any]:
-    """The admin's classes for our models."""
+    """The admin classes of our models."""
     yield from (found for model, found in admin.site._registry.items() if model._meta.app_label == "django_singlejob")
 
 
 def names() -> list[str]:
-    """Of all addresses of ours; the one that Django gives no name is called ``onwards``."""
+    """The names of all our URLs. The one that Django does not name is called ``onwards``."""
     found = [(each, pattern.name) for each in ours() for pattern in each.get_urls()]
     return [
         name.removeprefix("django_singlejob_") if name else f"{each.opts.model_name}_onwards" for each, name in found
@@ -83,7 +83,7 @@ def names() -> list[str]:
 
 
 def address(name: str) -> str:
-    """Of the first row, where it is a row's."""
+    """The URL with this name, of the first row if it needs a row."""
     name_of_model, _, page = name.partition("_")
     if page in ("changelist", "add", "clear"):
         return reverse(f"admin:django_singlejob_{name}")
@@ -100,14 +100,14 @@ def test_the_matrix_is_complete() -> None:
 
 
 @pytest.mark.parametrize("name", MATRIX)
-def test_who_gets_to_see_what(people: People, name: str) -> None:
+def test_each_user_sees_the_expected_pages(people: People, name: str) -> None:
     before = everything()
     found = {person: client.get(address(name)).status_code for person, client in people.items()}
     assert found == dict(zip(PEOPLE, MATRIX[name], strict=True))
     assert everything() == before
 
 
-# Whatever a form of an admin might send.
+# Everything that an admin form might send.
 SENT = {
     "post": "yes",
     "_save": "Save",
@@ -118,7 +118,7 @@ SENT = {
     "hostname": "changed",
     "index": "0",
 }
-# Where a POST may do something, which other tests are about.
+# A POST may change something here, which other tests cover.
 MAY_ACT = {"oneoffjob_add", "joblock_clear"}
 
 
@@ -135,7 +135,7 @@ def test_a_post_that_is_made_by_hand_changes_nothing(people: People, name: str) 
 
 
 @pytest.mark.parametrize("name", sorted(MATRIX))
-def test_so_do_other_methods(people: People, name: str) -> None:
+def test_nor_do_other_methods(people: People, name: str) -> None:
     before = everything()
     for client in people.values():
         for method in "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS":
@@ -143,7 +143,7 @@ def test_so_do_other_methods(people: People, name: str) -> None:
     assert everything() == before
 
 
-def test_it_is_listed_for_who_may_see_it(people: People) -> None:
+def test_it_is_listed_for_users_that_may_see_it(people: People) -> None:
     for person, client in people.items():
         page = client.get(reverse("admin:index"), follow=True).content.decode()
         may_see = person in ("viewer", "operator", "superuser")
@@ -178,7 +178,7 @@ def nothing() -> None:
     pass
 
 
-#: Of each action: what is so before; whether it was done; who may. That for locks only asks: see below.
+#: For each action: how to prepare it, whether it was done, and its permission. The one for locks only asks: see below.
 ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
     "jobstatus run_now": (nothing, is_asked_to_run, "run_jobstatus"),
     "jobstatus pause": (nothing, is_paused, "change_jobstatus"),
@@ -205,12 +205,12 @@ def choose(client: Client, name: str, **more: str) -> int:
 
 
 @each_action
-def test_who_may_not_do_it_does_nothing(people: People, log_in: LogIn, name: str) -> None:
+def test_a_user_without_the_permission_does_nothing(people: People, log_in: LogIn, name: str) -> None:
     prepare, is_done, permission = ACTIONS[name]
     prepare()
     others = [other for other in OPERATE if other != permission]
     people["all but this"] = log_in("other", *others)
-    if not permission.startswith("change"):  # in Django, who may change may look
+    if not permission.startswith("change"):  # in Django, the permission to change includes the one to view
         people["who may not look"] = log_in("blind", permission)
     for doer in "operator", "superuser":
         del people[doer]
@@ -224,7 +224,7 @@ def test_who_may_not_do_it_does_nothing(people: People, log_in: LogIn, name: str
 
 
 @each_action
-def test_who_may_does_it_and_that_is_in_the_log(people: People, log_in: LogIn, name: str) -> None:
+def test_a_user_with_the_permission_does_it_and_that_is_in_the_log(people: People, log_in: LogIn, name: str) -> None:
     model, action = name.split()
     prepare, is_done, permission = ACTIONS[name]
     prepare()
@@ -242,10 +242,10 @@ def test_who_may_does_it_and_that_is_in_the_log(people: People, log_in: LogIn, n
     assert entry.content_type.model == model
 
 
-# --- what is no action
+# --- what is not an action
 
 
-def test_who_may_clear_a_lock(people: People, log_in: LogIn) -> None:
+def test_the_permission_to_clear_a_lock(people: People, log_in: LogIn) -> None:
     people |= {
         "who may not look": log_in("blind", "clear_joblock", "force_joblock"),
         "all but this": log_in("other", *[other for other in OPERATE if other != "clear_joblock"]),
@@ -273,7 +273,7 @@ def clear(client: Client, **more: str) -> int:
     return client.post(reverse("admin:django_singlejob_joblock_clear"), sent).status_code
 
 
-def test_who_may_force_it(people: People, log_in: LogIn) -> None:
+def test_the_permission_to_force_it(people: People, log_in: LogIn) -> None:
     superuser = people.pop("superuser")
     before = everything()
     for person, client in people.items():
@@ -286,7 +286,7 @@ def test_who_may_force_it(people: People, log_in: LogIn) -> None:
     assert LogEntry.objects.count() == 2
 
 
-def test_who_may_ask_for_a_one_off(people: People, log_in: LogIn) -> None:
+def test_the_permission_to_enqueue_a_one_off(people: People, log_in: LogIn) -> None:
     people["all but this"] = log_in("other", *[other for other in OPERATE if other != "add_oneoffjob"])
     doers = {person: people.pop(person) for person in ("operator", "superuser")}
     before = everything()
@@ -303,8 +303,8 @@ def add(client: Client) -> int:
     return client.post(reverse("admin:django_singlejob_oneoffjob_add"), sent).status_code
 
 
-def test_who_may_see_some_sees_no_others(log_in: LogIn) -> None:
-    """The overview shows some of everything."""
+def test_a_permission_for_one_page_shows_no_others(log_in: LogIn) -> None:
+    """The overview shows something of every model."""
     models = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
     for permission in VIEW:
         client = log_in(permission, permission)

@@ -1,4 +1,4 @@
-"""How much the admin asks the database for: as much for many rows as for few, and for no look at the whole history."""
+"""The admin's queries: as many for many rows as for few, and none that reads the whole history."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_longer_list_takes_no_more_queries(admin_client: Client, model: str) -
 
 def test_nor_does_the_page_of_a_job_that_has_run_more_often(admin_client: Client) -> None:
     fill(range(FEW))
-    shown(admin_client, page_of("jobstatus", "job_0"))  # the first one looks for content types, too
+    shown(admin_client, page_of("jobstatus", "job_0"))  # the first request also reads content types
     few = asked(admin_client, page_of("jobstatus", "job_0"))
     fill(range(FEW, MANY))
     fill_history(["job_0"] * MANY)
@@ -88,11 +88,11 @@ def test_below_a_year_are_its_own_months(admin_client: Client) -> None:
     assert [month for month in range(1, 13) if f"started_at__month={month}&amp;started_at__year=2025" in page] == [6, 7]
 
 
-# --- what there is
+# --- rows
 
 
 def fill(numbers: Iterable[int]) -> None:
-    """A job for each number, which runs, has run and waits; every third is stale, and failing."""
+    """Create a job for each number, which is running, has run and is waiting. Every third one is stale and failing."""
     names = [f"job_{number}" for number in numbers]
     for name in names:
         singleton_job(name, schedule="30 2 * * *")(print)
@@ -102,7 +102,7 @@ def fill(numbers: Iterable[int]) -> None:
 
 
 def fill_history(names: Sequence[str]) -> None:
-    """Runs and one-offs of each kind."""
+    """Create runs and one-offs of each kind."""
     kinds: list[dict[str, Any]] = [
         *({"status": status} for status in JobRun.Status.values),
         *({"trigger": trigger, "hostname": "web-1"} for trigger in JobRun.Trigger.values),
@@ -141,7 +141,7 @@ def run(name: str, **columns: Any) -> JobRun:
     return JobRun(job_name=name, **facts | times | columns)
 
 
-# --- what is asked
+# --- queries
 
 
 def asked(client: Client, url: str) -> list[str]:

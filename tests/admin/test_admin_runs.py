@@ -1,4 +1,4 @@
-"""The admin's list of runs, and the page of each."""
+"""The admin's list of runs, and the page of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONG_AGO = datetime(2024, 12, 31, 23, 30, tzinfo=UTC)
 
 
 def ran(job_name: str = "nightly", at: datetime = LONG_AGO, **facts: Any) -> JobRun:
-    """A run that has ended."""
+    """Create a run that has ended."""
     gates().remember(job_name)
     gates().filter(name=job_name).update(last_started_at=at)
     usual = {"fence": 1, "token": uuid4(), "trigger": "call", "hostname": "web-1", "pid": 1, "status": "successful"}
@@ -100,13 +100,13 @@ def test_of_a_long_history_only_the_first_pages_are_counted(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_singlejob.admin.reading.MOST_COUNTED", 3)
-    told = "There are more. Choose a day, or a filter, to see them."
+    note = "There are more rows. Choose a day or a filter to see them."
     ran()
     ran()
-    assert told not in shown(admin_client, list_of("jobrun"))
+    assert note not in shown(admin_client, list_of("jobrun"))
     ran()
     ran()
-    assert told in shown(admin_client, list_of("jobrun"))
+    assert note in shown(admin_client, list_of("jobrun"))
     assert "3 runs" in shown(admin_client, list_of("jobrun"))
 
 
@@ -114,7 +114,7 @@ def test_of_a_long_history_only_the_first_pages_are_counted(
 
 
 def hierarchy(client: Client, query: str = "") -> list[str]:
-    """The links of the date hierarchy: to years, months or days, but for the one that leads back."""
+    """The links of the date hierarchy to years, months or days, without the one that leads back."""
     found = re.search(r"(?s)toplinks(.*?)</(?:nav|ul)>", shown(client, list_of("jobrun", query)))
     links = re.findall(r'<a href="([^"]*)">', found[1]) if found else []
     return [link.replace("&amp;", "&") for link in links if "date-back" not in link]

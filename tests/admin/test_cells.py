@@ -47,7 +47,7 @@ def test_a_distance_is_before_or_behind_us() -> None:
     assert distance(NOW, NOW) == "0\xa0ms ago"
 
 
-def test_a_moment_is_told_by_both_its_distance_and_the_clock() -> None:
+def test_a_moment_has_both_its_distance_and_its_time() -> None:
     assert moment(None, NOW) == "-"
     assert moment(NOW, NOW) == (
         '0\xa0ms ago<span class="singlejob-note">'

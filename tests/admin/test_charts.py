@@ -31,7 +31,7 @@ def rects(svg: str, *names: str) -> list[tuple[str, ...]]:
 
 
 def bars(svg: str) -> list[tuple[int, int, str]]:
-    """Where each bar of a sparkline stands, how high it is, and its class; from left to right."""
+    """The position, the height and the class of each bar of a sparkline, from left to right."""
     found = []
     for path, name in re.findall(r'<path d="([^"]*)" class="([^"]*)"></path>', svg):
         shapes = re.findall(r"M(\d+) 24v-(\d+)h3v\2z", path)
@@ -58,7 +58,7 @@ def test_charts_of_no_time_at_all_can_be_drawn(runs: list[PastRun]) -> None:
     assert "NaN" not in plot(runs, timedelta(), timedelta())
 
 
-def test_what_the_eye_sees_is_said() -> None:
+def test_the_bars_are_described_in_words() -> None:
     assert described([]) == "0 runs, 0 of them bad; the longest took -"
     runs = [ran(2), ran(1, "failed"), ran(None, "abandoned"), ran(None, "running")]
     assert described(runs) == "4 runs, 2 of them bad; the longest took 2\xa0min\xa00\xa0s"
@@ -70,14 +70,14 @@ def test_what_the_eye_sees_is_said() -> None:
 
 
 def lines(svg: str) -> dict[str, tuple[float, float, str]]:
-    """Of each line that is drawn: how far down it is, how far down its text, and what that says."""
+    """The position of each line from the top, the position of its text, and the text."""
     found = re.findall(
         r'y1="([^"]*)" y2="\1" class="singlejob-line-(\w+)"></line><text x="4" y="([^"]*)">([^<]*)<', svg
     )
     return {kind: (float(y), float(text_y), text.replace("\xa0", " ")) for y, kind, text_y, text in found}
 
 
-def test_the_bars_of_a_plot_stand_beside_each_other() -> None:
+def test_the_bars_of_a_plot_are_side_by_side() -> None:
     svg = plot([ran(10), ran(5, "failed")], None, None)
     assert rects(svg, "x", "width", "y", "height", "class") == [
         ("0.0%", "8.0%", "0.0", "160.0", "singlejob-good"),
@@ -106,13 +106,13 @@ def test_a_limit_that_would_press_all_bars_flat_is_not_drawn() -> None:
     assert rects(plot([ran(1)], MINUTE, 4.01 * MINUTE), "height") == [("160.0",)]
 
 
-def test_each_bar_tells_what_it_is(settings: Settings) -> None:
+def test_each_bar_has_a_title(settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
-    told = re.findall("<title>([^<]*)</title>", plot([ran(1), ran(None, "running")], None, None))
-    assert told == ["2026-07-01 21:00:05 JST: successful, 1\xa0min\xa00\xa0s", "2026-07-01 21:00:05 JST: running, -"]
+    titles = re.findall("<title>([^<]*)</title>", plot([ran(1), ran(None, "running")], None, None))
+    assert titles == ["2026-07-01 21:00:05 JST: successful, 1\xa0min\xa00\xa0s", "2026-07-01 21:00:05 JST: running, -"]
 
 
-# --- a part of the whole
+# --- shares
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 FLAGS = [
-    "--no-sandbox",  # without it, it does not start for root
+    "--no-sandbox",  # otherwise it does not start for root
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -42,10 +42,10 @@ FLAGS = [
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Not for the session: as long as it is open, an event loop runs in this thread, which other tests would notice."""
+    """Not session-wide: while it is open, an event loop runs in this thread, and other tests would notice."""
     program = shutil.which("chromium") or there_is_none()
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # because of that event loop Django would refuse its ORM
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # because of that event loop, Django would refuse its ORM
         expect.set_options(timeout=PATIENCE)
         yield playwright.chromium.launch(executable_path=program, args=FLAGS)
 
@@ -66,7 +66,7 @@ def stage(browser: Browser, live_server: LiveServer) -> Iterator[Stage]:
 
 @pytest.fixture
 def person() -> Person:
-    """Creates somebody who may enter the admin and has these permissions: `person("clerk", "view_joblock")`."""
+    """Creates a staff user with these permissions: `person("clerk", "view_joblock")`."""
 
     def create(name: str, *permissions: str, **attributes: Any) -> User:
         somebody = User.objects.create(username=name, is_staff=True, **attributes)
@@ -86,8 +86,8 @@ def superuser(browser: Browser, live_server: LiveServer, person: Person) -> User
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Picture:
-    """Saves what the whole page looks like. SINGLEJOB_PICTURES names a folder for what the documentation shows; the
-    other pictures are taken only if that is set."""
+    """Saves a picture of the whole page. SINGLEJOB_PICTURES names a folder for the documentation's pictures; other
+    pictures are taken only if it is set."""
     folder = os.environ.get("SINGLEJOB_PICTURES")
 
     def save(page: Page, name: str, *, documented: bool = False) -> None:
@@ -103,26 +103,26 @@ def picture(tmp_path: Path) -> Picture:
 
 @pytest.fixture
 def shop(fresh_process: None, live_server: LiveServer) -> None:
-    """The admin is that of the shop, and all is well."""
+    """The shop's admin, with all well."""
     open_shop()
     remember_slots()
 
 
 @pytest.fixture
 def go(tmp_path: Path) -> Path:
-    """Touch it, and the jobs of the shop go on."""
+    """Touch this file to let the jobs of the shop continue."""
     return tmp_path / "go"
 
 
 @pytest.fixture
 def child_env(child_env: dict[str, str], go: Path) -> dict[str, str]:
-    """The processes that tests start have no event loop of a browser, and must do without the permission for it."""
+    """The processes that tests start have no browser's event loop, so they must not have the permission for it."""
     return {name: child_env[name] for name in child_env if name != "DJANGO_ALLOW_ASYNC_UNSAFE"} | {"GO": str(go)}
 
 
 @pytest.fixture
 def server(spawn: Spawn) -> Server:
-    """Some server of the shop runs a management command: `server("run_singleton", "invoices")`."""
+    """A server of the shop runs a management command: `server("run_singleton", "invoices")`."""
 
     def run(*arguments: str) -> Child:
         return spawn.code(

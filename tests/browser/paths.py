@@ -1,4 +1,4 @@
-"""Where the pages of the admin are."""
+"""The URLs of the admin's pages."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def log_of(model: str, key: int | str) -> str:
 
 
 def clearing(*names: str) -> str:
-    """The page that asks whether to clear the locks of these names."""
+    """The page that asks whether to clear the named locks."""
     return f"{reverse('admin:django_singlejob_joblock_clear')}?{'&'.join(f'name={name}' for name in names)}"

@@ -1,4 +1,4 @@
-"""A strict Content-Security-Policy on every page, as a project may have it: Django sends one itself from 6.0 on."""
+"""A strict Content-Security-Policy on every page, as a project may have. From 6.0 on, Django can send one itself."""
 
 from __future__ import annotations
 

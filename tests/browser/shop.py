@@ -1,4 +1,4 @@
-"""A shop whose jobs three servers run, and what became of them in the last day: what there is to see in the admin."""
+"""A shop whose jobs run on three servers, and what happened to them in the last day, to be shown in the admin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ smtplib.{SMTP_ERROR}
 
 @dataclass(frozen=True)
 class Habit:
-    """How a job of the shop usually does."""
+    """How a job of the shop usually behaves."""
 
     name: str
     schedule: str | timedelta | None
@@ -64,7 +64,7 @@ def work() -> None:
 
 
 def remember_slots() -> None:
-    """As if each server had asked for each job a while ago: all is well, and nothing is due."""
+    """As if each server had called each job a while ago: all is well, and nothing is due."""
     gates().remember(*(habit.name for habit in HABITS))
     for habit in HABITS:
         if policy := registry.get(habit.name).policy:
@@ -76,7 +76,7 @@ def furnish() -> None:
     """A day has passed: one job is stale, one overdue, one failing, one overrunning, one paused, two run well."""
     remember_slots()
     now = datetime.now(UTC)
-    dice = random.Random(4711)  # the same day whenever pictures are taken
+    dice = random.Random(4711)  # so that all pictures show the same day
     for habit in HABITS:
         JobRun.objects.bulk_create(_runs(habit, now, dice))
         _sum_up(habit, now)

@@ -1,4 +1,4 @@
-"""Where stories are played: a browser, the pages that people open in it, and what must not go wrong there."""
+"""The stage for the stories: a browser, the pages that users open in it, and what must not go wrong there."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Theme = Literal["light", "dark"]
 Size = Literal["desktop", "phone"]
 
 SIZES: dict[Size, ViewportSize] = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 375, "height": 812}}
-# The machine may have other things to do.
+# In milliseconds. The machine may be busy with other things.
 PATIENCE = 30_000
-# Of what axe finds: the rest is advice.
+# The findings of axe that count. The rest is advice.
 IMPACTS = {"serious", "critical"}
-# Django's own parts of a page, whose links axe does not like.
+# Parts of a page that are Django's own, and whose links axe does not like.
 NOT_OURS = {"exclude": [[".breadcrumbs"], ["#toolbar"]]}
-# To load the stylesheets once more, it would violate the policy itself.
+# With "preload", axe would load the stylesheets again, and violate the policy itself.
 OPTIONS = {"resultTypes": ["violations"], "preload": False}
 
 
@@ -39,7 +39,7 @@ class Stage:
     def visit(
         self, person: User, path: str, *, theme: Theme = "light", size: Size = "desktop", status: int = 200
     ) -> Page:
-        """The page at that path, as that person sees it; fails if the server answers with another status."""
+        """The page at this path, as this user sees it. Fails if the server answers with another status."""
         page = self._enter(person, theme, size)
         expected = (f"{self.server}{path}", status)
         page.on("response", lambda response: self._judge(response, expected))
@@ -62,12 +62,12 @@ class Stage:
         return page
 
     def _hear(self, message: ConsoleMessage) -> None:
-        """What violates the policy is an error in the console, too. What the server refuses is told by `_judge`."""
+        """Violations of the policy are errors in the console, too. `_judge` reports what the server refuses."""
         if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
             self.problems.append(f"The console of {message.location.get('url')} says: {message.text}")
 
     def _miss(self, request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # that is: somebody left the page before it was complete
+        if request.failure != "net::ERR_ABORTED":  # that is, somebody left the page before it was complete
             self.problems.append(f"{request.method} {request.url} failed: {request.failure}")
 
     def _judge(self, response: Response, expected: tuple[str, int]) -> None:
@@ -75,20 +75,20 @@ class Stage:
             self.problems.append(f"{response.request.method} {response.url}: {response.status}")
 
     def forgive(self, words: str) -> None:
-        """What went wrong with these words was meant to."""
+        """Ignore problems that contain these words: they were intended."""
         self.problems = [problem for problem in self.problems if words not in problem]
 
     def close(self) -> None:
         """Fails if anything went wrong on a page."""
         for context in self.contexts:
             for page in context.pages:
-                page.evaluate("0")  # when this is answered, all that came before it has been told
+                page.evaluate("0")  # when this is answered, all earlier events have been reported
             context.close()
         assert not self.problems, "\n".join(self.problems)
 
 
 def session_of(person: User) -> str:
-    """Logs in without a password: to hash one takes longer than a test."""
+    """Logs in without a password, since hashing one takes longer than a test."""
     client = Client()
     client.force_login(person)
     return client.cookies[settings.SESSION_COOKIE_NAME].value

@@ -27,21 +27,21 @@ pytestmark = pytest.mark.usefixtures("shop")
 
 @pytest.fixture
 def page(stage: Stage, superuser: User) -> Page:
-    """Of the job `invoices`."""
+    """The page of the job `invoices`."""
     return stage.visit(superuser, page_of("jobstatus", "invoices"))
 
 
-def is_told(page: Page, words: str) -> None:
+def has_message(page: Page, words: str) -> None:
     expect(page.locator(".messagelist")).to_contain_text(words)
 
 
 def test_run_now_is_done_by_the_next_worker(page: Page, server: Server, go: Path) -> None:
     page.get_by_role("button", name="Run now").click()
-    is_told(page, "is run by the next worker that is free.")
+    has_message(page, "The next free worker will run the job")
     one_off = one_offs().get()
     expect(page.get_by_role("link", name=f"#{one_off.pk}")).to_be_visible()
     page.get_by_role("button", name="Run now").click()
-    is_told(page, "is to be run already")
+    has_message(page, "is already waiting for a free worker")
     assert ends("invoices") == []
 
     go.touch()
@@ -50,18 +50,18 @@ def test_run_now_is_done_by_the_next_worker(page: Page, server: Server, go: Path
     assert one_offs().get().status == "done"
     assert ends("invoices") == ["successful"]
     page.reload()
-    expect(page.get_by_role("main")).to_contain_text("None waits.")
+    expect(page.get_by_role("main")).to_contain_text("None is waiting.")
     expect(page.get_by_role("main")).to_contain_text("successful")
     page.goto(log_of("jobstatus", "invoices"))
-    expect(page.get_by_role("main")).to_contain_text(f"Asked for a run now: one-off {one_off.pk}.")
+    expect(page.get_by_role("main")).to_contain_text(f"Requested a run now: one-off {one_off.pk}.")
 
 
 def test_a_paused_job_is_not_run_until_it_is_resumed(page: Page, server: Server, go: Path) -> None:
     go.touch()
     page.get_by_role("button", name="Pause").click()
-    is_told(page, "is paused")
+    has_message(page, "is paused")
     page.get_by_role("button", name="Run now").click()
-    is_told(page, "resume it first")
+    has_message(page, "Resume it first")
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
     refused = server("run_singleton", "invoices")
     assert refused.finish() == 0
@@ -69,7 +69,7 @@ def test_a_paused_job_is_not_run_until_it_is_resumed(page: Page, server: Server,
     assert ends("invoices") == []
 
     page.get_by_role("button", name="Resume").click()
-    is_told(page, "no longer paused")
+    has_message(page, "no longer paused")
     expect(page.get_by_role("button", name="Resume")).to_have_count(0)
     assert server("run_singleton", "invoices").finish() == 0
     assert ends("invoices") == ["successful"]
@@ -100,4 +100,4 @@ def test_a_keyboard_is_enough(page: Page) -> None:
             break
     expect(page.get_by_role("button", name="Run now")).to_be_focused()
     page.keyboard.press("Enter")
-    is_told(page, "is run by the next worker that is free.")
+    has_message(page, "The next free worker will run the job")

@@ -1,4 +1,4 @@
-"""Locks that change hands between page and click, and locks whose holders live."""
+"""Locks that change hands between page and click, and locks whose holders are alive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("shop")
 
 @pytest.fixture
 def stale_page(stage: Stage, superuser: User) -> Page:
-    """It asks whether to clear the lock of `invoices`, which is stale."""
+    """The page that asks whether to clear the stale lock of `invoices`."""
     start_run("invoices")
     expire("invoices")
     page = stage.visit(superuser, page_of("joblock", "invoices"))
@@ -40,14 +40,14 @@ def clear(page: Page) -> None:
     page.get_by_role("button", name="Clear", exact=True).click()
 
 
-def is_told(page: Page, words: str) -> None:
+def has_message(page: Page, words: str) -> None:
     expect(page.locator(".messagelist")).to_contain_text(words)
 
 
 def test_a_lock_that_changed_hands_meanwhile_is_left_alone(stale_page: Page) -> None:
     successor = start_run("invoices")
     clear(stale_page)
-    is_told(stale_page, "was left alone: it changed hands meanwhile")
+    has_message(stale_page, "was not cleared, because it has a new holder")
     assert lock("invoices").token == successor.token
     assert ends("invoices") == ["abandoned", "running"]
 
@@ -56,14 +56,14 @@ def test_one_whose_holder_gave_a_sign_of_life_is_left_alone(stale_page: Page) ->
     beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + MINUTE}
     locks().filter(name="invoices").update(**beat)
     clear(stale_page)
-    is_told(stale_page, "is alive")
+    has_message(stale_page, "is alive")
     assert not is_free("invoices")
 
 
-def test_one_that_is_free_by_now_is_told(stale_page: Page) -> None:
+def test_one_that_is_free_by_now_has_a_message(stale_page: Page) -> None:
     locks().all().delete()
     clear(stale_page)
-    is_told(stale_page, "nobody holds it any more")
+    has_message(stale_page, "is already free")
 
 
 def test_several_are_cleared_from_the_list(stage: Stage, superuser: User) -> None:
@@ -76,11 +76,11 @@ def test_several_are_cleared_from_the_list(stage: Stage, superuser: User) -> Non
     page.locator("select[name=action]").select_option(label="Clear stale locks")
     page.locator("button[name=index]").click()
     clear(page)
-    expect(page.locator(".messagelist li").filter(has_text="Cleared; its holder was")).to_have_count(2)
+    expect(page.locator(".messagelist li").filter(has_text="was cleared; its holder was")).to_have_count(2)
     assert list(locks().values_list("name", flat=True)) == ["backup"]
 
 
-def test_a_living_holder_is_told_when_its_lock_is_cleared_by_force(
+def test_a_live_holder_finds_out_that_its_lock_was_cleared_by_force(
     stage: Stage, superuser: User, server: Server
 ) -> None:
     holder = server("run_singleton", "invoices")
@@ -88,23 +88,23 @@ def test_a_living_holder_is_told_when_its_lock_is_cleared_by_force(
     page = stage.visit(superuser, clearing("invoices"))
     expect(page.get_by_role("main")).to_contain_text("Its holder is alive")
     clear(page)
-    is_told(page, "left alone")
+    has_message(page, "was not cleared")
     assert not is_free("invoices")
 
     page.go_back()
     page.get_by_role("checkbox", name="although").check()
     clear(page)
-    is_told(page, "Cleared by force")
+    has_message(page, "was cleared by force")
     assert holder.finish() == 75
     assert ends("invoices") == ["abandoned"]
 
 
-def test_who_may_not_force_it_is_told_why_a_living_holder_is_left_alone(stage: Stage, person: Person) -> None:
+def test_the_page_explains_why_a_live_holder_is_left_alone(stage: Stage, person: Person) -> None:
     start_run("invoices")
     operator = person("operator", "view_joblock", "clear_joblock")
     page = stage.visit(operator, clearing("invoices"))
-    expect(page.get_by_role("main")).to_contain_text("Its holder is alive, so it is left alone.")
+    expect(page.get_by_role("main")).to_contain_text("Its holder is alive, so you cannot clear it.")
     expect(page.get_by_role("button", name="Clear", exact=True)).to_have_count(0)
     expect(page.get_by_role("checkbox")).to_have_count(0)
-    page.get_by_role("link", name="Leave them alone").click()
+    page.get_by_role("link", name="No, take me back").click()
     expect(page.locator("#result_list")).to_contain_text("invoices")

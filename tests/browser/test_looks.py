@@ -1,4 +1,4 @@
-"""Every page, in both themes, on a wide screen and on a phone; and the pictures in the documentation."""
+"""Every page, in both themes, on a wide screen and on a phone. Also takes the pictures for the documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.browser.stage import Stage
 
 pytest_plugins = "tests.fixtures"
-# What a page looks like is the same whatever the database, and to look at all of them takes minutes.
+# Pages look the same on every database, and looking at all of them takes minutes.
 pytestmark = [pytest.mark.usefixtures("shop"), pytest.mark.on_database("sqlite")]
 
 PAGES = {
@@ -34,14 +34,14 @@ PAGES = {
     "locks": lambda: list_of("joblock"),
     "lock": lambda: page_of("joblock", "backup"),
     "clear": lambda: clearing("backup", "stock_sync", "invoices"),
-    "runs": lambda: f"{list_of('jobrun')}?job_name=newsletter",  # few, since axe looks at each for long
+    "runs": lambda: f"{list_of('jobrun')}?job_name=newsletter",  # only a few, since axe takes long for each
     "run": lambda: page_of("jobrun", JobRun.objects.filter(status="failed").latest("pk").pk),
     "one-offs": lambda: list_of("oneoffjob"),
     "one-off": lambda: page_of("oneoffjob", OneOffJob.objects.get(status="failed").pk),
     "one-off-add": lambda: reverse("admin:django_singlejob_oneoffjob_add"),
 }
 EMPTY = ["overview", "jobs", "locks", "runs", "one-offs"]
-# What the documentation shows.
+# The pictures in the documentation.
 DOCUMENTED = {
     "overview-light-desktop": "overview",
     "overview-dark-phone": "overview-phone",
@@ -71,13 +71,13 @@ def looks_well(page: Page, name: str, picture: Picture) -> None:
             page.emulate_media(color_scheme=theme)
             look = f"{name}-{theme}-{size}"
             picture(page, DOCUMENTED.get(look, look), documented=look in DOCUMENTED)
-            # It takes seconds, and each theme has the same colours on both, each size the same structure in both.
+            # It takes seconds. A theme has the same colours in both sizes, a size the same structure in both themes.
             if (theme, size) in [("light", "desktop"), ("dark", "phone")]:
                 assert_accessible(page)
 
 
 def fits(page: Page, size: Size) -> None:
-    """Nobody has to scroll sideways, neither the page nor a table in it."""
+    """Neither the page nor a table in it has to be scrolled sideways."""
     width = SIZES[size]["width"]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for badge in page.locator("#result_list :is(.field-state, .field-result) .singlejob-badge").all():
@@ -89,7 +89,7 @@ def fits(page: Page, size: Size) -> None:
 
 
 def test_the_theme_is_the_one_that_was_chosen(stage: Stage, superuser: User, picture: Picture) -> None:
-    """Not only that of the system."""
+    """Not only the theme of the system."""
     furnish()
     page = stage.visit(superuser, PAGES["overview"]())
     colours = {}

@@ -1,4 +1,4 @@
-"""A server died at night, and somebody on call looks at it on a phone."""
+"""A server dies at night, and somebody on call looks at it on a phone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_lock_of_a_dead_server_is_cleared(
     expect(page.get_by_role("main")).to_contain_text("presumed dead")
     picture(page, "night-2-clear")
     page.get_by_role("button", name="Clear", exact=True).click()
-    expect(page.get_by_role("main")).to_contain_text("Cleared; its holder was")
+    expect(page.get_by_role("main")).to_contain_text("was cleared; its holder was")
     assert not locks().exists()
     assert ends("invoices") == ["abandoned"]
 
@@ -104,7 +104,7 @@ def test_the_overview_can_be_kept_as_it_is(stage: Stage, superuser: User, server
     server("run_singleton", "invoices").wait_for("started")
     page.clock.fast_forward(4 * REFRESHES_EACH)
     running = page.get_by_role("heading", name="Running now").locator("xpath=..")
-    expect(running).to_contain_text("Nothing.")
+    expect(running).to_contain_text("Nothing is running.")
 
     page.keyboard.press("Enter")
     expect(running).to_contain_text("invoices")

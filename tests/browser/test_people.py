@@ -1,4 +1,4 @@
-"""Who may only look sees all of it and no buttons; who may not even that is not let in."""
+"""A user with only view permissions sees everything but the buttons. One without permissions is not let in."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pages() -> list[str]:
     return [OVERVIEW, *map(list_of, MODELS), *(page_of(model, keys[model]) for model in MODELS)]
 
 
-def test_who_may_only_look_is_offered_nothing_else(stage: Stage, person: Person) -> None:
+def test_a_viewer_is_offered_nothing_else(stage: Stage, person: Person) -> None:
     furnish()
     page = stage.visit(person("viewer", *(f"view_{model}" for model in MODELS)), "/admin/")
     for path in pages():
@@ -46,7 +46,7 @@ def test_who_may_only_look_is_offered_nothing_else(stage: Stage, person: Person)
     assert page.request.get(clearing("backup")).status == 403
 
 
-def test_who_has_no_permission_is_not_let_in(stage: Stage, person: Person) -> None:
+def test_a_user_without_permissions_is_not_let_in(stage: Stage, person: Person) -> None:
     furnish()
     stranger = person("stranger")
     page = stage.visit(stranger, "/admin/")
@@ -57,7 +57,7 @@ def test_who_has_no_permission_is_not_let_in(stage: Stage, person: Person) -> No
     expect(page.get_by_text("403 Forbidden").first).to_be_visible()
 
 
-def test_who_may_see_only_locks_is_not_offered_the_rest(stage: Stage, person: Person) -> None:
+def test_a_viewer_of_locks_is_not_offered_the_rest(stage: Stage, person: Person) -> None:
     furnish()
     page = stage.visit(person("janitor", "view_joblock"), "/admin/")
     expect(page.locator(".app-django_singlejob.module tbody tr")).to_have_count(1)

@@ -1,4 +1,4 @@
-"""The stage itself: a story that goes wrong behind the scenes fails."""
+"""The stage itself: a story fails if something goes wrong behind the scenes."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_what_is_hard_to_read_is_noticed(stage: Stage, superuser: User) -> None:
         assert_accessible(page)
 
 
-def test_who_is_not_let_in_is_no_problem_if_that_is_expected(stage: Stage, superuser: User) -> None:
+def test_an_expected_refusal_is_not_a_problem(stage: Stage, superuser: User) -> None:
     stage.visit(superuser, "/admin/no/such/page/", status=404)

@@ -1,4 +1,4 @@
-"""What an acquisition waits for after a fail-over, and what it does about a COMMIT that took too long."""
+"""What an acquisition waits for after a fail-over, and what it does if a COMMIT took too long."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has just begun."""
+    """As in a process that has just started."""
     monkeypatch.setattr(timeline, "_known_since", {})
     monkeypatch.setattr(timeline, "_silent", set())
 
 
 def promote(monkeypatch: pytest.MonkeyPatch, number: int = 7) -> None:
-    """The database is another server from now on."""
+    """From now on, the database is another server."""
     monkeypatch.setattr(timeline, "_SQL", str(number))
 
 
@@ -63,7 +63,7 @@ def seconds_to_take(**terms: Any) -> float:
     return since(began_at).total_seconds()
 
 
-# --- who was granted the lock before
+# --- holders from before the fail-over
 
 
 @on_postgresql
@@ -75,13 +75,15 @@ def test_a_gate_from_before_a_failover_is_watched_for_two_heartbeat_intervals(
     promote(monkeypatch)
     assert 0.2 <= seconds_to_take(heartbeat_interval=BEAT) < 2
     assert [record.message for record in caplog.records if "fail-over" in record.message] == [
-        "The lock 'nightly' was last granted before a fail-over: it is granted in 0.2 s."
+        "The lock 'nightly' was last granted before a fail-over. It can be granted again in 0.2 s."
     ]
     assert seconds_to_take(heartbeat_interval=SECOND) < 2
 
 
 @on_postgresql
-def test_whoever_has_known_of_the_failover_for_that_long_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_known_of_the_failover_for_that_long_does_not_wait_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("nightly", "hourly"):
         take(name).release()
     promote(monkeypatch)
@@ -118,7 +120,7 @@ def test_a_schedule_that_moves_on_does_not_make_a_gate_younger(monkeypatch: pyte
 
 
 @on_postgresql
-def test_who_is_told_to_end_does_not_watch_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_to_end_does_not_watch_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     take().release()
     promote(monkeypatch)
     with deferred_signals() as signals:
@@ -135,7 +137,7 @@ def test_nobody_waits_for_a_failover_that_is_long_past(monkeypatch: pytest.Monke
         start_run(name).release()
     promote(monkeypatch)
     start_run("hourly").release()
-    # As if both had begun at this moment: the look at the other gate, and its start, count too.
+    # As if both had begun at this moment, since the look at the other gate, and its start, count too.
     monkeypatch.setattr(timeline, "_known_since", {})
     gates().filter(name="hourly").update(last_started_at=DBNow() + SECOND)
     assert seconds_to_take(name="monthly", heartbeat_interval=BEAT) >= 0.2
@@ -164,7 +166,7 @@ def request() -> LockRequest:
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> Acquisition:
-    """It was granted the lock, but heard of that only when the lease was over."""
+    """The lock was granted, but the answer arrived only after the lease had expired."""
     usual = database.durable
     delays = [0.5]
 
@@ -191,7 +193,7 @@ SUCCESS = Ending(status="successful", duration=SECOND, acquire_duration=SECOND)
 
 
 @pytest.mark.slow
-def test_who_is_still_the_holder_then_has_its_lease_renewed(late: Acquisition) -> None:
+def test_a_holder_that_still_has_the_lock_then_renews_its_lease(late: Acquisition) -> None:
     lease = asked_on(late)
     assert not lease.lost
     assert lease.finish(SUCCESS)
@@ -199,8 +201,8 @@ def test_who_is_still_the_holder_then_has_its_lease_renewed(late: Acquisition) -
 
 
 @pytest.mark.slow
-def test_who_was_superseded_asks_as_somebody_else(late: Acquisition) -> None:
-    """So that each grant has a token, and a run in the history, of its own."""
+def test_a_caller_that_was_superseded_asks_with_a_new_token(late: Acquisition) -> None:
+    """Each grant then has its own token and its own run in the history."""
     first = late.token
     start_run("nightly", wait=5 * SECOND).release()
     lease = asked_on(late)
@@ -212,7 +214,7 @@ def test_who_was_superseded_asks_as_somebody_else(late: Acquisition) -> None:
 
 
 def test_a_commit_that_may_still_come_keeps_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer was lost, and the gate does not know of it yet: under another token, two grants would be ours."""
+    """The COMMIT's answer was lost, and the gate does not show it yet. With a new token, we would have two grants."""
     take().release()
     usual = database.durable
     losses = [OperationalError("The connection was lost.")]
@@ -257,7 +259,7 @@ def test_what_cuts_in_behind_the_commit_leaves_no_row(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_a_watch_that_begins_anew_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_restarts_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_singlejob.locking.acquire.LONGEST_WATCH", timedelta(seconds=0.5))
     take(heartbeat_interval=timedelta(microseconds=100))
     expire()

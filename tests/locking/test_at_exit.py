@@ -28,7 +28,7 @@ def test_what_is_still_held_is_released_and_its_run_interrupted() -> None:
     release_at_exit()
     assert is_free()
     assert is_free("block")
-    assert (last_run().status, last_run().error) == ("interrupted", "The process ended.")
+    assert (last_run().status, last_run().error) == ("interrupted", "The process exited.")
     assert at_exit._granted == {}
 
 
@@ -85,7 +85,7 @@ def test_what_another_thread_may_go_on_with_is_left_to_expire(elsewhere: Elsewhe
         holding.result(60)
 
 
-def test_but_not_what_one_has_left_that_is_no_more() -> None:
+def test_but_not_what_a_dead_thread_has_left() -> None:
     thread = Thread(target=closing, args=[take])
     thread.start()
     thread.join(60)

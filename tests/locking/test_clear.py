@@ -1,4 +1,4 @@
-"""To clear a lock leaves a holder that gives a sign of life alone."""
+"""Clearing a lock leaves a holder alone that gives a sign of life."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ committed = pytest.mark.django_db(transaction=True, available_apps=["django_sing
 BEAT = timedelta(seconds=0.1)
 
 
-def told(*command: str) -> str:
-    """What the command says."""
+def output_of(*command: str) -> str:
+    """The output of the command."""
     output = StringIO()
     call_command(*command, stdout=output, stderr=output, no_color=True)
     return output.getvalue()
@@ -43,13 +43,13 @@ def test_a_sign_of_life_in_the_last_moment_saves_it_too(monkeypatch: pytest.Monk
     watched = [lock()]
     lease.renew()
     monkeypatch.setattr(clear_stale_locks, "dead_locks", lambda _: watched)
-    assert told("clear_stale_locks").startswith("Left nightly: it changed hands, ")
+    assert output_of("clear_stale_locks").startswith("Left nightly: it changed hands, ")
     assert lock().token == lease.token
 
 
 @pytest.fixture
 def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callable[[Lease], None]]:
-    """Begins a fenced transaction of a lease; we do not wait long for its end."""
+    """Begins a fenced transaction of a lease. Nobody waits long for its end."""
     writers = []
 
     def write(lease: Lease) -> None:
@@ -75,7 +75,7 @@ def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[[Lease], None])
     lease = take(heartbeat_interval=BEAT)
     expire()
     writer(lease)
-    assert told("clear_stale_locks").startswith("Left nightly: ")
+    assert output_of("clear_stale_locks").startswith("Left nightly: ")
     assert lock().token == lease.token
 
 
@@ -84,4 +84,4 @@ def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[[Lease], None])
 @pytest.mark.on_database("sqlite")
 def test_force_waits_for_somebody_in_the_way(writer: Callable[[Lease], None]) -> None:
     writer(take())
-    assert told("clear_stale_locks", "--force", "nightly").startswith("Cleared nightly (")
+    assert output_of("clear_stale_locks", "--force", "nightly").startswith("Cleared nightly (")

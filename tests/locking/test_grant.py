@@ -1,4 +1,4 @@
-"""The three ways through a gate, each with somebody who was faster; and what is written of a grant."""
+"""The three ways through a gate, each with another caller that was faster, and what a grant writes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def a_dead_run(job_name: str = "nightly") -> None:
     expire()
 
 
-#: What is asked for, and what was there before.
+#: The request, and what was there before.
 WAYS: dict[str, tuple[dict[str, Any], Callable[[], object]]] = {
     "the job's own gate": ({"job_name": "nightly", "trigger": "call"}, nothing),
     "no job": ({}, nothing),
@@ -93,7 +93,7 @@ def test_each_way_leads_in_once(terms: dict[str, Any], arrange: Callable[[], obj
 
 
 @each_way
-def test_whoever_was_faster_at_the_gate_wins(terms: dict[str, Any], arrange: Callable[[], object]) -> None:
+def test_the_faster_caller_at_the_gate_wins(terms: dict[str, Any], arrange: Callable[[], object]) -> None:
     arrange()
     granting = planned(terms)
     in_thread(pass_gate)
@@ -113,7 +113,7 @@ def test_a_start_of_the_job_behind_another_gate_counts(way: str) -> None:
 
 @pytest.mark.parametrize("change", ["a heartbeat", "a release"])
 def test_a_holder_that_shows_a_sign_of_life_keeps_the_lock(change: str) -> None:
-    """It changed nothing at the gate, so only its row tells."""
+    """It changed nothing at the gate, so only its row shows it."""
     lease = start_run()
     expire()
     granting = planned({"job_name": "nightly", "trigger": "call"})

@@ -32,7 +32,7 @@ PATIENCE = 10
 
 @pytest.fixture
 def losses() -> Iterator[list[Any]]:
-    """The leases that were said to be lost."""
+    """The leases that were reported as lost."""
     heard: list[Any] = []
 
     def hear(name: str, lease: Lease, **kwargs: object) -> None:
@@ -50,7 +50,7 @@ def keep(lease: Lease, body: Callable[[], object], max_runtime: timedelta | None
 
 
 def wait_until(see: Callable[[], object]) -> None:
-    """In short steps, so that an interrupt comes in."""
+    """In short steps, so that an interrupt gets in."""
     deadline = time.monotonic() + PATIENCE
     while not see():
         assert time.monotonic() < deadline, "It was never seen."
@@ -138,7 +138,7 @@ def test_a_lock_that_is_gone_is_noticed_at_the_next_heartbeat(losses: list[Lease
 
 
 @pytest.mark.slow
-def test_a_failed_heartbeat_is_no_loss_and_soon_followed_by_another(
+def test_a_failed_heartbeat_is_not_a_loss_and_soon_followed_by_another(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = take(heartbeat_interval=timedelta(seconds=2))
@@ -155,10 +155,12 @@ def test_a_failed_heartbeat_is_no_loss_and_soon_followed_by_another(
     keep(lease, lambda: wait_until(lambda: lock().heartbeats))
     assert failed_at[1] - failed_at[0] < 1.5
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "A heartbeat of 'nightly' failed and is tried again soon: the network is away" in caplog.text
+    assert "A heartbeat of 'nightly' failed and will be retried soon: the network is away" in caplog.text
 
 
-def test_no_thread_to_be_had_is_no_loss(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_thread_that_cannot_be_started_is_not_a_loss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     lease = take(heartbeat_interval=BEAT)
     refused: list[str] = []
     start = heartbeat._start_thread
@@ -177,7 +179,7 @@ def test_no_thread_to_be_had_is_no_loss(monkeypatch: pytest.MonkeyPatch, caplog:
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Lease], Event]]:
-    """Holds up the heartbeats of a lease, as a driver does that waits for a network, until the event is set."""
+    """Holds up the heartbeats of a lease until the event is set, like a driver that waits for the network."""
     moved = Event()
 
     def hold_up(lease: Lease) -> Event:

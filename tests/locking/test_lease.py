@@ -24,12 +24,12 @@ SUCCESS = Ending(status="successful", duration=SECOND)
 
 
 def age(lease: Lease, by: timedelta) -> None:
-    """So long nothing has been heard of the database."""
+    """As if the database had not answered for this long."""
     lease._proven_at -= by.total_seconds()
 
 
 def public(lease: Lease) -> Lease:
-    """As outside a TestCase, in whose transaction nobody could take the lock over."""
+    """As outside a TestCase, whose transaction keeps everybody else from taking over the lock."""
     lease.is_private = False
     return lease
 
@@ -82,7 +82,7 @@ class TestLease:
         assert lock().heartbeats == 0
 
     def test_a_heartbeat_says_when_it_was_sent(self) -> None:
-        """By the holder's clock: an observer compares it with its own."""
+        """The time is by the holder's clock, and an observer compares it with its own clock."""
         lease = take()
         locks().update(sent_at=sent_now() - MINUTE)
         before = sent_now()
@@ -98,7 +98,7 @@ class TestLease:
 
     def test_a_child_process_holds_nothing(self) -> None:
         lease = start_run()
-        lease._pid -= 1  # as if this were not the process that took it
+        lease._pid -= 1  # as if another process had acquired it
         assert lease.lost
         for use in lease.check, lease.renew, lease.atomic().__enter__:
             with pytest.raises(LeaseLost, match=f"belongs to the parent process {lease._pid}: a forked child"):
@@ -131,7 +131,7 @@ def test_a_release_that_fails_is_a_loss_and_says_so(method: str, database_away: 
 
 
 @committed
-def test_a_run_that_cannot_be_closed_is_only_told(database_away: Away, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_cannot_be_closed_is_only_logged(database_away: Away, caplog: pytest.LogCaptureFixture) -> None:
     lease = start_run()
     lease.release()
     with database_away():

@@ -1,4 +1,4 @@
-"""The rule by which a lock is taken from its holder, clock by clock. Nothing here touches a database, or waits."""
+"""When a lock may be taken from its holder, clock by clock. Nothing here touches a database or waits."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
 class World:
-    """The time that has passed since noon, and what each clock makes of it."""
+    """The time that has passed since noon, and what each clock shows."""
 
     def __init__(self) -> None:
         self.passed = ZERO
-        #: By how much these clocks are ahead.
+        #: How far these clocks are ahead.
         self.database = self.holder = self.observer = ZERO
         self.row = JobLock(name="nightly", hostname="web-1", pid=4711, heartbeat_interval=INTERVAL, heartbeats=-1)
         self.beat()
@@ -45,7 +45,7 @@ class World:
 
     @property
     def lock(self) -> JobLock:
-        """As it is read now."""
+        """The row, as an observer reads it now."""
         self.row.now = NOON + self.passed + self.database
         self.row.is_stale = self.row.expires_at <= self.row.now
         self.row.is_impossible = self.row.heartbeat_at > self.row.now + SECOND
@@ -103,7 +103,7 @@ def test_an_observer_that_comes_late_watches_for_two_intervals(world: World) -> 
     assert world.watched_until_dead(Watch()) == 1000 * SECOND + 2 * INTERVAL
 
 
-def test_what_is_left_is_told(world: World) -> None:
+def test_the_time_left_is_returned(world: World) -> None:
     world.pass_on(60)
     watch = Watch()
     assert watch.look(world.lock) == 2 * INTERVAL
@@ -120,7 +120,7 @@ def test_a_holder_that_sends_no_heartbeats_is_not_watched(world: World) -> None:
     assert Watch().look(world.lock) == ZERO
 
 
-def test_a_heartbeat_begins_it_anew(world: World) -> None:
+def test_a_heartbeat_restarts_it(world: World) -> None:
     world.pass_on(60)
     watch = Watch()
     for _ in range(19):
@@ -143,8 +143,8 @@ def test_so_does_a_new_holder(world: World) -> None:
 
 
 @pytest.mark.parametrize("interval", [INTERVAL, SECOND, SECOND / 10])
-def test_a_gap_longer_than_an_interval_begins_it_anew(world: World, interval: timedelta) -> None:
-    """The observer was stopped, or the database away: so a holder could send nothing either."""
+def test_a_gap_longer_than_an_interval_restarts_it(world: World, interval: timedelta) -> None:
+    """The observer was stopped or the database was away, so perhaps the holder could not send anything either."""
     world.row.heartbeat_interval = interval
     world.pass_on(60)
     watch = Watch()
@@ -204,7 +204,7 @@ def test_a_databases_clock_that_is_set_back_blocks_no_lock(world: World, step: t
 
 @pytest.mark.parametrize("step", [2 * MINUTE, HOUR, 400 * 24 * HOUR])
 def test_a_servers_clock_alone_robs_nobody(world: World, step: timedelta) -> None:
-    """Whether it is the observer's that is ahead, or the holder's that is behind."""
+    """Either the observer's clock is ahead, or the holder's is behind."""
     world.observer += step
     assert world.watched_until_dead(Watch()) == LEASE + 2 * INTERVAL
 
@@ -238,8 +238,8 @@ def test_a_gap_does_not_make_it_forget_since_when_the_row_is_unchanged(world: Wo
 
 @pytest.mark.parametrize("skew", [20, 500, 2000])
 def test_clocks_that_are_as_right_as_clocks_are_rob_nobody(world: World, skew: int) -> None:
-    """The holder is silent, and the database's clock is set ahead: two faults. That the clocks of two servers are some
-    milliseconds apart is none; and an interrupt needs a while to reach the job."""
+    """Two faults: the holder is silent, and the database's clock is set ahead. It is not a fault if the clocks of two
+    servers are a few milliseconds apart, and an interrupt takes a moment to reach the job."""
     world.database += HOUR
     world.observer += timedelta(milliseconds=skew)
     world.watched_until_dead(Watch(), step=0.01)
@@ -249,7 +249,7 @@ def test_clocks_that_are_as_right_as_clocks_are_rob_nobody(world: World, skew: i
 def test_an_observer_that_is_stopped_while_it_looks_has_not_watched_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within one look the clock is read once."""
+    """Each look reads the clock once."""
     world.pass_on(1000)
     watch = Watch()
     monkeypatch.setattr("django_singlejob.clock.local_now", lambda: 5000 + world.passed.total_seconds() + 30)
@@ -287,8 +287,8 @@ def test_on_one_host_it_takes_no_longer_than_usual(host: World) -> None:
     assert host.watched_until_dead(Watch()) == 100 * SECOND + 2 * INTERVAL
 
 
-def test_whoever_sent_a_heartbeat_before_the_host_was_started_is_dead(host: World) -> None:
-    """The clock that never steps has begun anew."""
+def test_a_holder_from_before_the_host_was_started_is_dead(host: World) -> None:
+    """The clock that never steps has restarted."""
     host.pass_on(10)
     host.database += HOUR
     host.observer = -24 * HOUR
@@ -311,7 +311,7 @@ seconds = st.integers(min_value=0, max_value=200)
 def test_no_single_clock_robs_a_holder_or_keeps_its_lock_for_long(
     which: str, step: int, set_at: int, beaten_at: int, came_at: int
 ) -> None:
-    """Wherever it is set: before the last heartbeat, before the observer comes, or while it watches."""
+    """Whenever it is set: before the last heartbeat, before the observer starts, or while it watches."""
     with pytest.MonkeyPatch.context() as patch:
         world, watch, left = at_work(patch), Watch(), None
         while left != ZERO:
@@ -325,11 +325,11 @@ def test_no_single_clock_robs_a_holder_or_keeps_its_lock_for_long(
             world.pass_on(1)
         assert not world.is_trusted
         usual = max(beaten_at * SECOND + LEASE, came_at * SECOND) + 2 * INTERVAL
-        # Until the clock is set, or the row has been seen for a lease, it may look live.
+        # Until the clock is set, or the row has been seen for a lease, the lock may look live.
         assert world.passed <= max(usual, set_at * SECOND) + LEASE + 2 * INTERVAL + SECOND
 
 
-# --- what is said
+# --- messages
 
 
 def test_it_says_once_which_clocks_disagree_and_by_how_much(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -339,9 +339,9 @@ def test_it_says_once_which_clocks_disagree_and_by_how_much(world: World, caplog
     assert record.levelname == "WARNING"
     assert record.message == (
         "The lock 'nightly' is stale by the database's clock, but not by the clocks of its holder (web-1, pid 4711) "
-        "and of this server. It is left alone until a lease has passed by one of them. The database's clock was "
+        "and this server. It is left alone until a lease has passed by one of these clocks. The database's clock was "
         "0 seconds ahead of its holder's at the last heartbeat, and is 1 hour ahead of this server's. "
-        "Set all clocks by NTP."
+        "Synchronize all clocks with NTP."
     )
 
 
@@ -366,7 +366,7 @@ def test_it_says_what_is_known_of_the_holder(world: World) -> None:
     world.row.heartbeat_interval = None
     assert silence(world.lock) == "Its lease expired; it sends no heartbeats"
     world.database -= HOUR
-    assert silence(world.lock).startswith("Its last heartbeat lies in the future, since the database's clock was set")
+    assert silence(world.lock).startswith("Its last heartbeat lies in the future because the database's clock was set")
 
 
 def test_nobody_stays_for_hours() -> None:

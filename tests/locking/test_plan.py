@@ -1,4 +1,4 @@
-"""What the run would be that is asked for. No database: the rows are made up."""
+"""The run that a request would start. There is no database: the rows are made up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request(**terms: Any) -> LockRequest:
 
 
 def seen(*, dead: dict[str, Any] | None = None, **own: Any) -> Snapshot:
-    """The job's rows, which started a moment ago; and the stale lock of its holder, if it has one that is ``dead``."""
+    """The rows of a job that started a moment ago, with the stale lock of its holder if that is ``dead``."""
     status = JobStatus(name="nightly", **own)
     status.now = NOW
     status.started_recently = True

@@ -1,4 +1,4 @@
-"""What became of a COMMIT that releases the lock, when nobody answers. See also ``contract/test_record_pairs``."""
+"""What happens if a COMMIT that releases the lock gets no answer. See also ``contract/test_record_pairs``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNDONE.__cause__ = SerializationFailure()
 def commits(
     monkeypatch: pytest.MonkeyPatch, *, fail_with: Exception, carried_out: bool, then: Callable[[], object] = int
 ) -> Iterator[None]:
-    """The first one inside fails; then something else happens."""
+    """The first COMMIT inside fails, and then something else happens."""
     usual = database.durable
     failures = [fail_with]
 
@@ -85,7 +85,7 @@ def test_one_that_was_not_carried_out_is_repeated(monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_that_was_undone_for_certain_leaves_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found afterwards was somebody else's doing."""
+    """What is found afterwards was done by somebody else."""
     lease = take()
     with commits(monkeypatch, fail_with=UNDONE, carried_out=False, then=give_to_another):
         assert not lease.finish()
@@ -93,7 +93,7 @@ def test_one_that_was_undone_for_certain_leaves_no_doubt(monkeypatch: pytest.Mon
 
 
 def test_the_doubt_outlives_a_release_that_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The body released its lock, the answer was lost, and so was the database; the end of the run asks again."""
+    """The body released its lock, but the answer and the database were lost. The end of the run checks again."""
     lease = start_run()
     lease.is_private = True  # so that it gives up at once
     with commits(monkeypatch, fail_with=UNANSWERED, carried_out=True), pytest.raises(LeaseLost, match="is left to"):
@@ -105,7 +105,7 @@ def test_the_doubt_outlives_a_release_that_gave_up(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_heartbeat_between_a_release_and_its_answer_finds_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The body releases its lock, and goes on without it."""
+    """The body releases its lock and continues without it."""
     usual = Release.carry_out
 
     def answered_late(release: Release) -> bool:

@@ -21,7 +21,7 @@ def test_the_settings_say_what_is_not_asked_for(settings: Any) -> None:
     assert request(3 * MINUTE).heartbeat_interval == MINUTE / 2
 
 
-def test_a_heartbeat_comes_often_enough_for_whoever_watches() -> None:
+def test_a_heartbeat_comes_often_enough_for_a_watch() -> None:
     assert request(timedelta(days=7)).heartbeat_interval == LONGEST_INTERVAL
     assert request(heartbeat=False).heartbeat_interval is None
 

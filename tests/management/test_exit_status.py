@@ -89,10 +89,10 @@ def test_a_skip_may_have_a_status_of_its_own() -> None:
 def test_a_signal_before_it_began_is_an_error() -> None:
     report = of_outcome(skipped(Reason.INTERRUPTED))
     assert exit_status_of(report, skipped_status=75, signum=15) == 143
-    assert told(report) == (128, "nightly: told to end before it began.", True)
+    assert told(report) == (128, "nightly: interrupted before it started.", True)
     in_doubt = of_outcome(replace(skipped(Reason.INTERRUPTED), detail=IN_DOUBT))
     message = message_of(in_doubt, signum=15)
-    assert message.startswith("nightly: told to end before it began, but whether the lock was granted is not known")
+    assert message.startswith("nightly: interrupted before it started, but it is not known whether the lock was")
 
 
 def test_one_that_could_not_be_decided_is_an_error() -> None:

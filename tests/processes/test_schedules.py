@@ -40,7 +40,7 @@ MOST = 30
 PATIENCE = 150
 
 BEGUN_OR_ENDED = r"ready|\{.*\}"
-CLOCK = r"This server's clock is -?\d\d seconds off the database's, and cron fires by it: set both by NTP\."
+CLOCK = r"This server's clock is -?\d\d seconds off the database's, and cron uses it\. Synchronize both with NTP\."
 HANGING = r"hanging in the slot .*"
 TAKEN_OVER = (
     r"The lock 'timely' was (taken over from|cleared; its holder was) .*\. "
@@ -48,7 +48,7 @@ TAKEN_OVER = (
 )
 # Somebody deletes all of it, also of the one who dies.
 DELETED = r"A run of 'timely' is missing from the history \(it has no row\): .*"
-CLOCKS = r"The lock 'timely' is stale by the database's clock, but not by the clocks of .* Set all clocks by NTP\."
+CLOCKS = r"The lock 'timely' is stale by the database's clock, but not by the clocks of .* Synchronize all clocks .*"
 
 
 @dataclass

@@ -153,7 +153,7 @@ def test_an_attempt_that_others_are_in_the_way_of_is_not_called_held(spawn: Spaw
         gates().touch("quick")
         child = spawn.command("run_singleton", "quick", **impatient(database_url))
         assert child.finish() == 69
-    assert "quick: undecided, it was tried for 5 seconds, and others were in the way each time (" in child.output
+    assert "quick: undecided, retried for 5 seconds, but others were in the way each time (" in child.output
     assert "held" not in child.output
     assert spawn.command("run_singleton", "quick").finish() == 0
 

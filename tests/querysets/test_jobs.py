@@ -22,7 +22,7 @@ DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
 
 
-# --- who is late
+# --- late jobs
 
 
 def means(mean: timedelta | None, *, count: int = 5) -> dict[str, timedelta]:
@@ -74,7 +74,7 @@ def test_a_job_is_ready_unless_it_is_paused_or_started_a_moment_ago() -> None:
     gates().filter(name="paused").update(paused=True)
     gates().filter(name="earlier").update(last_started_at=DBNow() - 2 * MINUTE)
     gates().filter(name="just now").update(last_started_at=DBNow())
-    gates().filter(name="in the future").update(last_started_at=DBNow() + DAY)  # the clock was set back since
+    gates().filter(name="in the future").update(last_started_at=DBNow() + DAY)  # the clock has been set back since
     assert {gate.name for gate in gates().ready(MINUTE)} == {"never", "earlier", "in the future"}
     assert {gate.name for gate in gates().ready(0 * MINUTE)} == {"never", "earlier", "in the future", "just now"}
     earlier = gates().get(name="earlier")
@@ -96,26 +96,26 @@ def test_only_what_is_not_paused_can_be_paused_and_only_that_resumed() -> None:
     assert (gate().fence, gate("hourly").paused) == (0, before.paused)
 
 
-def test_what_nobody_has_asked_for_can_be_neither_paused_nor_resumed() -> None:
+def test_a_job_without_a_row_can_be_neither_paused_nor_resumed() -> None:
     assert not gates().pause("never")
     assert not gates().resume("never")
     assert not gates().exists()
 
 
-# --- how many statements it takes
+# --- the number of statements
 
 
 COUNTS = {
     # a block, a job, a call that is skipped, a heartbeat, a fenced transaction
     "sqlite": (14, 16, 1, 3, 6),
     "postgresql": (16, 18, 1, 4, 5),
-    # And two that set the session's time-out and set it back, on the driver's own cursor.
+    # Plus two on the driver's own cursor, which set the session's time-out and reset it.
     "mysql": (14, 16, 1, 3, 5),
 }
 
 
 @pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
-def test_it_takes_so_many_statements(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_it_takes_this_many_statements(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     block, call, skipped, beat, fenced = COUNTS[connection.vendor]
     job = singleton_job("nightly")(current_run)
     job()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 MINUTE = timedelta(minutes=1)
 
 
-# --- who is late
+# --- late locks
 
 
 def means(mean: timedelta | None, *, count: int = 5) -> dict[str, timedelta]:
@@ -30,7 +30,7 @@ def means(mean: timedelta | None, *, count: int = 5) -> dict[str, timedelta]:
 
 
 @pytest.mark.parametrize(("factor", "held_for", "is_overrunning"), [(3, 2.9, False), (3, 3.1, True), (1.5, 1.6, True)])
-def test_a_live_holder_is_overrunning_past_so_many_times_the_mean(
+def test_a_live_holder_is_overrunning_past_a_multiple_of_the_mean(
     settings: Settings, factor: float, held_for: float, is_overrunning: bool
 ) -> None:
     settings.SINGLEJOB = {"OVERRUN_FACTOR": factor}

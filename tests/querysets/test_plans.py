@@ -1,4 +1,4 @@
-"""How the database finds one-offs among many: by an index, whatever has ended, or waits for another day."""
+"""How the database finds one-offs among many: by an index, however many have ended or wait for another day."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(1200)]
 
 DAY = timedelta(days=1)
-# SINGLEJOB_TEST_ROWS=1000000: as many as a busy site has.
+# Set SINGLEJOB_TEST_ROWS=1000000 for as many rows as a busy site has.
 ENDED = int(os.environ.get("SINGLEJOB_TEST_ROWS", "20000"))
 WAITING = ENDED // 4
 MOST = 40
 TABLE = OneOffJob._meta.db_table
-#: What waits, as many of each kind: parallel and exclusive ones, due and, of a higher priority, for tomorrow.
+#: Waiting one-offs, the same number of each kind: parallel or exclusive, due now or (with a higher priority) tomorrow.
 KINDS: list[dict[str, Any]] = [
     {**name, "priority": priority, "in": delay}
     for name in ({"task_path": "shop.tasks.mail"}, {"job_name": "nightly"})
@@ -66,14 +66,14 @@ def crowd_rows(now: datetime) -> Iterator[OneOffJob]:
 
 
 def update_statistics() -> None:
-    """As the server does by itself. SQLite knows none, unless it is asked to."""
+    """Update the statistics, as the server does on its own. SQLite has none until it is asked to."""
     statements = {"postgresql": f"VACUUM ANALYZE {TABLE}", "mysql": f"ANALYZE TABLE {TABLE}"}
     if connection.vendor in statements:
         with connection.cursor() as cursor:
             cursor.execute(statements[connection.vendor])
 
 
-# --- what is asked
+# --- the statements
 
 
 def claim_tasks() -> None:
@@ -112,7 +112,7 @@ def test_an_index_leads_to(question: str, request: pytest.FixtureRequest) -> Non
 
 
 def asked(question: Callable[[], object]) -> list[str]:
-    """The statements about one-offs, a few of each kind; nothing is changed."""
+    """The statements about one-offs, a few of each kind. They change nothing."""
     with CaptureQueriesContext(connection) as captured, transaction.atomic():
         question()
         transaction.set_rollback(True)
@@ -121,7 +121,7 @@ def asked(question: Callable[[], object]) -> list[str]:
     return statements[:6]
 
 
-# --- what the database answers
+# --- the plans of the database
 
 
 def complaints(statement: str) -> list[str]:
@@ -165,6 +165,6 @@ def of_sqlite(statement: str) -> Iterator[str]:
         detail = row["detail"]
         if detail.startswith((f"SCAN {TABLE}", "SCAN U0", "USE TEMP B-TREE")):
             yield detail
-        # All that wait, or that have ended, are read.
+        # It reads all that are waiting or have ended.
         if detail.endswith("(status=?)") and "in_progress" not in statement.partition("WHERE")[2]:
             yield detail

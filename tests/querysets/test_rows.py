@@ -54,6 +54,6 @@ def test_those_whose_lock_is_gone_are_put_back_and_no_others() -> None:
 
 
 def test_so_is_one_that_somebody_marked_as_in_progress_by_hand() -> None:
-    """It has no token at all."""
+    """Such a row has no token at all."""
     place(Order(job_name="nightly", max_attempts=2), [], {}, status="in_progress", attempt=1)
     assert one_offs().abandon_orphans("Its lock is gone.") == 1

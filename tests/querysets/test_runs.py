@@ -1,4 +1,4 @@
-"""The history's own queries: what is surplus, what is an orphan."""
+"""The history's own queries: surplus runs and orphans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def has_run(count: int = 1, *, job_name: str = "nightly", status: str = "successful", ago: timedelta = MINUTE) -> None:
-    """There is a history of the job."""
+    """Give the job a history."""
     facts = {"fence": 1, "trigger": "call", "hostname": "web-1", "pid": 1}
     gates().remember(job_name)
     for _ in range(count):
@@ -59,7 +59,7 @@ def test_nothing_is_surplus_where_nothing_ran() -> None:
 def test_pruning_goes_in_batches_and_deletes_nothing_else(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     has_run(5, ago=2 * DAY)
     has_run(2)
-    # Which jobs have run, what is the job's newest surplus run; three batches: look, delete; there are no more.
+    # The jobs that have run, and the newest surplus run of the job; three batches, each read and deleted; none left.
     with django_assert_num_queries(2 + 3 * 2 + 1):
         assert runs().surplus(DAY, keep=1000).prune(batch=2) == 5
     assert runs().count() == 2

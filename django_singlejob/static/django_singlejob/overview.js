@@ -1,4 +1,4 @@
-// Keeps the overview up to date: fetches the page again, and puts what is new in the place of what is old.
+// Keeps the overview up to date: fetches the page again, and replaces its content.
 "use strict";
 
 {
@@ -9,7 +9,7 @@
     const live = document.getElementById("singlejob-live");
     const updated = document.getElementById("singlejob-updated");
     const outdated = document.getElementById("singlejob-outdated");
-    const told = document.getElementById("singlejob-told");
+    const announced = document.getElementById("singlejob-announced");
     const button = document.getElementById("singlejob-pause");
 
     let isPaused = false;
@@ -32,11 +32,11 @@
     function pauseOrResume() {
         isPaused = !isPaused;
         button.setAttribute("aria-pressed", String(isPaused));
-        tellTime();
+        showTime();
         refresh();
     }
 
-    // A hidden tab does not ask: it asks as soon as somebody looks at it.
+    // A hidden tab does not refresh until somebody looks at it.
     async function refresh() {
         if (isPaused || isFetching || document.hidden) {
             return;
@@ -61,7 +61,7 @@
         const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
         const fresh = parsed.getElementById("singlejob-live");
         if (!response.ok || !fresh) {
-            throw new Error("This is not the overview: perhaps nobody is logged in any more.");
+            throw new Error("The response is not the overview: is the session over?");
         }
         return document.adoptNode(fresh);
     }
@@ -73,10 +73,10 @@
         live.replaceChildren(...fresh.childNodes);
         giveFocus();
         outdated.hidden = true;
-        tellTime();
-        // Only this is read aloud, and only when it changes: nobody could bear to hear the whole page each time.
+        showTime();
+        // A screen reader reads only the headline aloud, and only if it has changed. The whole page would be too much.
         if (headline() !== before) {
-            told.textContent = headline();
+            announced.textContent = headline();
         }
     }
 
@@ -84,7 +84,7 @@
         return document.getElementById("singlejob-headline").textContent;
     }
 
-    // The link that has the focus is another one afterwards: of those to the same place, the one at the same position.
+    // A refresh replaces the focused link. Focus its successor: of the links to the same URL, the one at its position.
     function rememberFocus() {
         const focused = document.activeElement;
         if (focused === live || !live.contains(focused)) {
@@ -102,7 +102,7 @@
         return [...live.querySelectorAll("a")].filter((link) => link.getAttribute("href") === href);
     }
 
-    function tellTime() {
+    function showTime() {
         updated.textContent = inWords(isPaused ? "paused" : "updated");
     }
 

@@ -93,7 +93,7 @@ def test_what_the_clocks_disagree_about_is_left_and_said() -> None:
     assert said.startswith("Left nightly (held by ")
     assert "), for 59 minutes 59 seconds at least. The lock 'nightly' is stale by the database's clock, " in said
     wrong = "The database's clock was 2 hours behind its holder's at the last heartbeat, and is 0 seconds"
-    assert ("The clock of this host was set." if connection.vendor == "sqlite" else wrong) in said
+    assert ("The clock of this host was changed." if connection.vendor == "sqlite" else wrong) in said
     assert not is_free()
 
 
