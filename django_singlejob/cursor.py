@@ -88,12 +88,12 @@ def begun(claim: Claim, attempt: int) -> dict[str, Any]:
 
 def moved(claim: Claim) -> dict[str, Any]:
     """The changes to the row when a claim moves its schedule on."""
-    return {"next_slot": claim.next_slot} | _count(claim.misfires)
+    return {"next_slot": claim.next_slot} | _count(claim.misfires, claim.coalesced)
 
 
-def _count(misfires: Sequence[Misfires]) -> dict[str, Any]:
-    count = sum(missed.count for missed in misfires)
-    return {"misfire_count": F("misfire_count") + count} if count else {}
+def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
+    counts = {"misfire_count": sum(missed.count for missed in misfires), "coalesced_count": coalesced}
+    return {name: F(name) + count for name, count in counts.items() if count}
 
 
 def tell(name: str, misfires: Sequence[Misfires]) -> None:

@@ -134,6 +134,11 @@ class JobStatus(Row):
         _("mean duration"), null=True, blank=True, help_text=_("Average of about the last 20 successful runs.")
     )
     misfire_count = models.PositiveBigIntegerField(_("misfires"), default=0)
+    coalesced_count = models.PositiveBigIntegerField(
+        _("coalesced slots"),
+        default=0,
+        help_text=_("Slots that were still in time when a later slot ran in their place."),
+    )
     unrecorded = models.JSONField(
         _("unrecorded end"),
         null=True,

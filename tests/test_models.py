@@ -25,7 +25,7 @@ FIELDS: dict[type[Model], str] = {
     # docs/explanation/decisions.md explains hold_count, last_slot, last_attempt and unrecorded.
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
         last_started_at last_finished_at last_status
-        consecutive_failures run_count mean_duration misfire_count unrecorded""",
+        consecutive_failures run_count mean_duration misfire_count coalesced_count unrecorded""",
     JobRun: """id job_name fence token status trigger slot attempt hostname pid started_at finished_at duration
         acquire_duration error traceback""",
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at

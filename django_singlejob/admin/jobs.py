@@ -30,7 +30,7 @@ from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.history import PastRun, recent_runs
 from django_singlejob.one_offs.enqueue import PRIORITIES, Order
-from django_singlejob.querysets.jobs import JobStatusQuerySet, gates
+from django_singlejob.querysets.jobs import FORGOTTEN, JobStatusQuerySet, gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.scheduling.schedule import PATIENCE, slots_between
 
@@ -90,7 +90,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
     actions = ["run_now", "pause", "resume"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobStatus]:
-        return gates()
+        return gates().exclude(name=FORGOTTEN)
 
     def get_paginator(
         self, request: HttpRequest, queryset: QuerySet[JobStatus], per_page: int, *args: Any, **kwargs: Any
@@ -147,7 +147,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
         if "\0" in object_id:  # PostgreSQL refuses it in any text, even in a comparison
             return None
         health = next(iter(jobs(request, object_id)), None)
-        return _row(health) if health else gates().filter(name=object_id).first()
+        return _row(health) if health else self.get_queryset(request).filter(name=object_id).first()
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         row: Any = context["original"]

@@ -175,6 +175,8 @@ class Acquisition:
             self._longest_pause = float("inf")
             return Refusal(Reason.HELD, lock)
         snapshot = self._look(lock)
+        if snapshot is None:
+            return Undecided.RACED
         if self._in_doubt and self._in_doubt.is_superseded(snapshot.gate):
             self._start_over()
         planned = self._plan(snapshot)
@@ -194,12 +196,15 @@ class Acquisition:
         announce(self.token, self.request.name)
         self._in_doubt = None
 
-    def _look(self, lock: "JobLock | None") -> Snapshot:
+    def _look(self, lock: "JobLock | None") -> Snapshot | None:
+        """``None`` if a gate is forgotten at this moment."""
         names = {self.request.name, self.request.own_name}
         seen = gates().look_up(names, self.request.min_interval)
         if missing := names - seen.keys():
             gates().remember(*missing)
             seen = gates().look_up(names, self.request.min_interval)
+        if names - seen.keys():
+            return None
         return Snapshot(lock, seen[self.request.name], seen[self.request.own_name], local_now())
 
     def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Undecided:

@@ -28,7 +28,7 @@ class CallableCommand(BaseCommand):
 def _meaning(parser: CommandParser, action: argparse.Action, value: object) -> Any:
     """What the parser would have made of the value. ``None``: it was not given."""
     try:
-        if isinstance(action.default, list):  # an option that may be given several times
+        if isinstance(action.default, list) or action.nargs == argparse.ONE_OR_MORE:  # several values
             return [_parsed(action, item) for item in _items(value)]
         return action.default if value is None else _parsed(action, value)
     except argparse.ArgumentTypeError as error:

@@ -213,6 +213,14 @@ class Migration(migrations.Migration):
                 ),
                 ("misfire_count", models.PositiveBigIntegerField(default=0, verbose_name="misfires")),
                 (
+                    "coalesced_count",
+                    models.PositiveBigIntegerField(
+                        default=0,
+                        help_text="Slots that were still in time when a later slot ran in their place.",
+                        verbose_name="coalesced slots",
+                    ),
+                ),
+                (
                     "unrecorded",
                     models.JSONField(
                         blank=True,

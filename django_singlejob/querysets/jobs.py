@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.db import connections
 from django.db.models import Case, DurationField, F, Func, Q, QuerySet, Value, When
-from django.db.models.functions import Least
+from django.db.models.functions import Greatest, Least
 from django.db.models.lookups import Exact
 
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO, options
-from django_singlejob.querysets.rows import in_utc, rows, whether
+from django_singlejob.database import durable
+from django_singlejob.querysets.rows import delete_rows, in_utc, rows, whether
 from django_singlejob.timeline import GRANT_BITS, Timeline, next_fence, telling
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
 
 MILLISECOND = timedelta(milliseconds=1)
+# The gate of no lock. It keeps the highest fence of the gates that were forgotten, and new gates start there, so that
+# the fences of a name never go back.
+FORGOTTEN = "django_singlejob.forgotten"
 
 
 def gates() -> JobStatusQuerySet:
@@ -38,10 +43,32 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def remember(self, *names: str) -> None:
         """Make sure that these gates exist."""
         # An INSERT of one that exists would wait for any transaction on it.
-        known = set(self.filter(name__in=names).values_list("name", flat=True))
-        # Each in its own statement: two statements that insert the same rows in a different order would deadlock.
-        for name in sorted({*names} - known):
-            self.bulk_create([self.model(name=name)], ignore_conflicts=True)
+        known = set(self.filter(name__in=[FORGOTTEN, *names]).values_list("name", flat=True))
+        missing = sorted({*names} - known)
+        if missing and FORGOTTEN not in known:
+            self._ensure(FORGOTTEN, 0)
+        for name in missing:
+            self._ensure_above_forgotten(name)
+
+    def _ensure_above_forgotten(self, name: str) -> None:
+        # One at a time: two transactions that insert the same rows in a different order would deadlock.
+        with nullcontext() if connections[self.db].in_atomic_block else durable(self.db):
+            # Until the insert is committed, no other gate is forgotten: its fence might be greater.
+            self.keep_fence(0)
+            self._ensure(name, self.values_list("fence", flat=True).get(name=FORGOTTEN))
+
+    def _ensure(self, name: str, fence: int) -> None:
+        self.bulk_create([self.model(name=name, fence=fence)], ignore_conflicts=True)
+
+    def keep_fence(self, fence: int) -> None:
+        """Have new gates start at this fence or above it, and let no other be inserted until this transaction ends."""
+        # It must change the row: Galera tells the other nodes of nothing else.
+        change = {"fence": Greatest(F("fence"), Value(fence)), "hold_count": F("hold_count") + 1}
+        self.filter(name=FORGOTTEN).update(**change)
+
+    def drop(self, seen: JobStatus) -> bool:
+        """Delete the row if it is ``unchanged``. ``False``: somebody has passed the gate since, look again."""
+        return delete_rows(self.unchanged(seen)) == 1
 
     def look_up(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
         """Read these gates, by name, with ``now``, ``timeline`` and ``started_recently`` (within ``min_interval``)."""

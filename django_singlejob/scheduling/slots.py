@@ -53,14 +53,16 @@ class Claim(NamedTuple):
     """What to do about the slots that are due.
 
     Attributes:
-        slot: the one to run; ``None`` if they are all too late.
-        next_slot: where the schedule continues.
-        misfires: those that were not run in time.
+        slot: the one to run; ``None``: they are all too late.
+        next_slot: where the schedule goes on.
+        misfires: those that nobody ran in time.
+        coalesced: the number of slots that were still in time, and in whose place ``slot`` runs.
     """
 
     slot: datetime | None
     next_slot: datetime
     misfires: list[Misfires]
+    coalesced: int = 0
 
 
 def reach(schedule: Schedule, now: datetime, early: timedelta) -> datetime:
@@ -103,7 +105,8 @@ def claim(
         return Claim(
             again, next_slot(policy.schedule, newest), _misfires(policy.schedule, due, newest, MisfireOutcome.DROPPED)
         )
-    return Claim(slot, next_slot(policy.schedule, slot), _missed(policy, due, slot, now))
+    missed, coalesced = _missed(policy, due, slot, now), _coalesced(policy, due, slot, now)
+    return Claim(slot, next_slot(policy.schedule, slot), missed, coalesced)
 
 
 def _chosen(policy: Policy, first: datetime, newest: datetime, now: datetime) -> datetime | None:
@@ -135,6 +138,14 @@ def _missed(policy: Policy, due: datetime, slot: datetime, now: datetime) -> lis
     else:
         misfires = _misfires(policy.schedule, due, min(before, too_late), MisfireOutcome.COALESCED)
     return [*misfires, Misfires(slot, slot, 1, MisfireOutcome.LATE)] if slot <= too_late else misfires
+
+
+def _coalesced(policy: Policy, due: datetime, slot: datetime, now: datetime) -> int:
+    """The number of slots before this one that are not misfires, although they do not run: it runs in their place."""
+    if policy.catch_up == "all":
+        return 0
+    in_time = next_slot(policy.schedule, _in_time_from(policy, now) - _RESOLUTION)
+    return _count(policy.schedule, max(due, in_time), slot - _RESOLUTION)
 
 
 def _in_time_from(policy: Policy, now: datetime) -> datetime:

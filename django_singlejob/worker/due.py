@@ -45,8 +45,8 @@ def keep_up() -> None:
     if new := schedules.keys() - statuses.keys():
         gates().remember(*sorted(new))
         statuses |= gates().look_up(new, ZERO)
-    for name, schedule in schedules.items():
-        status = statuses[name]
+    for name in schedules.keys() & statuses.keys():  # another release may forget one at this moment
+        status, schedule = statuses[name], schedules[name]
         if not is_followed(status, schedule):
             _despite_others(status, partial(follow, status, schedule, status.now))
         elif is_ahead(status, schedule):

@@ -11,7 +11,7 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 
 from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
@@ -39,7 +39,8 @@ def list_of(model: str, query: str = "") -> str:
 
 def page_of(model: str, key: Any = None) -> str:
     """The page of this row, or of the first one."""
-    rows: dict[str, Any] = {"joblock": locks(), "jobstatus": gates(), "jobrun": runs(), "oneoffjob": one_offs()}
+    known = gates().exclude(name=FORGOTTEN)
+    rows: dict[str, Any] = {"joblock": locks(), "jobstatus": known, "jobrun": runs(), "oneoffjob": one_offs()}
     chosen = rows[model].order_by("pk").first().pk if key is None else key
     return reverse(f"admin:django_singlejob_{model}_change", args=[quote(chosen)])
 

@@ -123,6 +123,19 @@ def test_a_job_that_is_async_runs_its_slots_too() -> None:
     assert [slot for slot, *_ in slots_run()] == [newest_slot(nightly, back=1), newest_slot(nightly)]
 
 
+# --- slots that a long run outlasts
+
+
+@on_either_lock
+def test_slots_that_are_skipped_in_time_are_counted(name: str) -> None:
+    job = scheduled(lock=name, misfire_grace=5 * HOUR)
+    fall_behind(job, 3)
+    assert run_slot(job).status == "successful"
+    assert (gate().coalesced_count, gate().misfire_count) == (2, 0)
+    assert run_slot(job).reason == Reason.NOT_DUE
+    assert gate().coalesced_count == 2
+
+
 # --- one transaction
 
 

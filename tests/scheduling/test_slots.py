@@ -327,6 +327,22 @@ class TestSeveral:
         )
         assert claim(policy, due, now, HALF_A_MINUTE) == expected
 
+    @every_catch_up
+    def test_slots_in_whose_place_another_runs_in_time_are_counted_apart(self, catch_up: CatchUp) -> None:
+        """Those of a job that ran for three and a half minutes: no misfires, but they did not run either."""
+        policy = Policy(schedule=parse("* * * * *"), catch_up=catch_up)
+        expected = {
+            "none": Claim(at("12:03"), at("12:04"), [], coalesced=2),
+            "latest": Claim(at("12:03"), at("12:04"), [], coalesced=2),
+            "all": Claim(at("12:01"), at("12:02"), []),
+        }
+        assert claim(policy, at("12:01"), at("12:03:30")) == expected[catch_up]
+
+    def test_no_slot_is_counted_twice(self) -> None:
+        every_minute = Policy(schedule=parse("* * * * *"))
+        missed = misfires("11:50", "12:04", 15, MisfireOutcome.COALESCED)
+        assert claim(every_minute, at("11:50"), at("12:10")) == Claim(at("12:10"), at("12:11"), missed, coalesced=5)
+
     def test_slots_of_unequal_distance_are_counted_one_by_one(self) -> None:
         workdays = parse("0 8,20 * * 1-5")  # 27 July 2026 is a Monday
         due, now = at("08:00") - 7 * DAY, at("20:00")
@@ -530,6 +546,7 @@ def test_every_slot_that_is_due_is_run_or_is_one_of_the_misfires_once(backlog: A
         all_due.insert(0, again)
     ran: list[datetime] = []
     passed: list[datetime] = []
+    coalesced = 0
     for claimed in islice(claims(policy, due, now, early, again), 100):
         assert claimed.slot is not None or claimed.misfires
         assert claimed.next_slot > max(due, claimed.slot or due) or (claimed.slot == again and claimed.next_slot == due)
@@ -545,12 +562,14 @@ def test_every_slot_that_is_due_is_run_or_is_one_of_the_misfires_once(backlog: A
                 assert now - missed.last > policy.misfire_grace
             else:
                 passed += slots
+        coalesced += claimed.coalesced
         due = claimed.next_slot
     assert due > until
     left_out = [slot for slot in all_due if slot not in ran]
     # A later slot replaced it while both were in time, or it was started in time.
     no_misfires = [slot for slot in left_out if slot == again or now - slot <= policy.misfire_grace]
     assert sorted(passed) == [slot for slot in left_out if policy.catch_up == "all" or slot not in no_misfires]
+    assert coalesced == (0 if policy.catch_up == "all" else sum(slot != again for slot in no_misfires))
     assert ran == expected_runs(policy, all_due, now, again)
 
 

@@ -154,6 +154,7 @@ _STATUS_COLUMNS = [
     "run_count",
     "mean_duration",
     "misfire_count",
+    "coalesced_count",
 ]
 _LOCK_COLUMNS = [
     "name",

@@ -1,0 +1,81 @@
+"""Forgetting a name: deleting the gate of a job or lock that the code no longer has."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.db import Error, models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from django_singlejob import database, registry
+from django_singlejob.conf import ZERO
+from django_singlejob.querysets.jobs import FORGOTTEN, gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobStatus
+
+# A server that still runs a release with the job may just have run the slot that would be forgotten.
+_RECENTLY = timedelta(minutes=5)
+
+
+class Obstacle(models.TextChoices):
+    """Why a name cannot be forgotten, and what to do."""
+
+    UNKNOWN = "unknown", _("no job and no lock has this name: look for it in singleton_status")
+    REGISTERED = "registered", _("this release of the code has the job: remove it from the code first, or pause it")
+    HELD = "held", _("it is held: wait until it is released, or clear the lock")
+    DUE = "due", _("one-offs of it are waiting or in progress: cancel them, or wait until they have finished")
+    RECENT = "recent", _("it ran in the last 5 minutes: wait until no server runs a release that has it")
+    UNRECORDED = "unrecorded", _("the outcome of a run is not in the history yet: run clear_stale_locks first")
+    BUSY = "busy", _("another process is using it: try again")
+
+
+def forget_name(name: str) -> Obstacle | None:
+    """Delete the gate of this name, with everything that it remembers except its fence; ``None`` if it is forgotten.
+
+    The next grant of the name has a greater fence than any before. The history keeps the runs until they are pruned.
+    """
+    seen = None if name == FORGOTTEN else gates().look_up({name}, ZERO).get(name)
+    if seen is None:
+        return Obstacle.UNKNOWN
+    gates().remember(FORGOTTEN)
+    try:
+        return _obstacle_before(seen) or _forget(seen)
+    except Error as error:
+        if not database.is_undone(error):
+            raise
+        return Obstacle.BUSY
+
+
+def _obstacle_before(seen: "JobStatus") -> Obstacle | None:
+    """What the gate itself shows."""
+    if registry.is_known(seen.name):
+        return Obstacle.REGISTERED
+    if seen.unrecorded is not None:
+        return Obstacle.UNRECORDED
+    if seen.schedule and seen.last_started_at and seen.last_started_at > seen.now - _RECENTLY:
+        return Obstacle.RECENT
+    return None
+
+
+def _forget(seen: "JobStatus") -> Obstacle | None:
+    with database.durable(alias := database.alias()):
+        # In the order in which new gates are inserted, so that nothing deadlocks.
+        gates().keep_fence(seen.fence)
+        is_dropped = gates().is_at_hand(seen.name) and gates().drop(seen)
+        # Only now: from here on, nobody can pass the gate.
+        obstacle = _obstacle_behind(seen.name) if is_dropped else Obstacle.BUSY
+        if obstacle:
+            database.roll_back(alias)
+    return obstacle
+
+
+def _obstacle_behind(name: str) -> Obstacle | None:
+    """What only the holder of the gate can be sure of."""
+    if locks().filter(Q(name=name) | Q(job_name=name)).exists():
+        return Obstacle.HELD
+    if (one_offs().waiting() | one_offs().in_progress()).filter(job_name=name).exists():
+        return Obstacle.DUE
+    return None
