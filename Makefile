@@ -31,6 +31,8 @@ demo: $(INSTALLED)-demo
 
 serve: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
+	$(MANAGE) make_history
+	$(MANAGE) create_admin
 	$(MANAGE) runserver
 
 check: lint test-fast
