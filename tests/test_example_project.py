@@ -147,7 +147,9 @@ def test_its_history_is_made_once(shop: Manage) -> None:
 
 
 def test_the_password_of_its_admin_is_a_new_one_each_time(manage: Manage) -> None:
-    first, second = (re.search(r"password: (\S+)", said(manage("create_admin")))[1] for _ in range(2))  # type: ignore[index]
+    printed = [said(manage("create_admin", "--port", "8001")) for _ in range(2)]
+    assert all("http://127.0.0.1:8001/admin/" in text for text in printed)
+    first, second = (re.search(r"password: (\S+)", text)[1] for text in printed)  # type: ignore[index]
     assert not authenticate(username="admin", password=first)
     admin = authenticate(username="admin", password=second)
     assert admin

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 NAME = "admin"
 
@@ -14,7 +14,10 @@ class Command(BaseCommand):
     help = f"Gives the superuser {NAME!r} a new random password, and prints it. Creates the user if there is none."
     requires_migrations_checks = True
 
-    def handle(self, **options: Any) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--port", type=int, default=8000, help="Where runserver listens (default: 8000).")
+
+    def handle(self, *, port: int, **options: Any) -> None:
         if not settings.DEBUG:
             raise CommandError("The password is printed, so this command works only with DEBUG = True.")
         password = secrets.token_urlsafe(9)
@@ -23,4 +26,4 @@ class Command(BaseCommand):
         )
         user.set_password(password)
         user.save()
-        self.stdout.write(f"\nhttp://127.0.0.1:8000/admin/\n    user:     {NAME}\n    password: {password}\n")
+        self.stdout.write(f"\nhttp://127.0.0.1:{port}/admin/\n    user:     {NAME}\n    password: {password}\n")
