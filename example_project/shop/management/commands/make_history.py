@@ -16,7 +16,7 @@ from shop.jobs import delete_customer, import_catalogue
 from shop.models import Order
 
 # How long a server may take to start. Seconds.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Command(BaseCommand):
