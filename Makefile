@@ -29,9 +29,14 @@ demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
 	$(MANAGE) race --rounds 20
 
+# For example: make serve PORT=8001
+PORT ?= 8000
+
 serve: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
-	$(MANAGE) runserver
+	$(MANAGE) make_history
+	$(MANAGE) create_admin --port $(PORT)
+	$(MANAGE) runserver $(PORT)
 
 check: lint test-fast
 

@@ -41,7 +41,14 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = sorted([ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
-COMMANDS = ["clear_stale_locks", "forget_singleton", "prune_singletons", "run_singleton", "singleton_status", "singleton_worker"]
+COMMANDS = [
+    "clear_stale_locks",
+    "forget_singleton",
+    "prune_singletons",
+    "run_singleton",
+    "singleton_status",
+    "singleton_worker",
+]
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

@@ -4,6 +4,7 @@ reports it."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from datetime import timedelta
@@ -12,9 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.contrib.auth import authenticate
+from django.contrib.auth.models import User
 
 from django_singlejob.clock import DBNow
-from django_singlejob.models import JobRun, JobStatus, OneOffJob
+from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from tests.children import PATIENCE, ROOT, Child, Spawn
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db(transaction=True)
 
 EXAMPLE = ROOT / "example_project"
+# make_history starts five more, one after the other. Seconds.
+SIX_PROCESSES = 3 * PATIENCE
 
 
 @pytest.fixture
@@ -33,8 +38,8 @@ def manage(spawn: Spawn) -> Manage:
     return partial(spawn, str(EXAMPLE / "manage.py"), DJANGO_SETTINGS_MODULE="example_project.settings")
 
 
-def said(child: Child, status: int = 0) -> str:
-    assert child.finish() == status, child.output
+def said(child: Child, status: int = 0, patience: float = PATIENCE) -> str:
+    assert child.finish(patience) == status, child.output
     return child.output
 
 
@@ -106,6 +111,57 @@ def test_the_import_of_a_dead_server_is_run_again(shop: Manage) -> None:
     second = said(shop("run_singleton", "import_catalogue", *again))
     assert "Attempt 2: 1000 products." in second
     assert "import_catalogue: ran" in second
+
+
+# --- what `make demo` suggests, and what `make serve` shows
+
+
+def test_each_suggested_run_begins(shop: Manage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    lines = [line.split() for line in import_module("race.report").next_steps("manage.py").splitlines()]
+    suggested = [words[1:] for words in lines if words[:2] == ["manage.py", "run_singleton"]]
+    assert [job for _, job, *_ in suggested] == ["sales_report", "import_catalogue"]
+    begun = [": 0 orders, 0.00 in all.", "Attempt 1: 50 products."]
+    for words, what in zip(suggested, begun, strict=True):
+        shop(*words).wait_for(what)
+
+
+def test_the_shop_has_a_history_to_show(shop: Manage) -> None:
+    said(shop("make_history"), patience=SIX_PROCESSES)
+    assert sorted(JobRun.objects.values_list("job_name", "status")) == [
+        ("clean_up_carts", "successful"),
+        *[("confirm_order", status) for status in ["failed", *["successful"] * 3]],
+        ("delete_customer", "successful"),
+        ("import_catalogue", "running"),
+        *[("sales_report", "successful")] * 2,
+    ]
+    assert set(JobRun.objects.values_list("hostname", flat=True)) == {"web-1", "web-2", "web-3"}
+    assert sorted(OneOffJob.objects.values_list("status", flat=True)) == [
+        "cancelled", *["done"] * 4, *["waiting"] * 2
+    ]  # fmt: skip
+    assert JobLock.objects.get().name == "import_catalogue"
+
+
+def test_its_history_is_made_once(shop: Manage) -> None:
+    said(shop("make_history"), patience=SIX_PROCESSES)
+    before = JobRun.objects.count()
+    assert said(shop("make_history")) == ""
+    assert JobRun.objects.count() == before
+
+
+def test_the_password_of_its_admin_is_a_new_one_each_time(manage: Manage) -> None:
+    printed = [said(manage("create_admin", "--port", "8001")) for _ in range(2)]
+    assert all("http://127.0.0.1:8001/admin/" in text for text in printed)
+    first, second = (re.search(r"password: (\S+)", text)[1] for text in printed)  # type: ignore[index]
+    assert not authenticate(username="admin", password=first)
+    admin = authenticate(username="admin", password=second)
+    assert admin
+    assert admin.is_superuser
+
+
+def test_no_password_is_printed_on_a_server(manage: Manage) -> None:
+    assert "works only with DEBUG = True" in said(manage("create_admin", DEBUG="0", ALLOWED_HOSTS="*"), status=1)
+    assert not User.objects.exists()
 
 
 # --- the race

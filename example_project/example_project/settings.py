@@ -1,5 +1,5 @@
 """Settings of the example. All that a deployment would change comes from the environment:
-``DATABASE_URL``, ``SECRET_KEY``, ``DEBUG``, ``ALLOWED_HOSTS``.
+``DATABASE_URL``, ``SECRET_KEY``, ``DEBUG``, ``ALLOWED_HOSTS``, ``SERVER_NAME``.
 """
 
 from pathlib import Path
@@ -26,6 +26,9 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
         # Readers and the writer do not wait for each other.
         "init_command": "PRAGMA journal_mode=WAL",
     }
+
+# In a container a host's own name is a random one.
+SINGLEJOB = {"HOSTNAME": env.str("SERVER_NAME", default=None)}
 
 INSTALLED_APPS = [
     "django.contrib.admin",

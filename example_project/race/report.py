@@ -89,17 +89,18 @@ def next_steps(manage: str) -> str:
     """What to try after a race; ``manage`` is how the reader calls manage.py."""
     return f"""\
   {manage} seed
-  {manage} run_singleton sales_report
-      One of the shop's jobs; --list shows all. Call it again: it already ran.
+  {manage} run_singleton sales_report --now
+      One of the shop's jobs; --list shows all. Without --now it runs only
+      when a slot of its schedule is due.
 
-  {manage} run_singleton import_catalogue
-      Takes 20 seconds; in a second terminal it is held meanwhile. kill -9 it:
-      some seconds after its lease of 12 seconds another run takes over, or
-      clear_stale_locks clears the lock.
+  {manage} run_singleton import_catalogue --now
+      Takes 20 seconds. Meanwhile the same command in a second terminal is
+      skipped: "held by somebody else". Kill the first one with kill -9, and
+      run it again with --wait 60: some seconds after the lease of 12 seconds
+      has expired, it takes over.
 
-  {manage} createsuperuser
-  {manage} runserver
-      The shop, the locks and the runs: http://127.0.0.1:8000/admin/
+  make serve
+      The admin, with a user, a password and a history to look at.
 
   DATABASE_URL=postgres://user:password@127.0.0.1:5432/name make demo
       The same race on PostgreSQL; mysql://... works too."""

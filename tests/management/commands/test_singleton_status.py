@@ -207,7 +207,9 @@ def test_json_has_instants_as_text_and_durations_as_seconds() -> None:
     schedule(time_zone="Europe/Rome")
     start_run().finish(SUCCESS)
     start_run()
-    change(mean_duration=1.5 * MINUTE, consecutive_failures=2, misfire_count=3, coalesced_count=5, last_slot=DBNow() - DAY)
+    change(
+        mean_duration=1.5 * MINUTE, consecutive_failures=2, misfire_count=3, coalesced_count=5, last_slot=DBNow() - DAY
+    )
     (job,) = facts()["jobs"]
     status, held = gate(), lock()
     assert job == {

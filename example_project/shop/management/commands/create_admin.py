@@ -1,0 +1,29 @@
+"""``manage.py create_admin``: a superuser with a new password, to look at the admin on your own machine."""
+
+import secrets
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+NAME = "admin"
+
+
+class Command(BaseCommand):
+    help = f"Gives the superuser {NAME!r} a new random password, and prints it. Creates the user if there is none."
+    requires_migrations_checks = True
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--port", type=int, default=8000, help="Where runserver listens (default: 8000).")
+
+    def handle(self, *, port: int, **options: Any) -> None:
+        if not settings.DEBUG:
+            raise CommandError("The password is printed, so this command works only with DEBUG = True.")
+        password = secrets.token_urlsafe(9)
+        user, _ = get_user_model().objects.get_or_create(
+            username=NAME, defaults={"is_staff": True, "is_superuser": True}
+        )
+        user.set_password(password)
+        user.save()
+        self.stdout.write(f"\nhttp://127.0.0.1:{port}/admin/\n    user:     {NAME}\n    password: {password}\n")

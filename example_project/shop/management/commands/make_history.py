@@ -1,0 +1,79 @@
+"""``manage.py make_history``: have three servers run the shop's jobs once, so that the admin has something to show."""
+
+import os
+import subprocess
+import sys
+import time
+from decimal import Decimal
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+
+from django_singlejob.models import JobLock, JobRun, OneOffJob
+from shop.counter import forget_customer, place_order
+from shop.jobs import delete_customer, import_catalogue
+from shop.models import Order
+
+# How long a server may take to start. Seconds.
+PATIENCE = 60.0
+
+
+class Command(BaseCommand):
+    help = "Runs the shop's jobs once: some succeed, one fails, and one is killed. Does nothing if that has been done."
+    requires_migrations_checks = True
+
+    def handle(self, *, verbosity: int, **options: Any) -> None:
+        # The last step leaves this run, so a history that was interrupted half-way is begun again.
+        if not JobRun.objects.filter(job_name=import_catalogue.name).exists():
+            if verbosity:
+                self.stdout.write("The shop's jobs are running, to make a history. This takes a few seconds.")
+            _make_history()
+
+
+def _make_history() -> None:
+    call_command("seed", verbosity=0)
+    for server in "web-1", "web-2":
+        _run(server, "run_singleton", "sales_report", "--now")
+    _run("web-3", "run_singleton", "clean_up_carts", "--now")
+    _enqueue()
+    _run("web-2", "singleton_worker", "--drain")
+    _kill(_start("web-3", "run_singleton", import_catalogue.name, "--now"))
+
+
+def _enqueue() -> None:
+    for number in range(3):
+        place_order(f"customer-{number}@example.com", Decimal("12.50"))
+    # Its customer changed her mind, so the confirmation fails and is retried later.
+    Order.objects.filter(pk=place_order("nobody@example.com", Decimal("12.50")).pk).delete()
+    delete_customer.enqueue("visitor-1@example.com")
+    forget_customer("visitor-2@example.com")
+    OneOffJob.objects.filter(pk=forget_customer("visitor-3@example.com").pk).cancel()
+
+
+def _run(server: str, *arguments: str) -> None:
+    """Run a command on that server. A job that fails is what the history is to show; what cannot run is an error."""
+    process = _start(server, *arguments)
+    output, _ = process.communicate()
+    if process.returncode not in (0, 1):
+        raise CommandError(f"{' '.join(arguments)} exited with {process.returncode}: {output}")
+
+
+def _start(server: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, sys.argv[0], *arguments]
+    environment = {**os.environ, "SERVER_NAME": server}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
+    )
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill the server when it holds its lock: the lock stays behind, and is stale when its lease has expired."""
+    deadline = time.monotonic() + PATIENCE
+    while not JobLock.objects.filter(pid=process.pid).exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise CommandError(f"{import_catalogue.name} did not begin: {process.communicate()[0]}")
+        time.sleep(0.1)
+    process.kill()
+    process.communicate()
