@@ -71,8 +71,8 @@ class History:
     @contextmanager
     def _read_only(self) -> Iterator[None]:
         with ExitStack() as undo, pytest.MonkeyPatch.context() as patch:
-            whoever = self._mysql_reader(undo) if connection.vendor == "mysql" else self._postgresql_reader(undo)
-            for key, value in whoever.items():
+            reader = self._mysql_reader(undo) if connection.vendor == "mysql" else self._postgresql_reader(undo)
+            for key, value in reader.items():
                 patch.setitem(connection.settings_dict, key, value)
             connection.close()
             yield

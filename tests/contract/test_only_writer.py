@@ -62,7 +62,7 @@ def test_a_block_is_rolled_back_if_it_is_interrupted_at_its_end(block: Callable[
     assert not Counter.objects.exists()
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), LeaseLost("told by the keeper")])
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), LeaseLost("reported by the keeper")])
 def test_a_heartbeat_that_fails_does_not_replace_what_the_block_raised(error: BaseException) -> None:
     """Interrupts above all: a job that handles an OperationalError would otherwise go on."""
     lease = take()
@@ -98,15 +98,15 @@ def test_a_commit_that_fails_does_not_replace_what_the_block_raised(spawn: Spawn
 def test_hooks_behind_the_commit_do_not_run_with_a_suspended_deadline() -> None:
     """Other processes can pass the gate by then."""
     lease = take(lease=3 * BEAT)
-    told: list[object] = []
+    reported: list[object] = []
 
     def hook() -> None:
         time.sleep(4 * BEAT.total_seconds())
-        told.append(lease.lost)
+        reported.append(lease.lost)
 
     with lease.atomic():
         transaction.on_commit(hook)
-    assert told == [True]
+    assert reported == [True]
 
 
 @pytest.mark.slow

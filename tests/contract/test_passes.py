@@ -176,19 +176,19 @@ def test_who_is_dead_and_due_is_asked_once() -> None:
 
 @pytest.mark.slow
 def test_a_holder_that_sends_heartbeats_is_left_alone_though_its_row_has_expired(elsewhere: Elsewhere) -> None:
-    told, begun = Event(), Event()
+    may_end, begun = Event(), Event()
 
     @singleton_job(schedule=hourly(ago=30 * MINUTE), lease=timedelta(seconds=2))
     def nightly() -> None:
         begun.set()
-        assert told.wait(30)
+        assert may_end.wait(30)
 
     fall_behind(nightly)
     running = elsewhere(run_slot, nightly)
     assert begun.wait(30)
     expire()
     assert ticked() == []
-    told.set()
+    may_end.set()
     assert running.result(30).status == "successful"
     assert [status for *_, status in slots_run()] == ["successful"]
 
@@ -292,7 +292,7 @@ class Timeout(BaseException):
         "loses its lock",
         "is cancelled",
         "raises a cancellation",
-        "raises what is no Exception",
+        "raises what is not an Exception",
     ],
 )
 def test_a_poisoned_job_stops_no_other(poison: Callable[[], object], error: str) -> None:
@@ -350,18 +350,18 @@ def test_a_job_that_fails_in_one_slot_goes_on_with_the_next() -> None:
 
 
 def test_a_job_that_was_told_to_end_is_the_last() -> None:
-    def be_told() -> None:
+    def interrupt() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         while True:
             pass
 
-    job: Any = singleton_job("told", schedule=hourly(ago=30 * MINUTE), catch_up="all")(be_told)
+    job: Any = singleton_job("interrupted", schedule=hourly(ago=30 * MINUTE), catch_up="all")(interrupt)
     fall_behind(job, 3)
     fall_behind(scheduled(schedule=hourly(ago=10 * MINUTE)))
     with deferred_signals():
         (report,) = tick()
     assert type(report.error).__name__ == "JobInterrupted"
-    assert [status for *_, status in slots_run("told")] == ["interrupted"]
+    assert [status for *_, status in slots_run("interrupted")] == ["interrupted"]
     assert gates().due().count() == 2
 
 
@@ -397,13 +397,13 @@ def test_a_transaction_of_a_running_job_does_not_hold_up_a_tick_that_moves_its_s
 @pytest.fixture
 def misfires() -> Iterator[list[tuple[str, str, int, Any, Any]]]:
     """What the signals report: the job, the outcome, the count, and the first and last slot."""
-    told = []
+    reported = []
 
     def listen(name: str, slot: Any, reason: str, first: Any, count: int, **_: Any) -> None:
-        told.append((name, str(reason), count, first, slot))
+        reported.append((name, str(reason), count, first, slot))
 
     slot_misfired.connect(listen)
-    yield told
+    yield reported
     slot_misfired.disconnect(listen)
 
 
@@ -485,12 +485,12 @@ def test_so_many_are_counted(misfires: list[Any], schedule: Any, counted: int) -
     oldest = newest_slot(job, back=99_999)
     fall_behind(job, 100_000)
     ticked()
-    (told,) = misfires
-    assert told[:2] == ("nightly", "coalesced")
+    (reported,) = misfires
+    assert reported[:2] == ("nightly", "coalesced")
     # The slots of the last hour were within their grace.
-    assert counted - 1 <= told[2] <= counted + 1
-    assert oldest <= told[3] <= oldest + MINUTE
-    assert gate().misfire_count == told[2]
+    assert counted - 1 <= reported[2] <= counted + 1
+    assert oldest <= reported[3] <= oldest + MINUTE
+    assert gate().misfire_count == reported[2]
 
 
 def test_a_listener_that_fails_breaks_nothing() -> None:

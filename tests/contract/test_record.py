@@ -58,14 +58,14 @@ LEASE = timedelta(seconds=3)
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Any:
+def reported(caplog: pytest.LogCaptureFixture) -> Any:
     """The logged errors about the history: the facts of each, and the whole line."""
     return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.slow
 @each_trouble
-def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: str, told: Any) -> None:
+def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: str, reported: Any) -> None:
     ran = []
 
     @singleton_job(lease=LEASE)
@@ -82,7 +82,7 @@ def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: st
     assert ran == list(range(ROUNDS))
     assert gate().run_count == ROUNDS
     assert not runs().exists()
-    lines = told()
+    lines = reported()
     assert len(lines) == ROUNDS
     for line in lines:
         assert line.startswith("A run of 'nightly' is missing from the history (")
@@ -102,11 +102,11 @@ def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: st
 @pytest.mark.slow
 @each_trouble
 def test_a_run_whose_end_cannot_be_recorded_gets_it_from_the_next(
-    history: History, trouble: str, told: Any, monkeypatch: pytest.MonkeyPatch
+    history: History, trouble: str, reported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end_in(history, trouble)
     assert last_run().status == "running"
-    (line,) = told()
+    (line,) = reported()
     assert line.startswith("The end of a run of 'nightly' is not in the history yet (")
     assert kept()["status"] == "failed"
     assert runs().abandon_orphans("Its lock is gone.") == 0
@@ -166,7 +166,7 @@ def test_or_from_whoever_tidies_up(history: History, by: Any, monkeypatch: pytes
 @pytest.mark.slow
 @each_trouble
 def test_a_takeover_and_a_clear_go_on(
-    history: History, trouble: str, told: Any, monkeypatch: pytest.MonkeyPatch
+    history: History, trouble: str, reported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("taken over", "cleared"):
         start_run(name)
@@ -176,7 +176,7 @@ def test_a_takeover_and_a_clear_go_on(
         assert clear(lock("cleared"), force=True)
     for name in ("taken over", "cleared"):
         assert (gate(name).last_status or "abandoned", kept(name)["status"]) == ("abandoned", "abandoned")
-    assert len([line for line in told() if "is not in the history yet" in line]) == 2
+    assert len([line for line in reported() if "is not in the history yet" in line]) == 2
     come_back(monkeypatch)
     call_command("clear_stale_locks")
     assert [run.status for run in runs().order_by("pk")] == ["abandoned"] * 2
@@ -184,7 +184,7 @@ def test_a_takeover_and_a_clear_go_on(
 
 
 def test_a_run_without_a_row_whose_holder_died_is_told(
-    history: History, told: Any, monkeypatch: pytest.MonkeyPatch
+    history: History, reported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with history.broken("full"):
         start_run()
@@ -192,7 +192,7 @@ def test_a_run_without_a_row_whose_holder_died_is_told(
     come_back(monkeypatch)
     assert clear(lock())
     assert not runs().exists()
-    (line,) = told()
+    (line,) = reported()
     assert line.startswith("A run of 'nightly' is missing from the history (it has no row): ")
     assert '"status": "abandoned"' in line
 
@@ -279,7 +279,7 @@ def test_mysql_has_its_connection_cut(history: History, monkeypatch: pytest.Monk
 
 
 def test_a_run_that_is_begun_late_belongs_to_its_lock(
-    history: History, monkeypatch: pytest.MonkeyPatch, told: Any
+    history: History, monkeypatch: pytest.MonkeyPatch, reported: Any
 ) -> None:
     """Only the transaction of the grant could not write its row."""
     start = recording.runs().start.__func__  # type: ignore[attr-defined]
@@ -304,7 +304,7 @@ def test_a_run_that_is_begun_late_belongs_to_its_lock(
     outcome = nightly.run()
     assert outcome.run_id == last_run().pk
     assert last_run().status == "successful"
-    assert not told()
+    assert not reported()
 
 
 def test_what_says_nothing_of_the_history_does_not_keep_it_away(

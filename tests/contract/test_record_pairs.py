@@ -27,7 +27,7 @@ from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.contract.acts import MINUTE, SECOND, expire, gate, is_free, last_run, lock, start_run, take, ticked
 from tests.contract.broken_history import History, history
-from tests.contract.test_record import LEASE, UNREADABLE, come_back, end_in, release_and_break, told
+from tests.contract.test_record import LEASE, UNREADABLE, come_back, end_in, release_and_break, reported
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures import Elsewhere
 
-__all__ = ["history", "told"]
+__all__ = ["history", "reported"]
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [
@@ -104,7 +104,7 @@ def test_a_receiver_cannot_undo_or_fail_a_grant(receive: Any, receiver: Any) -> 
 # --- a lost answer
 
 
-def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
+def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytest.MonkeyPatch, reported: Any) -> None:
     """The server still carries out the grant's COMMIT after its answer is lost. The next attempt comes too early."""
     grant_once = Acquisition._grant_once
     answers = iter(["lost", "raced"])
@@ -125,11 +125,11 @@ def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytes
     assert outcome.value == "done"
     assert [run.status for run in runs().all()] == ["successful"]
     assert outcome.run_id == last_run().pk
-    assert not told()
+    assert not reported()
 
 
 @pytest.mark.slow
-def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
+def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.MonkeyPatch, reported: Any) -> None:
     """The history was unavailable, and the answer to the grant's COMMIT was lost."""
     grant_once = Acquisition._grant_once
     answers = iter(["lost"])
@@ -153,7 +153,7 @@ def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.M
     run = last_run()
     assert run.started_at <= run.finished_at - timedelta(seconds=0.2)  # type: ignore[operator]
     assert inside == [1]
-    assert not told()
+    assert not reported()
 
 
 # --- edits by hand

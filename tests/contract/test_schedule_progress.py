@@ -152,10 +152,10 @@ def test_so_it_does_when_its_cron_daemon_is_the_first_to_know(edit: dict[str, An
 
 @on_any_edit
 def test_edited_while_due_the_slot_is_dropped_and_counted(edit: dict[str, Any]) -> None:
-    told = []
+    reported = []
 
     def listen(name: str, reason: str, slot: datetime, count: int, **_: Any) -> None:
-        told.append((name, reason, slot, count))
+        reported.append((name, reason, slot, count))
 
     job = scheduled(catch_up="all")
     fall_behind(job, 3)
@@ -168,7 +168,7 @@ def test_edited_while_due_the_slot_is_dropped_and_counted(edit: dict[str, Any]) 
     finally:
         slot_misfired.disconnect(listen)
     assert is_at(changed)
-    assert told == [("nightly", "dropped", due, 1)]
+    assert reported == [("nightly", "dropped", due, 1)]
     assert gate().misfire_count == 1
     assert not runs().exists()
 

@@ -99,17 +99,17 @@ def test_attempts_are_counted_up_to_the_most_and_then_begin_anew() -> None:
 
 
 def test_a_takeover_is_told() -> None:
-    told = []
+    reported = []
 
     def listen(name: str, lease: Any, lock: Any, **_: Any) -> None:
-        told.append((name, lock.token, lease.token))
+        reported.append((name, lock.token, lease.token))
 
     lock_taken_over.connect(listen)
     try:
         dead, successor = lose()
     finally:
         lock_taken_over.disconnect(listen)
-    assert told == [("nightly", dead.token, successor.token)]
+    assert reported == [("nightly", dead.token, successor.token)]
 
 
 @pytest.mark.slow

@@ -86,8 +86,8 @@ def heard(tasks: Any) -> Iterator[list[tuple[Any, str, TaskResult[..., Any]]]]:
         getattr(signals, name).connect(listen)
         listeners.append((getattr(signals, name), listen))
     yield heard
-    for told, listen in listeners:
-        told.disconnect(listen)
+    for task_signal, listen in listeners:
+        task_signal.disconnect(listen)
 
 
 def the_one_off() -> OneOffJob:
@@ -148,8 +148,8 @@ def test_not_before_its_time(tasks: Any, name: str) -> None:
     now = getattr(tasks, name).using(run_after=datetime.now(UTC) - HOUR).enqueue()
     ticked()
     assert statuses() == [("waiting", 0), ("done", 1)]
-    for told in result, now:
-        told.refresh()
+    for enqueued in result, now:
+        enqueued.refresh()
     assert (result.status, result.task) == ("READY", later)
     assert now.status == "SUCCESSFUL"
 
@@ -215,7 +215,7 @@ class UnprintableError(Exception):
 
 @each_kind
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ValueError("five"), "ValueError: five"),
         (ValueError(ValueError("inner")), "inner"),
@@ -228,7 +228,7 @@ class UnprintableError(Exception):
     ids=["error", "nested", "exit", "exit status", "unprintable", "odd letters", "cancelled"],
 )
 def test_an_exception_is_told(
-    tasks: Any, name: str, error: BaseException, told: str, monkeypatch: pytest.MonkeyPatch
+    tasks: Any, name: str, error: BaseException, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise error
@@ -243,7 +243,7 @@ def test_an_exception_is_told(
     (failure,) = result.errors
     assert failure.exception_class is type(error)
     assert "in fail" in failure.traceback
-    assert told in failure.traceback
+    assert message in failure.traceback
     with pytest.raises(ValueError, match="failed"):
         _ = result.return_value
     assert result.started_at <= result.finished_at
@@ -470,13 +470,13 @@ def test_what_a_task_leaves_behind_is_nothing_to_the_next(
 def test_who_listens_hears_of_each_step(tasks: Any, name: str, heard: list[Any]) -> None:
     result = getattr(tasks, name).enqueue()
     ticked()
-    assert [(sender.__name__, what, told.status) for sender, what, told in heard] == [
+    assert [(sender.__name__, what, heard_result.status) for sender, what, heard_result in heard] == [
         ("SingleJobBackend", "enqueued", "READY"),
         ("SingleJobBackend", "started", "RUNNING"),
         ("SingleJobBackend", "finished", "SUCCESSFUL"),
     ]
-    assert {told.id for _, _, told in heard} == {result.id}
-    _, started, finished = (told for *_, told in heard)
+    assert {heard_result.id for _, _, heard_result in heard} == {result.id}
+    _, started, finished = (heard_result for *_, heard_result in heard)
     assert (started.attempts, started.worker_ids) == (1, [f"{socket.gethostname()}:{os.getpid()}"])
     assert started.started_at
     assert not started.finished_at
@@ -506,13 +506,13 @@ def test_a_listener_that_fails_breaks_nothing(tasks: Any, name: str, what: str) 
     def fail(**_: Any) -> None:
         raise ZeroDivisionError
 
-    told: Signal = getattr(import_module("django.tasks.signals"), what)
-    told.connect(fail)
+    task_signal: Signal = getattr(import_module("django.tasks.signals"), what)
+    task_signal.connect(fail)
     try:
         result = getattr(tasks, name).enqueue()
         ticked()
     finally:
-        told.disconnect(fail)
+        task_signal.disconnect(fail)
     result.refresh()
     assert (result.status, result.attempts) == ("SUCCESSFUL", 1)
 
@@ -560,8 +560,8 @@ each_with_context = pytest.mark.parametrize(
 @each_with_context
 def test_who_takes_a_context_is_told_of_this_attempt(tasks: Any, name: str) -> None:
     def look(context: Any, *args: Any) -> Any:
-        told = context.task_result
-        return [context.attempt, told.id, told.status, told.worker_ids, told.args, list(args)]
+        given = context.task_result
+        return [context.attempt, given.id, given.status, given.worker_ids, given.args, list(args)]
 
     tasks.body = look
     result = getattr(tasks, name).enqueue("a", 1)

@@ -46,7 +46,7 @@ def nested(levels: int) -> object:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         ([object()], "argument 0 is <object"),
         ([[{"a": {1, 2}}]], r"argument 0\[0\]\['a'\] is {1, 2}, of the type set"),
@@ -60,9 +60,9 @@ def nested(levels: int) -> object:
         ([nested(31)], r"argument 0\['a'\].* is nested deeper than 30 levels"),
     ],
 )
-def test_what_is_no_json_is_refused_with_its_place(args: list[Any], told: str) -> None:
+def test_what_is_no_json_is_refused_with_its_place(args: list[Any], message: str) -> None:
     job = mailing()
-    with pytest.raises(InvalidOrder, match=told):
+    with pytest.raises(InvalidOrder, match=message):
         job.enqueue(*args)
     assert not one_offs().exists()
 

@@ -380,8 +380,8 @@ def test_the_zone_in_which_an_instant_is_told_makes_no_difference(expression: st
                 answer = asked(schedule, instant.astimezone(zone))
                 assert (answer, answer.tzinfo) == (asked(schedule, instant), UTC)
             span = instant - 2 * HOUR, instant
-            told = (end.astimezone(zone) for end in span)
-            assert list(slots_between(schedule, *told)) == list(slots_between(schedule, *span))
+            local_span = (end.astimezone(zone) for end in span)
+            assert list(slots_between(schedule, *local_span)) == list(slots_between(schedule, *span))
 
 
 def test_slots_between_are_later_than_the_first_and_not_later_than_the_last() -> None:

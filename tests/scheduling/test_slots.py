@@ -215,8 +215,8 @@ class TestWhateverIsCaughtUp:
         for change in datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC):
             for now in (change + n * 7 * MINUTE for n in range(-20, 20)):
                 due = latest_slot(policy.schedule, now - HOUR)
-                told = claim(policy, due.astimezone(rome), now.astimezone(rome), MINUTE)
-                assert told == claim(policy, due, now, MINUTE)
+                claimed = claim(policy, due.astimezone(rome), now.astimezone(rome), MINUTE)
+                assert claimed == claim(policy, due, now, MINUTE)
                 again = claim(policy, due.astimezone(rome), now.astimezone(rome), MINUTE, due.astimezone(rome))
                 assert again == claim(policy, due, now, MINUTE, due)
 
