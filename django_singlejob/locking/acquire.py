@@ -295,7 +295,7 @@ class Acquisition:
         """Take up a lock whose COMMIT was carried out although its answer was lost."""
         snapshot = self._look(lock)
         asked_at, sent_at = local_now(), database.sent_now()
-        if self._in_doubt is None or snapshot.gate.token != self.token:
+        if self._in_doubt is None or snapshot is None or snapshot.gate.token != self.token:
             return Undecided.RACED
         with database.durable(database.alias()):
             is_kept = locks().renew(lock.name, self.token, self.request.lease, sent_at)

@@ -36,11 +36,12 @@ def is_known(name: str = "nightly") -> bool:
 
 
 def use(name: str = "nightly", times: int = 1) -> int:
-    """Hold the lock so many times. Returns its last fence."""
+    """Acquire and release the lock this often. Returns the last fence."""
+    fences = []
     for _ in range(times):
         with job_lock(name) as lease:
-            fence = lease.fence
-    return fence
+            fences.append(lease.fence)
+    return fences[-1]
 
 
 def test_a_name_that_was_mistyped_once_is_forgotten() -> None:

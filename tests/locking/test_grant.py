@@ -65,6 +65,7 @@ def planned(terms: dict[str, Any]) -> Granting:
     wanted = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()} | terms
     request = LockRequest(name="nightly", **wanted)
     snapshot = Acquisition(request)._look(locks().look_up("nightly"))
+    assert snapshot
     run = plan(request, snapshot)
     assert isinstance(run, PlannedRun)
     return Granting(Grant.of(request, uuid4(), snapshot, run), snapshot, run, Writer(MINUTE))
