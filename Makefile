@@ -66,6 +66,7 @@ lint: $(INSTALLED)-lint
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
+	.venv/bin/codespell
 
 format: $(INSTALLED)-lint
 	$(PYTHON) -m ruff check --fix .

@@ -1,0 +1,92 @@
+"""The prose reads like English: no phrase that gives a translation away."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.children import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: What to look for, and what to write instead.
+PATTERNS = {
+    r"\bwhoever\b": "'anyone who', or a noun: the caller, the holder, another server",
+    r"(?:^|[;:] |(?<!\d)\. )Who\b(?![^.]*(?:\?|$))": "a noun: the caller, the holder, another server",
+    r"(?<![Tt]here )\bis no (?!longer\b|more\b|such\b|other\b|later\b|earlier\b)": "'is not a'",
+    r"\btold\b": "'reported', 'recorded' or 'passed', or name the one that says it",
+    r"\bso (?:many|long)\b(?! as\b)": "name the number or the duration",
+    r"\bmend(?:s|ed)?\b": "'fix'",
+    r"\bbelongs? into\b": "'belongs in'",
+    r"\bleaves? \w+ away\b": "'leave out'",
+    r"(?:^|[.;:] )(?:Is|Has|Are|Does) (?:it|the|a|an|there|that)\b[^.?]*,": "a condition begins with 'if' or 'when'",
+}
+FOLDERS = ["django_singlejob", "docs", "example_project", "tests", ".github"]
+KINDS = (".py", ".md", ".html", ".js", ".css")
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in KINDS),
+    ]
+)
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """The sentences of a file, each line with its number. Of Python, the comments and the strings."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        yield from enumerate(text.splitlines(), 1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            for number, line in enumerate(token.string.splitlines(), token.start[0]):
+                yield number, line.strip("#\"' ")
+
+
+def oddities(path: Path) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line!r}: write {instead}"
+        for number, line in prose(path)
+        for pattern, instead in PATTERNS.items()
+        if re.search(pattern, line)
+    ]
+
+
+def test_no_phrase_gives_a_translation_away() -> None:
+    found = [oddity for path in PAGES if path.name != "test_english.py" for oddity in oddities(path)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Who asks for a lock meanwhile waits.",
+        "It waits for whoever holds it.",
+        "This is no queue.",
+        "The process is told so.",
+        "Is the row back, it is deleted.",
+        "This belongs into another folder.",
+    ],
+)
+def test_a_phrase_is_found(line: str) -> None:
+    assert any(re.search(pattern, line) for pattern in PATTERNS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "There is no lock.",
+        "It is no longer held.",
+        "Who holds the lock?",
+        "As long as it runs, it beats.",
+        "Told twice, kept once.",
+    ],
+)
+def test_plain_english_is_not(line: str) -> None:
+    assert not any(re.search(pattern, line) for pattern in PATTERNS)
