@@ -49,7 +49,7 @@ def test_a_sign_of_life_in_the_last_moment_saves_it_too(monkeypatch: pytest.Monk
 
 @pytest.fixture
 def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callable[[Lease], None]]:
-    """Begins a fenced transaction of a lease. Nobody waits long for its end."""
+    """Begins a fenced transaction of a lease. Our own connection does not wait long for its end."""
     writers = []
 
     def write(lease: Lease) -> None:
