@@ -1,4 +1,4 @@
-"""Bodies that do what they should not: each is handled, recorded, and leaves no lock behind."""
+"""Bodies that do what they should not: each case is handled and recorded, and leaves no lock behind."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_body_of_five_leases_keeps_its_lock(call: Call) -> None:
     child.wait_for("attempt 1")
     while child.poll() is None:
         with suppress(LockHeld), job_lock("nap"):
-            assert "cleaned up" in child.output  # it is free because the body is at its end
+            assert "cleaned up" in child.output  # it is free because the body is about to end
             assert child.finish() == 0
         time.sleep(0.1)
     assert "returned None" in child.output

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 POLL = timedelta(seconds=1.5)
-# For five processes on a busy machine with two cores; without a takeover it would be the end of the holder's sleep.
+# Enough for five processes on a busy machine with two cores. Without a takeover, the holder's sleep would have to end.
 SLACK = timedelta(seconds=6)
 PATIENCE = timedelta(seconds=30)
 
@@ -68,7 +68,7 @@ def test_a_zombie_is_told_in_the_midst_of_its_work(call: Call) -> None:
     zombie.wait_for("stopping")
     with job_lock("stops_then_works", wait=PATIENCE) as successor:
         zombie.send_signal(signal.SIGCONT)
-        zombie.wait_for("told", timeout=5)
+        zombie.wait_for("caught", timeout=5)
         zombie.wait_for("raised LeaseLost")
         successor.check()
 

@@ -1,4 +1,4 @@
-"""Real workers that end when nothing is due any more: `singleton_worker --drain`."""
+"""Real workers that exit when nothing is due any more: `singleton_worker --drain`."""
 
 from __future__ import annotations
 
