@@ -1,4 +1,4 @@
-"""Settings of the example. All that a deployment would change comes from the environment:
+"""Settings of the example. A deployment changes them in the environment:
 ``DATABASE_URL``, ``SECRET_KEY``, ``DEBUG``, ``ALLOWED_HOSTS``, ``SERVER_NAME``.
 """
 
@@ -19,15 +19,15 @@ DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{BASE_DIR / '
 
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     DATABASES["default"]["OPTIONS"] = {
-        # A writer queues at the BEGIN. In SQLite's own mode, DEFERRED, it fails half-way: "database is locked".
+        # A writer queues at its BEGIN. In SQLite's default mode, DEFERRED, it fails halfway: "database is locked".
         "transaction_mode": "IMMEDIATE",
-        # For so many seconds.
+        # In seconds.
         "timeout": 20,
         # Readers and the writer do not wait for each other.
         "init_command": "PRAGMA journal_mode=WAL",
     }
 
-# In a container a host's own name is a random one.
+# Inside a container, the hostname is random.
 SINGLEJOB = {"HOSTNAME": env.str("SERVER_NAME", default=None)}
 
 INSTALLED_APPS = [
@@ -73,7 +73,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-# The jobs tell what they do; the locks speak up only when something is wrong.
+# The jobs log what they do; the locks log only when something is wrong.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -1,4 +1,4 @@
-"""The paper's tables, with our figures beside its own. Each function yields lines of at most 80 columns."""
+"""The paper's tables, with our figures beside the paper's. Each function yields lines of at most 80 columns."""
 
 import math
 import statistics
@@ -36,7 +36,7 @@ def _ms(seconds: float) -> str:
 
 
 def wins_per_server(rounds: Sequence[Round]) -> Iterator[str]:
-    """The paper's Table 2. The bars are shares of all rounds, so that races of any length compare."""
+    """The paper's Table 2. The bars are shares of all rounds, so that races of any length can be compared."""
     paper = paper_rounds()
     ours = Counter(server for each in rounds for server in each.wins)
     theirs = Counter(each.winner for each in paper)
@@ -60,7 +60,7 @@ def lock_costs(rounds: Sequence[Round]) -> Iterator[str]:
     for name, value in ours.items():
         yield f"  {name:8} {_ms(value)}    {_ms(theirs[name])}   {theirs[name] / value:12.1f}"
     yield ""
-    yield "  The paper's figures come from another machine: this is no benchmark."
+    yield "  The paper's figures come from another machine, so this is not a benchmark."
 
 
 def _summary(costs: Sequence[float]) -> Mapping[str, float]:
@@ -75,14 +75,14 @@ def _summary(costs: Sequence[float]) -> Mapping[str, float]:
 
 
 def refusals(rounds: Sequence[Round]) -> Iterator[str]:
-    """What became of the others."""
+    """Why the losers lost."""
     counts = Counter(refusal for each in rounds for refusal in each.refusals)
-    yield f"  {counts.total()} times a server lost: {counts.pop('held', 0)} times it met the holder."
+    yield f"  {counts.total()} times a server lost: {counts.pop('held', 0)} times another server held the lock."
     if late := counts.pop("already_ran", 0):
-        yield f"  {late} times it came when the job was done, and was told so (min_interval);"
-        yield "  with a lock alone, some of these would have done the job once more."
+        yield f"  {late} times the job had already run in this round (min_interval);"
+        yield "  with a lock alone, some of these servers would have run it again."
     for reason, count in counts.items():
-        yield f"  {count} times it was refused: {reason}."
+        yield f"  {count} times the reason was {reason!r}."
 
 
 def next_steps(manage: str) -> str:
@@ -94,10 +94,10 @@ def next_steps(manage: str) -> str:
       when a slot of its schedule is due.
 
   {manage} run_singleton import_catalogue --now
-      Takes 20 seconds. Meanwhile the same command in a second terminal is
-      skipped: "held by somebody else". Kill the first one with kill -9, and
-      run it again with --wait 60: some seconds after the lease of 12 seconds
-      has expired, it takes over.
+      Takes 20 seconds. Meanwhile, the same command in a second terminal is
+      skipped: "held by somebody else". Kill the first command with kill -9,
+      and run the second one again with --wait 60: it takes over some seconds
+      after the lease of 12 seconds has expired.
 
   make serve
       The admin, with a user, a password and a history to look at.

@@ -1,5 +1,5 @@
-"""The servers that race, as processes or as threads. Each has a line to the starter: it is told when to ask for the
-job, and answers with what became of it. The race is over for it when the line is closed.
+"""The servers that race, as processes or as threads. The starter has a line to each of them: it sends the instant at
+which to call the job, and the server answers with its outcome. When the line is closed, the server ends.
 """
 
 import math
@@ -22,12 +22,12 @@ from django_singlejob import Outcome
 from .jobs import contested
 from .results import Answer, Win
 
-# How long the starter waits for an answer. Seconds.
+# How long the starter waits for an answer, in seconds.
 PATIENCE = 60.0
 
 
 class ServerLost(Exception):
-    """A server takes part no more."""
+    """A server has dropped out."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Server:
     worker: SpawnProcess | Thread
 
     def call(self, start_at: float) -> None:
-        """Have it ask for the job at that instant of the monotonic clock."""
+        """Have the server call the job at that instant of the monotonic clock."""
         with self._reachable():
             self.line.send(start_at)
 
     def hear(self) -> Any:
-        """Its next word."""
+        """The server's next message."""
         with self._reachable():
             if self.line.poll(PATIENCE):
                 return self.line.recv()
-        raise ServerLost(f"{self.name} gave no answer for {PATIENCE:.0f} seconds.")
+        raise ServerLost(f"{self.name} did not answer for {PATIENCE:.0f} seconds.")
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
@@ -60,12 +60,12 @@ class Server:
 
 @contextmanager
 def running(count: int, *, as_threads: bool) -> Iterator[list[Server]]:
-    """So many servers, ready to race."""
+    """``count`` servers, ready to race."""
     start = _start_thread if as_threads else _start_process
     servers = [start(f"Server_{number}") for number in range(count)]
     try:
         for server in servers:
-            server.hear()  # it is ready
+            server.hear()  # the server is ready
         yield servers
     finally:
         for server in servers:
@@ -75,11 +75,11 @@ def running(count: int, *, as_threads: bool) -> Iterator[list[Server]]:
 
 
 def _start_process(name: str) -> Server:
-    # Spawned, not forked: like another machine, it shares nothing with us, no connection and no memory.
+    # Spawned, not forked: like another machine, it shares nothing with us, neither a connection nor memory.
     line, far_end = Pipe()
     process = get_context("spawn").Process(target=_serve_as_process, args=(name, far_end), daemon=True)
     process.start()
-    far_end.close()  # its own copy is the only one now, so we notice when it dies
+    far_end.close()  # the server's own copy is the only one now, so we notice when it dies
     return Server(name, line, process)
 
 
@@ -94,7 +94,7 @@ def _start_thread(name: str) -> Server:
 
 
 def _serve_as_process(name: str, line: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, who closes the line
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which closes the line
     django.setup()
     _serve(name, line)
 

@@ -1,4 +1,4 @@
-"""What must be true after a race. Each function yields a sentence for each fault it finds; none is what we want."""
+"""What must be true after a race. Each function yields a sentence for each fault that it finds, ideally none."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ def faults(rounds: Sequence[Round], history: Sequence[int]) -> list[str]:
 
 
 def failures(rounds: Sequence[Round]) -> Iterator[str]:
-    """Losing is no error, so no call may raise one."""
+    """Losing is not an error, so no call may raise one."""
     for each in rounds:
         for answer in each.answers:
             if answer.error:
@@ -30,7 +30,7 @@ def wrong_winners(rounds: Sequence[Round]) -> Iterator[str]:
 
 
 def overlaps(rounds: Sequence[Round]) -> Iterator[str]:
-    """No two servers are ever inside the job together, whatever the round."""
+    """No two servers are ever inside the job together, in any round."""
     visits = [(win.visit, f"{server} (round {each.number})") for each in rounds for server, win in each.wins.items()]
     for (earlier, first), (later, second) in pairwise(sorted(visits)):
         if later.entered_at < earlier.left_at:
@@ -39,11 +39,11 @@ def overlaps(rounds: Sequence[Round]) -> Iterator[str]:
 
 
 def wrong_history(rounds: Sequence[Round], history: Sequence[int]) -> Iterator[str]:
-    """The history knows each win, once, and nothing else."""
+    """The history has each win, once, and nothing else."""
     won = Counter(win.run for each in rounds for win in each.wins.values())
     recorded = Counter(history)
     if won != recorded:
         yield (
             f"Wins: {won.total()}, runs in the history: {recorded.total()} "
-            f"({(won - recorded).total()} missing, {(recorded - won).total()} of nobody)."
+            f"({(won - recorded).total()} missing, {(recorded - won).total()} without a win)."
         )

@@ -10,7 +10,7 @@ KEPT_CARTS = timedelta(days=14)
 
 
 class Sales(TypedDict):
-    """What was sold in a time."""
+    """The orders of a period."""
 
     orders: int
     revenue: Decimal
@@ -29,7 +29,7 @@ class Product(models.Model):
 
 class CartQuerySet(models.QuerySet["Cart"]):
     def abandoned(self) -> Self:
-        """Those that nobody has touched for a fortnight."""
+        """The carts that nobody has touched for a fortnight."""
         return self.filter(touched_at__lt=timezone.now() - KEPT_CARTS)
 
 
@@ -64,7 +64,7 @@ class Order(models.Model):
 
 
 class SalesReport(models.Model):
-    """What was sold in one hour."""
+    """The sales of one hour."""
 
     hour = models.DateTimeField(unique=True)
     orders = models.PositiveIntegerField()

@@ -1,4 +1,4 @@
-"""The shop's supplier: his catalogue comes page by page, and slowly."""
+"""The shop's supplier: the catalogue comes page by page, and slowly."""
 
 import time
 from collections.abc import Iterator
