@@ -1,4 +1,4 @@
-"""The judge of the chaos, by histories made by hand: it finds each kind of violation, and raises no false alarm."""
+"""The judge of the chaos, with histories made by hand: it finds each kind of violation, and raises no false alarm."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def promises(*events: Event, **others: Any) -> list[str]:
     return [violation.promise for violation in verdict(evidence)]
 
 
-OVERLAP = "two that trust themselves never overlap (I1)"
-ROBBED = "nobody takes the lock of one that trusts itself (I5)"
+OVERLAP = "two holders that trust themselves never overlap (I1)"
+ROBBED = "nobody takes the lock of a holder that trusts itself (I5)"
 LATE = "nothing from lease.atomic() commits after a later grant (I4)"
 
 
@@ -86,7 +86,7 @@ def test_an_overlap_is_told_with_its_time_and_its_samples() -> None:
 
 def test_whoever_is_cleared_or_taken_over_and_trusts_itself_is_found() -> None:
     assert promises(start(1), taken(2), trust(2.1)) == [OVERLAP, ROBBED]
-    assert promises(start(1), event("taken", 2, 0), trust(2.1), start(3, 2)) == []  # another's token
+    assert promises(start(1), event("taken", 2, 0), trust(2.1), start(3, 2)) == []  # from another lease's token
     assert promises(start(1), taken(2, 0), trust(2.1)) == [ROBBED]
     assert promises(start(1), trust(1.9), taken(2, 0), event("lost", 2.1)) == []
 
@@ -120,7 +120,7 @@ def counted(fence: int, seen: int) -> Event:
     return event("counted", 1, fence, number=seen)
 
 
-DISTURBED = "between two checks that pass nobody else is there (I1)"
+DISTURBED = "between two checks that pass, no other body runs (I1)"
 
 
 def test_two_that_count_at_the_same_time_are_found() -> None:
@@ -142,7 +142,7 @@ def ordered(at: float, number: int = 7) -> Event:
 
 
 LOST = "no one-off is lost"
-TWICE = "no one-off is run twice to its end"
+TWICE = "no one-off runs to its end twice"
 
 
 def test_a_one_off_that_is_done_is_fine() -> None:
@@ -179,7 +179,7 @@ def slot(at: float, fence: int, slot: str = "10:00") -> Event:
 
 
 def test_a_slot_that_is_run_twice_is_found() -> None:
-    assert promises(slot(1, 1), done(2, 1), slot(3, 2), done(4, 2)) == ["a slot is run once (I8)"]
+    assert promises(slot(1, 1), done(2, 1), slot(3, 2), done(4, 2)) == ["a slot runs once (I8)"]
     assert promises(slot(1, 1), slot(3, 2), done(4, 2), slot(5, 3, "11:00"), done(6, 3)) == []
 
 
@@ -211,7 +211,7 @@ def test_an_excerpt_shows_what_happened_to_the_lock_and_what_the_nemesis_did() -
     )
     (violation,) = [violation for violation in verdict(evidence) if violation.lock == "beach"]
     title, *lines = excerpt(evidence, violation)
-    assert title.startswith("BROKEN: two that trust themselves never overlap (I1). Lock beach")
+    assert title.startswith("BROKEN: two holders that trust themselves never overlap (I1). Lock beach")
     kinds = [line.split()[3] for line in lines]
     assert kinds == ["fault", "start", "trust", "start", "trust"]
     assert "fence 1" in lines[-1]

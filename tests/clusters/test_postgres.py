@@ -1,4 +1,4 @@
-"""Fail-overs of PostgreSQL, in short: on clusters of the test's own, whatever DATABASE_URL says."""
+"""Fail-overs of PostgreSQL, in short: on clusters of the tests' own, whatever DATABASE_URL says."""
 
 from __future__ import annotations
 

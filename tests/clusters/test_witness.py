@@ -1,4 +1,4 @@
-"""The witness, by histories made by hand: it finds each kind of fault, and raises no false alarm."""
+"""The witness, with histories made by hand: it finds each kind of fault, and raises no false alarm."""
 
 from __future__ import annotations
 
