@@ -1,4 +1,4 @@
-"""The commands as code calls them: Python's values mean what the same words mean on the command line."""
+"""The commands as code calls them: values of Python mean what the same words mean on the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("fresh_process")
 
 COMMANDS = sorted(name for name, app in get_commands().items() if app == "django_singlejob")
 
-#: Values, and the text that means the same.
+#: Values, and the texts that mean the same.
 SECONDS = {0.2: "0.2", 5: "5", timedelta(seconds=0.2): "0.2", timedelta(minutes=2): "120", "0.2": "0.2", 0: "0"}
 COUNTS = {0: "0", 7: "7", "7": "7"}
 SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
@@ -65,7 +65,7 @@ NONSENSE: dict[str, list[Any]] = {
 
 
 def options() -> Iterator[tuple[str, Action]]:
-    """Each of each command, but for those that all commands of Django have."""
+    """Every option of every command, except for Django's own."""
     djangos = BaseCommand().create_parser("manage.py", "")._option_string_actions
     for command in COMMANDS:
         parser = load_command_class("django_singlejob", command).create_parser("manage.py", command)
@@ -75,7 +75,7 @@ def options() -> Iterator[tuple[str, Action]]:
 
 
 def keyword(action: Action) -> str:
-    """As which `call_command` takes it."""
+    """The name by which `call_command` takes it."""
     return min(action.option_strings).lstrip("-").replace("-", "_")
 
 
@@ -85,7 +85,7 @@ OTHERS = [(command, action) for command, action in options() if action.nargs != 
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the commands are handed, which then do nothing."""
+    """The options that the commands receive; they do nothing with them."""
     found: list[dict[str, Any]] = []
     for name in COMMANDS:
         command = type(load_command_class("django_singlejob", name))
@@ -101,7 +101,7 @@ def called(command: str, *words: str, **values: Any) -> None:
 
 
 def heeded(given: list[dict[str, Any]], command: str, *words: str, **values: Any) -> dict[str, Any]:
-    """What the command makes of them."""
+    """The options that the command receives for these words and values."""
     called(command, *words, **values)
     return {name: value for name, value in given.pop().items() if name not in ("stdout", "stderr")}
 
@@ -176,7 +176,7 @@ def test_what_does_not_go_together_is_refused_for_keywords_too(given: list[dict[
     assert not given
 
 
-# --- and they are heeded
+# --- and the commands heed them
 
 
 @pytest.mark.django_db

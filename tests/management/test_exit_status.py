@@ -1,4 +1,4 @@
-"""What a command says of a run, and its exit status; no job is run here."""
+"""What a command reports of a run, and its exit status. No job runs here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def message_of(report: Report, **terms: int) -> str:
 
 
 def told(report: Report) -> tuple[int, str, bool]:
-    """The status, the line, and whether it is an error."""
+    """The exit status, the line, and whether the line is an error."""
     return *verdict(report), is_error(report)
 
 

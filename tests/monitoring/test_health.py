@@ -30,7 +30,7 @@ def register(name: str = "nightly", **settings: Any) -> None:
 
 
 def schedule(name: str = "nightly", **settings: Any) -> None:
-    """The job is registered, and somebody has asked for it."""
+    """Register the job, and enter it in the database."""
     register(name, **settings)
     keep_up()
 
@@ -44,7 +44,7 @@ def overdue_by(late: timedelta) -> None:
 
 
 def take_long(name: str = "nightly") -> None:
-    """The run that goes on takes ten times as long as the job does in the mean."""
+    """The current run has taken ten times as long as the job's mean."""
     change(name, mean_duration=MINUTE, run_count=5)
     locks().update(acquired_at=DBNow() - 10 * MINUTE)
 
@@ -153,7 +153,7 @@ def test_a_job_that_is_paused_is_nothing_else() -> None:
     assert state() == State.PAUSED
 
 
-# --- of several the first
+# --- the first of several
 
 
 def test_of_what_is_wrong_with_a_dead_job_the_worst_is_told() -> None:

@@ -38,7 +38,7 @@ NOW = datetime(2026, 11, 21, 12, 5, tzinfo=UTC)
 
 
 def ran(ago: timedelta, name: str = "nightly", **columns: Any) -> int:
-    """Somebody began a run so long ago, which took a second. Returns its primary key."""
+    """Record a run that started `ago` and took a second. Returns its primary key."""
     facts = {"fence": 1, "token": uuid4(), "status": "successful", "trigger": "call", "hostname": "web-1", "pid": 1}
     times = {"started_at": DBNow() - ago, "finished_at": DBNow() - ago + SECOND, "duration": SECOND}
     return runs().create(job_name=name, **facts | times | columns).pk
@@ -49,7 +49,7 @@ def running(ago: timedelta, **columns: Any) -> int:
 
 
 def run(**columns: Any) -> Run:
-    """One that is not in the database."""
+    """A run that is not in the database."""
     facts: dict[str, Any] = {
         "pk": 1,
         "job_name": "nightly",

@@ -1,4 +1,4 @@
-"""Batches of one-offs: claimed, performed and recorded; also when the database's answer is lost on its way."""
+"""Batches of one-offs: claimed, performed and recorded, even if the database's answer is lost on its way."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def batches() -> Iterator[Batches]:
 
 @pytest.fixture
 def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """The next short transaction is disturbed, before or behind its COMMIT."""
+    """Disturbs the next short transaction, before or behind its COMMIT."""
     moments: list[str] = []
     usual = database.durable
 
@@ -60,7 +60,7 @@ def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             raise OperationalError
 
     monkeypatch.setattr(database, "durable", disturbed)
-    # The connection of a test is never closed.
+    # The test's connection must stay open.
     monkeypatch.setattr(database, "drop", lambda alias: None)
     return moments.append
 
@@ -116,7 +116,7 @@ def test_two_workers_claim_different_ones_under_locks_of_their_own(batches: Batc
 
 
 def test_if_another_worker_is_faster_it_takes_the_next_lock(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or one that is to end when nothing is due would end, though something is."""
+    """Otherwise a worker with --drain would exit although something is due."""
     enqueue(1)
     usual = acquire.acquire
 
@@ -291,7 +291,7 @@ def test_results_that_are_equal_are_not_the_same(batches: Batches, monkeypatch: 
 
 
 class CountedError(str):
-    """Counts how often it is compared with another."""
+    """Counts how often it is compared with another error."""
 
     __slots__ = ()
     comparisons = 0
@@ -304,7 +304,7 @@ class CountedError(str):
 
 
 def test_to_group_those_that_end_alike_takes_as_long_for_each_as_there_are_of_them(batches: Batches) -> None:
-    """Each is compared with one other at most, though no two end alike, or all do."""
+    """Each is compared with at most one other, whether all end alike or no two do."""
     enqueue(1)
     (claimed,) = batches.record_and_claim(1)
     alike = CountedError("the same")

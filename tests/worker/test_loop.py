@@ -37,8 +37,8 @@ PLAN = Plan(interval=timedelta(seconds=0.01))
 
 
 class Days:
-    """Threads that carry out their tasks at once, in this one, and a clock that does not tick but when nothing is to
-    be done. That is when something happens: one act after the other. After the last one the worker is told to end."""
+    """Threads that carry out their tasks at once, in this thread, and a clock that ticks only when nothing is left to
+    do. Then the next act happens. After the last one, the worker exits."""
 
     def __init__(self) -> None:
         self.acts: list[Callable[[], Any]] = []
@@ -69,12 +69,12 @@ def days(monkeypatch: pytest.MonkeyPatch) -> Days:
 
 @pytest.fixture
 def passes(days: Days) -> list[Callable[[], Any]]:
-    """What happens while there is nothing to do, one after the other; after the last one the worker ends."""
+    """What happens while there is nothing to do, one act after the other. After the last one, the worker exits."""
     return days.acts
 
 
 def ran() -> list[str]:
-    """Work until nothing happens any more: the jobs that were run."""
+    """Work until nothing happens any more. Returns the names of the jobs that ran."""
     return [report.name for report in Worker(PLAN).work() if report.outcome and not report.outcome.reason]
 
 
@@ -220,7 +220,7 @@ def test_once_a_day_somebody_prunes(passes: list[Any], settings: Settings) -> No
 
 
 def one_thread(**others: Any) -> list[str]:
-    """Work with one thread, until nothing happens any more: the jobs that were run, in their order."""
+    """Work with one thread, until nothing happens any more. Returns the names of the jobs that ran, in their order."""
     plan = replace(PLAN, threads=1, **others)
     return [report.name for report in Worker(plan).work() if report.outcome and not report.outcome.reason]
 
@@ -264,7 +264,7 @@ def test_what_follows_is_begun_at_once(days: Days, monkeypatch: pytest.MonkeyPat
     for _ in range(10):
         mail.enqueue()
     assert ran() == ["mail"] * 10
-    assert len(looks) == 1  # before them
+    assert len(looks) == 1  # before them all
 
 
 def test_a_job_that_enqueues_itself_goes_on(days: Days) -> None:

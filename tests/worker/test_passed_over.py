@@ -1,4 +1,4 @@
-"""Who was refused is passed over for the rest of a pass: nobody else is, who could be run."""
+"""A refused job is passed over for the rest of a pass, but no job that could run is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands as they are called in this process; `processes/` has their signals and exit statuses."""
+"""`clear_stale_locks`, called in this process; `processes/` covers its signals and exit statuses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def told(*command: str) -> str:
-    """What the command says."""
+    """The command's output."""
     output = StringIO()
     call_command(*command, stdout=output, stderr=output, no_color=True)
     return output.getvalue()
@@ -99,7 +99,7 @@ def test_what_the_clocks_disagree_about_is_left_and_said() -> None:
 
 @pytest.mark.slow
 def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a look takes longer than the heartbeat interval, each one begins the watch anew."""
+    """If a look takes longer than the heartbeat interval, each one begins the watch anew."""
     take(heartbeat_interval=BEAT / 2)
     expire()
     survey = JobLockQuerySet.survey

@@ -1,4 +1,4 @@
-"""``forget_singleton``: what it says, and its exit status."""
+"""``forget_singleton``: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def forget(*names: str, **options: Any) -> tuple[int, str, str]:
-    """The exit status, and what is written to standard output and to standard error."""
+    """The exit status, standard output and standard error."""
     out, err = StringIO(), StringIO()
     try:
         call_command("forget_singleton", *names, stdout=out, stderr=err, no_color=True, **options)

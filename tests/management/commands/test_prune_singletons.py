@@ -1,4 +1,4 @@
-"""`prune_singletons` as it is called in this process; `processes/` has signals and exit statuses."""
+"""`prune_singletons`, called in this process; `processes/` covers its signals and exit statuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAY = timedelta(days=1)
 
 
 def told(*command: str) -> str:
-    """What the command says."""
+    """The command's output."""
     output = StringIO()
     call_command(*command, stdout=output, stderr=output, no_color=True)
     return output.getvalue()

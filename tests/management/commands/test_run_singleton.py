@@ -1,4 +1,4 @@
-"""`run_singleton` as it is called in this process; `processes/` has its signals and exit statuses."""
+"""`run_singleton`, called in this process; `processes/` covers its signals and exit statuses."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def told(*arguments: str, **options: Any) -> str:
-    """What the command says."""
+    """The command's output."""
     output = StringIO()
     call_command("run_singleton", *arguments, stdout=output, stderr=output, no_color=True, **options)
     return without_seconds(output.getvalue())
@@ -63,7 +63,7 @@ def told(*arguments: str, **options: Any) -> str:
 
 @pytest.fixture
 def calls() -> list[object]:
-    """The arguments of the calls of the job `nightly`."""
+    """The arguments with which the job `nightly` was called."""
     calls: list[object] = []
 
     @singleton_job(description="Counts the day's sales.", lock="sales")
@@ -73,7 +73,7 @@ def calls() -> list[object]:
     return calls
 
 
-# --- what is wrong with the arguments
+# --- wrong arguments
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_nothing_is_listed_where_there_is_nothing() -> None:
 
 
 def due(slots: int = 1, **settings: Any) -> Any:
-    """A job with so many slots that are due, half an hour late. It returns its run."""
+    """A job with `slots` due slots, half an hour late. It returns its run."""
     job = scheduled(**settings)
     fall_behind(job, slots)
     return job
@@ -499,7 +499,7 @@ def test_a_loss_that_is_noticed_while_it_is_started_ends_it(monkeypatch: pytest.
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             started.append(self.pid)
-            # As the keeper of the lease does, and the main thread has time to notice.
+            # As the keeper of the lease does; the main thread has time to notice.
             threading.Thread(target=windows[-1].fire, args=[LeaseLost]).start()
             time.sleep(0.2)
 

@@ -39,7 +39,7 @@ TITLES = ["JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"]
 
 
 def told(*arguments: str, status: int = 0) -> str:
-    """What the command says on its standard output when it exits with that status."""
+    """The command's standard output. It must exit with that status."""
     output = StringIO()
     with pytest.raises(SystemExit) if status else nullcontext() as ended:
         call_command("singleton_status", *arguments, stdout=output, no_color=True)
@@ -53,7 +53,7 @@ def facts(*arguments: str, status: int = 0) -> dict[str, Any]:
 
 
 def schedule(name: str = "nightly", **settings: Any) -> None:
-    """The job is registered, and somebody has asked for it."""
+    """Register the job, and enter it in the database."""
     singleton_job(name, **{"schedule": "30 2 * * *"} | settings)(print)
     keep_up()
 
