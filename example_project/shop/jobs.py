@@ -71,9 +71,9 @@ def import_catalogue(seconds_per_page: float = 1.0) -> int:
     return count
 
 
-# One-offs: see counter.py. One mail is sent at a time. While the mail server is away, it is retried after 1, 2, 4, 8 and
-# 16 minutes. If a server dies after it has sent a mail and before that is recorded, the mail is sent again: no lock can
-# rule that out.
+# One-offs: see counter.py. One mail is sent at a time. While the mail server is away, it is retried after 1, 2, 4, 8
+# and 16 minutes. If a server dies after it has sent a mail and before that is recorded, the mail is sent again: no lock
+# can rule that out.
 @singleton_job(retries=5, retry_delay=timedelta(minutes=1), max_runtime=timedelta(minutes=5))
 def confirm_order(order_id: int) -> None:
     """Confirms the customer's order by mail."""
