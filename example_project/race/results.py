@@ -18,13 +18,13 @@ class Win:
     run: int
     """Its row in the history."""
     lock_cost: float
-    """What the server waited for the lock, in seconds."""
+    """How long the server waited for the lock, in seconds."""
     visit: Visit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What became of one server in one round: it won, or it was refused, or it failed."""
+    """What happened to one server in one round: it won, was refused or failed."""
 
     server: str
     win: Win | None = None

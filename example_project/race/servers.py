@@ -1,5 +1,5 @@
-"""The servers that race, as processes or as threads. Each has a line to the starter: it is told when to ask for the
-job, and answers with what became of it. The race is over for it when the line is closed.
+"""The servers that race, as processes or as threads. Each has a line to the starter, which sends the instant at which
+to ask for the job, and gets the result back. The race is over for a server when its line is closed.
 """
 
 import math
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 
 class ServerLost(Exception):
-    """A server takes part no more."""
+    """A server has left the race."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Server:
             self.line.send(start_at)
 
     def hear(self) -> Any:
-        """Its next word."""
+        """Its next answer."""
         with self._reachable():
             if self.line.poll(PATIENCE):
                 return self.line.recv()
@@ -60,7 +60,7 @@ class Server:
 
 @contextmanager
 def running(count: int, *, as_threads: bool) -> Iterator[list[Server]]:
-    """So many servers, ready to race."""
+    """This number of servers, ready to race."""
     start = _start_thread if as_threads else _start_process
     servers = [start(f"Server_{number}") for number in range(count)]
     try:
@@ -94,7 +94,7 @@ def _start_thread(name: str) -> Server:
 
 
 def _serve_as_process(name: str, line: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, who closes the line
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which closes the line
     django.setup()
     _serve(name, line)
 

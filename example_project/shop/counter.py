@@ -1,4 +1,4 @@
-"""Where customers come: what is to be done about them later is enqueued here, and done by a worker."""
+"""The shop's counter: what can be done later is enqueued here, and a worker runs it."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -15,7 +15,7 @@ QUIET_HOUR = 3
 
 
 def place_order(email: str, amount: Decimal) -> Order:
-    """Take an order, and have it confirmed: without the one there is not the other."""
+    """Take an order, and enqueue its confirmation: both are committed, or neither."""
     with transaction.atomic():
         order: Order = Order.objects.create(email=email, amount=amount)
         confirm_order.enqueue(order.pk)
@@ -23,7 +23,7 @@ def place_order(email: str, amount: Decimal) -> Order:
 
 
 def forget_customer(email: str) -> OneOffJob:
-    """Have the customer's data deleted when nobody shops. Until then that can be cancelled."""
+    """Enqueue the deletion of the customer's data for the next quiet hour. Until then it can be cancelled."""
     return delete_customer.using(run_after=tonight(), priority=-10).enqueue(email)
 
 

@@ -1,14 +1,14 @@
 """``manage.py race``: the experiment of Lu 2025 (doi 10.38124/ijisrt/25nov415), on our own lock.
 
-Ten servers, a hundred rounds. In each round all servers ask for the same hourly job at the same instant; one of them
-runs it. The lock cost is what the winner waited for the lock.
+Ten servers, a hundred rounds. In each round all servers ask for the same hourly job at the same instant, and one of
+them runs it. The lock cost is how long the winner waited for the lock.
 
-Why is there exactly one winner a round? Not because all of them meet while one holds the lock: on a busy machine a
-server can be so slow that the winner has finished when it asks, and finds the lock free. With insert-and-delete, the
-paper's recipe, it would win a second time. We do not make the holder wait for it, which would hide the gap; the job
-has a ``min_interval`` of half an hour, as an hourly job in a crontab should. So the late one is told "already ran": the
-statement that decides who wins checks that too. Between two rounds an hour passes: not by waiting, but by moving
-``last_started_at`` in the database back.
+Why is there exactly one winner in each round? Not because all servers ask while one holds the lock: on a busy machine a
+server can be so slow that the winner has finished by then, and the lock is free. With insert-and-delete, the paper's
+recipe, the slow server would win as well. Making the holder wait for it would only hide the gap. Instead the job has a
+``min_interval`` of half an hour, as an hourly job in a crontab should. The statement that decides which server wins
+checks that too, so the slow server gets "already ran". Between two rounds an hour passes, not by waiting but by moving
+``last_started_at`` back in the database.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Command(BaseCommand):
         return results
 
     def _progress(self, text: str) -> None:
-        """One line that overwrites itself; nothing where nobody watches."""
+        """One line that overwrites itself; nothing if this is not a terminal."""
         if self.stdout.isatty():
             self.stdout.write(f"\r{text:<30}\r", ending="")
             self.stdout.flush()
@@ -83,7 +83,7 @@ class Command(BaseCommand):
         self._section("The losers", report.refusals(results))
         if found := faults(results, history):
             more = [f"... and {len(found) - MOST_FAULTS} more."] if len(found) > MOST_FAULTS else []
-            raise CommandError("\n".join(["This race was not as it must be:", *found[:MOST_FAULTS], *more]))
+            raise CommandError("\n".join(["This race has faults:", *found[:MOST_FAULTS], *more]))
         verdict = self.style.SUCCESS(f"  Exactly one winner in each of {len(results)} rounds.")
         proof = "  No two servers inside the job together. One run a round in the history."
         self._section("The verdict", [verdict, proof])
