@@ -219,6 +219,26 @@ def of_sqlite(code: int) -> Meaning:
 # Of these, what says that a disk or a table is full: the connection may still be of use, but not for what is written.
 OUT_OF_ROOM: frozenset[str | int | None] = frozenset({"53100", 1021, 1114, 13})
 
+
+class Lack(Enum):
+    """What a database, or our right to use it, lacks: trying again does not help. The value is for people."""
+
+    TABLES = "a table, or a column, is missing"
+    DATABASE = "the database does not exist, or is not one"
+    LOGIN = "this user may not connect"
+    RIGHTS = "this user may not do this"
+    WRITES = "it is read-only"
+
+
+# Of SQLite's 1 it is not certain: it stands for any statement that does not fit.
+LACKS: dict[Lack, frozenset[str | int]] = {
+    Lack.TABLES: frozenset({"42P01", "42703", "3F000", 1054, 1146, 1}),
+    Lack.DATABASE: frozenset({"3D000", 1049, 26}),
+    Lack.LOGIN: frozenset({"28000", "28P01", 1044, 1045, 1698}),
+    Lack.RIGHTS: frozenset({"42501", 1142, 1143, 1227, 1370, 3, 23}),
+    Lack.WRITES: frozenset({"25006", 1290, 1792, 1836, 8}),
+}
+
 # What PostgreSQL, or a service that resembles it, says of a function that it lacks or does not let us call.
 REFUSED: frozenset[str | int | None] = frozenset({"0A000", "42501", "42883", "55000"})
 

@@ -67,7 +67,8 @@ class Outcome:
             written.
         duration: how long the job itself took; ``None``: it did not run.
         holder: who was in the way, for people; empty: nobody.
-        detail: what was tried, if it could not be decided whether the lock is free; else empty.
+        detail: what was tried, if it could not be decided whether the lock is free; how the last run ended, if it
+            already ran, and not successfully; else empty.
         slot: the slot of its schedule that it ran (aware, UTC); ``None``: no schedule started it.
         next_slot: when its schedule is due, if it was not now (aware, UTC).
     """

@@ -10,6 +10,7 @@ from django.db.models import F
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, since, sleep
 from django_singlejob.cutoff import cut_off_at
+from django_singlejob.database import words_of
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.locking.grant import Grant
@@ -84,9 +85,9 @@ class Release:
                     forget(self._token)  # the process's exit would wait for it once more
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
                     raise LeaseLost(
-                        f"The lock {self._name!r} could not be released, and is left to expire: {error}"
+                        f"The lock {self._name!r} could not be released, and is left to expire: {words_of(error)}"
                     ) from error
-                logger.info("Releasing the lock %r failed and is tried again: %s", self._name, error)
+                logger.info("Releasing the lock %r failed and is tried again: %s", self._name, words_of(error))
                 database.drop(alias)
                 sleep(pause)
         raise AssertionError("backoff() never ends")

@@ -83,7 +83,8 @@ class Refusal:
         reason: why not.
         lock: the row that was in the way; ``None``: none was.
         next_slot: when the job is due, if it is not now.
-        detail: what was tried, if it could not be decided whether the lock is free.
+        detail: what was tried, if it could not be decided whether the lock is free; how the last run ended, if it
+            already ran, and not successfully.
     """
 
     reason: Reason
