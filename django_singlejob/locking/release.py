@@ -20,6 +20,7 @@ from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again
 from django_singlejob.recording import HistoryFailed, Writer, alone, writers
 from django_singlejob.results import Ending
+from django_singlejob.unusable import refusal
 
 logger = logging.getLogger("django_singlejob")
 
@@ -84,9 +85,7 @@ class Release:
                 if is_too_late:
                     forget(self._token)  # the process's exit would wait for it once more
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
-                    raise LeaseLost(
-                        f"The lock {self._name!r} could not be released, and is left to expire: {words_of(error)}"
-                    ) from error
+                    raise LeaseLost(_left_to_expire(self._name, error)) from error
                 logger.info("Releasing the lock %r failed and is tried again: %s", self._name, words_of(error))
                 database.drop(alias)
                 sleep(pause)
@@ -182,6 +181,12 @@ class Release:
     def _late_result(self, ending: Ending) -> dict[str, Any]:
         """What the history is told if it is told later."""
         return {**_run_result(ending), "finished_at": self._grant.acquired_at + since(self._grant.asked_at)}
+
+
+def _left_to_expire(name: str, error: Error) -> str:
+    unusable = refusal(error)
+    why = f". {unusable}" if unusable else f": {words_of(error)}"
+    return f"The lock {name!r} could not be released, and is left to expire{why}"
 
 
 def _is_hopeless(pause: float, error: Error) -> bool:

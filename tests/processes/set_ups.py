@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 ALL = ("sqlite", "postgresql", "mysql")
 SERVERS = ("postgresql", "mysql")
-SILENT = 0
-UNREACHABLE, FORBIDDEN, MISCONFIGURED = 69, 77, 78
 
 
 @dataclass(frozen=True)
@@ -109,15 +107,26 @@ def role(*grants: str) -> Any:
             if connection.vendor == "postgresql":
                 execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
                 undo.callback(execute, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
-                execute(*[f"GRANT {what.format(all='ALL TABLES IN SCHEMA public')} TO {name}" for what in grants])
             else:
                 execute(f"CREATE USER {name} IDENTIFIED BY 'secret'")
                 undo.callback(execute, f"DROP USER {name}")
+                # So that it may connect to it.
                 execute(f"GRANT SELECT ON {database}.django_content_type TO {name}")
-                execute(*[f"GRANT {what.format(all=f'{database}.*')} TO {name}" for what in grants])
+            execute(*[f"GRANT {what.format(all=all_tables())} TO {name}" for what in grants])
             yield as_user(url, name, "secret")
 
     return url_of_role
+
+
+def all_tables() -> str:
+    if connection.vendor == "postgresql":
+        return "ALL TABLES IN SCHEMA public"
+    return f"{connection.settings_dict['NAME']}.*"
+
+
+def revoke(what: str, url: str) -> None:
+    """From the user of that URL."""
+    execute(f"REVOKE {what.format(all=all_tables())} FROM {urlsplit(url).username}")
 
 
 def as_user(url: str, name: str, password: str) -> str:
@@ -157,8 +166,17 @@ def not_a_database(url: str, folder: Path) -> Iterator[str]:
 
 MIGRATE = r"lacks a table or a column of django_singlejob \(.+\)\. Run manage\.py migrate\.$"
 GRANT = r"does not allow this user to do that \(.+\)\. Grant SELECT, INSERT, UPDATE and DELETE on the tables"
+LOGIN = r"does not let this user in \(.+\)\. Correct USER and PASSWORD in DATABASES\['default'\]\.$"
+CREATE = r"does not exist, or is not a database \(.+\)\. Create it, or correct DATABASES\['default'\]\['NAME'\]\.$"
+NO_ALIAS = r"'locks', but DATABASES has no such alias\. Name one of: default\.$"
+TWICE = r"Two jobs are called 'twice': .+/jobs\.py:5\) and .+/jobs\.py:6\)\. Give one of them another name"
+APPS = [
+    "django.contrib.contenttypes",
+    "django_singlejob",
+    "tests.app.apps.TestAppConfig",
+    "tests.processes.two_of_one_name",
+]
 AWAY = r"The database does not answer.*: .+\. Check that its server is up, and DATABASES\['default'\] \(.+\)\.$"
-WRITE = "GRANT SELECT, INSERT, UPDATE, DELETE ON"
 
 SET_UPS = [
     SetUp("no migrate", 78, MIGRATE, url=no_tables),
@@ -170,25 +188,39 @@ SET_UPS = [
     ),
     SetUp("no grants at all", 77, GRANT, url=role(), databases=SERVERS),
     SetUp("may only read", 77, GRANT, url=role("SELECT ON {all}"), databases=SERVERS, reading=None),
-    SetUp(
-        "may not delete", 77, GRANT, url=role("SELECT, INSERT, UPDATE ON {all}"), databases=SERVERS, reading=None
-    ),
-    SetUp("wrong password", 77, r"does not let this user in \(.+\)\. Correct USER and PASSWORD", url=a_stranger, databases=("mysql",)),
+    SetUp("wrong password", 77, LOGIN, url=a_stranger, databases=("mysql",)),
     SetUp("wrong role", 69, AWAY, url=a_stranger, databases=("postgresql",), endless=None),
-    SetUp("no such database", 78, r"does not exist, or is not a database \(.+\)\. Create it", url=no_such_database, databases=("mysql",)),
+    SetUp("no such database", 78, CREATE, url=no_such_database, databases=("mysql",)),
     SetUp("no such database", 69, AWAY, url=no_such_database, databases=("postgresql",), endless=None),
-    SetUp("not a database", 78, r"does not exist, or is not a database \(.+\)\. Create it", url=not_a_database, databases=("sqlite",)),
+    SetUp("not a database", 78, CREATE, url=not_a_database, databases=("sqlite",)),
     SetUp("no server", 69, AWAY, url=no_server, endless=None),
     SetUp("no such host", 69, AWAY, url=no_such_host, databases=SERVERS, endless=None),
     SetUp("no ENGINE", 78, "Please supply the ENGINE value", {"DATABASES": {}}),
-    SetUp("unknown alias", 78, r"SINGLEJOB\['DATABASE'\] is 'locks', but DATABASES has no such alias\. Name one of: default\.$", {"SINGLEJOB": {"DATABASE": "locks"}}),
-    SetUp("a router's unknown alias", 78, r"The routers send JobLock to 'locks', but DATABASES has no such alias\. Name one of: default\.$", {"DATABASE_ROUTERS": ["tests.processes.set_ups.Router"]}),
+    SetUp("unknown alias", 78, rf"SINGLEJOB\['DATABASE'\] is {NO_ALIAS}", {"SINGLEJOB": {"DATABASE": "locks"}}),
+    SetUp(
+        "a router's unknown alias",
+        78,
+        rf"The routers send JobLock to {NO_ALIAS}",
+        {"DATABASE_ROUTERS": ["tests.processes.set_ups.Router"]},
+    ),
     SetUp("USE_TZ = False", 78, r"USE_TZ is False, .+ Set USE_TZ = True\.$", {"USE_TZ": False}, listing=78),
-    SetUp("LEASE = 60", 78, r"SINGLEJOB\['LEASE'\] is 60, but must be a timedelta", {"SINGLEJOB": {"LEASE": 60}}, listing=78),
-    SetUp("AUTODISCOVER = 'jobs'", 78, r"SINGLEJOB\['AUTODISCOVER'\] is 'jobs', but must be a list", {"SINGLEJOB": {"AUTODISCOVER": "jobs"}}, listing=78),
+    SetUp(
+        "LEASE = 60",
+        78,
+        r"SINGLEJOB\['LEASE'\] is 60, but must be a timedelta",
+        {"SINGLEJOB": {"LEASE": 60}},
+        listing=78,
+    ),
+    SetUp(
+        "AUTODISCOVER = 'jobs'",
+        78,
+        r"SINGLEJOB\['AUTODISCOVER'\] is 'jobs', but must be a list",
+        {"SINGLEJOB": {"AUTODISCOVER": "jobs"}},
+        listing=78,
+    ),
     SetUp("SINGLEJOB = []", 78, r"SINGLEJOB is \[\], but must be a dict\.$", {"SINGLEJOB": []}, listing=78),
-    SetUp("two jobs of one name", 2, r"Two jobs are called 'twice': .+two_of_one_name/jobs\.py:\d+\) and .+two_of_one_name/jobs\.py:\d+\)\. Give one", {"INSTALLED_APPS": ["django_singlejob", "tests.app.apps.TestAppConfig", "tests.processes.two_of_one_name", "django.contrib.contenttypes"]}, reading=None, listing=2),
-]  # fmt: skip
+    SetUp("two jobs of one name", 2, TWICE, {"INSTALLED_APPS": APPS}, reading=None, listing=2),
+]
 
 
 class Router:
