@@ -393,7 +393,9 @@ def lack(error: BaseException) -> Lack | None:
 def words_of(error: BaseException) -> str:
     """What the server, or its driver, says of it, in a line: without the statement."""
     cause = error.__cause__ if isinstance(error, Error) and error.__cause__ else error
-    said = getattr(getattr(cause, "diag", None), "message_primary", None) or ": ".join(map(str, cause.args))
+    # MySQL's has its number as the first of two arguments.
+    text = ": ".join(map(str, cause.args)) if len(cause.args) > 1 else str(cause)
+    said = getattr(getattr(cause, "diag", None), "message_primary", None) or text
     return " ".join(said.split())[:WORDS_LENGTH]
 
 

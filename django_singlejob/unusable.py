@@ -1,5 +1,7 @@
 """A database that refuses what is sent to it, and would refuse it again: why, and what to do, in a sentence."""
 
+from contextlib import closing
+
 from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
@@ -45,7 +47,9 @@ def _lacks_columns() -> bool:
     """Whether one of our tables, or of its columns, is not there. ``False`` as well if that cannot be told."""
     connection = connections[database.alias()]
     try:
-        with connection.cursor() as cursor:
+        connection.ensure_connection()
+        # Not by Django's cursor, which takes nothing after an error in a transaction.
+        with connection.wrap_database_errors, closing(connection.create_cursor()) as cursor:
             found = {
                 (table, column.name)
                 for table in connection.introspection.table_names(cursor)
