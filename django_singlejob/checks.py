@@ -25,7 +25,7 @@ if django.VERSION >= (6, 0):
     import django.tasks
 
 # Of a traceback, what is not the project's own.
-_FRAMEWORK = ("<frozen ", *(str(Path(str(module.__file__)).parent) + os.sep for module in (conf, django)))
+_FRAMEWORK = ("<", *(str(Path(str(module.__file__)).parent) + os.sep for module in (conf, django)))
 # Shorter leases are for tests.
 SHORT_LEASE = timedelta(seconds=6)
 # Without these the drivers wait for many minutes. Seconds, but for tcp_user_timeout: milliseconds.
