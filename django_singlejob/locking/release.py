@@ -82,8 +82,8 @@ class Release:
                     return self._carry_out_once()
             except Error as error:
                 is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
-                if is_too_late:
-                    forget(self._token)  # the process's exit would wait for it once more
+                if is_too_late or (pause > 0 and database.lack(error)):
+                    forget(self._token)  # the process's exit would wait for it, or fail, once more
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
                     raise LeaseLost(_left_to_expire(self._name, error)) from error
                 logger.info("Releasing the lock %r failed and is tried again: %s", self._name, words_of(error))
