@@ -252,7 +252,9 @@ class Lease:
         try:
             self._beat()
         except Error as error:
-            logger.warning("The heartbeat after a fenced transaction of %r failed: %s", self.name, error)
+            logger.warning(
+                "The heartbeat after a fenced transaction of %r failed: %s", self.name, database.words_of(error)
+            )
 
     def _renew_at_the_end(self, failure: BaseException | None) -> None:
         sent_at = local_now()

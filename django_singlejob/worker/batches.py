@@ -217,7 +217,9 @@ class Batches:
             except Error as error:
                 if not (database.is_connection_lost(error) or database.is_transient(error)):
                     raise
-                logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
+                logger.warning(
+                    "What one-offs have done cannot be recorded, which is tried again: %s", database.words_of(error)
+                )
                 database.drop(database.alias())
                 if is_told_again():
                     return

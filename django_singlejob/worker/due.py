@@ -60,7 +60,11 @@ def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
     except Error as error:
         if not database.is_transient(error):
             raise
-        logger.info("The schedule of %r is left for the next tick, since others are at it: %s", status.name, error)
+        logger.info(
+            "The schedule of %r is left for the next tick, since others are at it: %s",
+            status.name,
+            database.words_of(error),
+        )
 
 
 def clear_dead(watchman: Watchman) -> bool:

@@ -75,7 +75,7 @@ class Worker:
                 is_temporary = database.is_connection_lost(error) or database.is_transient(error)
                 if not (is_temporary and self._plan.is_endless):
                     raise
-                logger.warning("The database does not answer, which is tried again: %s", error)
+                logger.warning("The database does not answer, which is tried again: %s", database.words_of(error))
                 database.drop(database.alias())
                 self._tick.look_again()
                 yield from self._settle(next(troubles) or self._plan.interval.total_seconds())
@@ -121,7 +121,9 @@ class Worker:
             if self._batches.has_news:
                 self._batches.record_and_claim(0)
         except Error as error:
-            logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
+            logger.warning(
+                "What one-offs have done cannot be recorded, which is tried again: %s", database.words_of(error)
+            )
             database.drop(database.alias())
 
     def _interrupt(self) -> bool:
@@ -132,5 +134,5 @@ class Worker:
 
 
 def _news(reports: list[Report]) -> Iterator[Report]:
-    """Those of what somebody asked for."""
-    return (report for report in reports if report.name != PRUNING.name)
+    """Those of what somebody asked for, and what ends the worker."""
+    return (report for report in reports if report.name != PRUNING.name or report.is_hopeless)

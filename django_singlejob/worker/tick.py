@@ -379,6 +379,8 @@ class Tick:
 
     def _is_final(self, task: PoolTask, report: Report) -> bool:
         """Whether nothing more is to be expected of this pass."""
+        if report.is_hopeless:
+            return True
         if self._plan.once:
             # A slot's own mistakes stop no other job, and it is not asked for again.
             is_slot = isinstance(task, Run) and task.is_slot
@@ -406,7 +408,7 @@ def _send_finished(row: "OneOffJob", task: "Task[..., Any]") -> None:
     try:
         django_tasks.end(one_offs().get(pk=row.pk), task)
     except (Error, ObjectDoesNotExist) as error:
-        logger.warning("Nobody is told that the task of %s has finished: %s", row, error)
+        logger.warning("Nobody is told that the task of %s has finished: %s", row, database.words_of(error))
 
 
 def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[..., Any]:

@@ -64,7 +64,7 @@ with_and_without_a_lock = pytest.mark.parametrize("name", ["plain", "stock"])
 @pytest.fixture
 def tasks(fresh_process: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The tests' tasks. `tasks.body` is what they do."""
-    tasks = pytest.importorskip("tests.app.tasks", reason="Django has tasks from 6.0 on")
+    tasks = pytest.importorskip("tests.app.django_tasks", reason="Django has tasks from 6.0 on")
     for found in vars(tasks).values():
         if isinstance(job := getattr(found, "func", None), registry.Job):
             registry.register(job)
@@ -531,9 +531,9 @@ def test_it_is_logged_as_djangos_backends_do(tasks: Any, name: str, caplog: pyte
     records = [record for record in caplog.records if record.name == "django.tasks"]
     assert [record.levelname for record in records] == ["DEBUG", "INFO", "INFO", "DEBUG", "INFO", "ERROR"]
     words = [record.getMessage() for record in records]
-    assert f"id={result.id} path=tests.app.tasks.{name} state=RUNNING" in words[1]
-    assert f"id={result.id} path=tests.app.tasks.{name} state=SUCCESSFUL" in words[2]
-    assert f"id={failed.id} path=tests.app.tasks.plain state=FAILED" in words[5]
+    assert f"id={result.id} path=tests.app.django_tasks.{name} state=RUNNING" in words[1]
+    assert f"id={result.id} path=tests.app.django_tasks.{name} state=SUCCESSFUL" in words[2]
+    assert f"id={failed.id} path=tests.app.django_tasks.plain state=FAILED" in words[5]
     assert records[5].exc_info
     assert records[5].exc_info[0] is ZeroDivisionError
     assert "None" not in "".join(words)
@@ -675,7 +675,7 @@ def test_a_task_that_is_a_job_can_be_called_without_a_worker(tasks: Any, name: s
 def test_one_that_was_asked_for_before_it_became_a_job_runs_under_the_lock_too(tasks: Any) -> None:
     tasks.body = lambda: is_free("stock")
     tasks.plain.enqueue()
-    one_offs().update(task_path="tests.app.tasks.stock")
+    one_offs().update(task_path="tests.app.django_tasks.stock")
     lease = take("stock")
     ticked()
     assert the_one_off().status == "waiting"
@@ -700,7 +700,9 @@ def test_when_the_holder_of_its_lock_dies_it_is_begun_again(tasks: Any, name: st
 # --- other releases and settings
 
 
-@pytest.mark.parametrize("path", ["tests.app.tasks.gone", "tests.app.gone.task", "tests.app.tasks.echo", "gone", ""])
+@pytest.mark.parametrize(
+    "path", ["tests.app.django_tasks.gone", "tests.app.gone.task", "tests.app.django_tasks.echo", "gone", ""]
+)
 def test_a_task_that_this_release_does_not_know_waits_and_is_told_of(
     tasks: Any, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -717,7 +719,7 @@ def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest
     batches = Batches()
     for _ in range(3):
         tasks.plain.enqueue()
-        one_offs().update(task_path="tests.app.tasks.gone")
+        one_offs().update(task_path="tests.app.django_tasks.gone")
         assert batches.record_and_claim(10) == []
     batches.close()
     assert caplog.text.count("There is no task") == 1
@@ -764,7 +766,7 @@ def test_one_worker_runs_what_several_backends_were_asked_for(tasks: Any, settin
 @pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django has tasks")
 def test_where_django_has_no_tasks_they_wait() -> None:
     singleton_job("mail")(lambda: None).enqueue()
-    for name in "tests.app.tasks.plain", "gone":
+    for name in "tests.app.django_tasks.plain", "gone":
         now = {"created_at": DBNow(), "run_after": DBNow()}
         one_offs().create(task_path=name, backend="default", **now)
     assert len(ticked()) == 1

@@ -67,7 +67,12 @@ def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def enqueue(count: int, **order: Any) -> None:
     for number in range(count):
-        asked: dict[str, Any] = {"task_path": "tests.app.tasks.plain", "max_attempts": 3, "backend": "default", **order}
+        asked: dict[str, Any] = {
+            "task_path": "tests.app.django_tasks.plain",
+            "max_attempts": 3,
+            "backend": "default",
+            **order,
+        }
         Order(**asked).enqueue(number)
 
 
@@ -357,7 +362,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure(
 
 
 def app_tasks() -> Any:
-    return import_module("tests.app.tasks")
+    return import_module("tests.app.django_tasks")
 
 
 def test_nor_does_it_claim(batches: Batches) -> None:

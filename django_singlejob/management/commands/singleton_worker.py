@@ -7,15 +7,20 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
-from django_singlejob import registry
 from django_singlejob.conf import ZERO
-from django_singlejob.exceptions import DatabaseUnreachable, SingleJobError
+from django_singlejob.exceptions import DatabaseUnreachable
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
-from django_singlejob.management.exit_status import EX_USAGE, asking_the_database, is_error, verdict
+from django_singlejob.management.exit_status import (
+    EX_USAGE,
+    discover_jobs,
+    explained,
+    is_error,
+    refuse_settings,
+    verdict,
+)
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
 from django_singlejob.reports import Report
@@ -94,18 +99,16 @@ class Command(CallableCommand):
                     parser.error(f"--{option.replace('_', '-')} has no effect with --{mode}: leave one of them out.")
 
     def handle(self, **given: Any) -> None:
-        try:
-            registry.autodiscover()
-            if given["interval"] == ZERO or 0 in (given["max_jobs"], given["threads"]):
-                raise CommandError("--interval, --max-jobs and --threads must be more than 0.", returncode=EX_USAGE)
-            with (
-                deferred_signals(is_last=self._is_last) as signals,
-                second_signal_heeded(signals, is_last=self._is_last),
-                asking_the_database(),
-            ):
-                status = self._work(given, signals)
-        except (SingleJobError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=EX_USAGE) from error
+        discover_jobs()
+        if given["interval"] == ZERO or 0 in (given["max_jobs"], given["threads"]):
+            raise CommandError("--interval, --max-jobs and --threads must be more than 0.", returncode=EX_USAGE)
+        refuse_settings()
+        with (
+            deferred_signals(is_last=self._is_last) as signals,
+            second_signal_heeded(signals, is_last=self._is_last),
+            explained(),
+        ):
+            status = self._work(given, signals)
         if status:
             sys.exit(status)
 
@@ -123,7 +126,7 @@ class Command(CallableCommand):
             self.stdout.write("The code has changed: starting anew.")
             start_anew()
         if plan.is_endless:
-            status = status_if_given_up()  # to be told to end is how it ends well
+            status = status_if_given_up() or status  # to be told to end is how it ends well
         elif signals.received and not (plan.once and status):
             status = 128 + signals.received
         if worker.is_left_under_way and self._is_last:
@@ -145,8 +148,12 @@ def _plan(given: dict[str, Any]) -> Plan:
 
 
 def _counts(report: Report, plan: Plan) -> bool:
-    """Whether it may be the exit status. With ``--drain`` it is only if it may have kept something from being run."""
-    return plan.once or isinstance(report.error, DatabaseUnreachable) or report.reason == Reason.UNDECIDED
+    """Whether it may be the exit status. With ``--drain`` it is only if it may have kept something from being run, and
+    of an endless worker only if it has ended it."""
+    if plan.once or report.is_hopeless:
+        return True
+    is_undecided = isinstance(report.error, DatabaseUnreachable) or report.unusable or report.reason == Reason.UNDECIDED
+    return plan.drain and bool(is_undecided)
 
 
 def _exit_around(status: int) -> NoReturn:
