@@ -12,7 +12,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
-from django_singlejob.names import validate_name
+from django_singlejob.names import validate_name, validate_own_name
 from django_singlejob.scheduling.schedule import LONGEST, Every, parse
 from django_singlejob.scheduling.slots import MISFIRE_GRACE, CatchUp, Policy
 
@@ -169,7 +169,10 @@ _jobs: dict[str, Job] = {}
 
 
 def register(job: Job) -> None:
-    """Make the job known. Raises ``DuplicateJob`` if another function has its name already."""
+    """Make the job known. Raises ``DuplicateJob`` if another function has its name already, ``InvalidName`` if its name
+    or its lock's is reserved."""
+    validate_own_name(job.name)
+    validate_own_name(job.lock)
     known = _jobs.setdefault(job.name, job)
     if known.place != job.place:
         raise DuplicateJob(

@@ -291,8 +291,9 @@ class Lease:
             # Before it ends: from then on others may come in.
             self._own_transaction = None
 
-    def finish(self, ending: Ending | None = None) -> bool:
-        """Release the lock and record how the run ended (``None``: there was no run).
+    def finish(self, ending: Ending | None = None, *, patience: timedelta | None = None) -> bool:
+        """Release the lock and record how the run ended (``None``: there was no run). If the database does not answer,
+        it is retried for ``patience``; ``None``: while the lease lasts.
 
         ``False``: the lock was not ours any more; then only our own run is still closed. Raises ``LeaseLost`` if the
         database could not be asked while the lease lasted.
@@ -302,7 +303,7 @@ class Lease:
         release = Release(
             self.grant,
             ending,
-            deadline=self.deadline,
+            deadline=self.deadline if patience is None else min(self.deadline, local_now() + patience.total_seconds()),
             is_lost=self._is_lost,
             is_private=self.is_private,
             is_in_doubt=self._is_in_doubt,

@@ -7,7 +7,7 @@ rows; when it has died, whoever takes or clears its lock puts them back, as with
 import inspect
 import logging
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -28,6 +28,7 @@ from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
+from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import one_off_result
 from django_singlejob.one_offs.values import Unstorable, stored_result
@@ -46,13 +47,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_singlejob")
 
-# The first worker's lock is django_singlejob.worker.1, and so on: a lock's gate is there for ever, so the names are
-# used again.
-LOCK = "django_singlejob.worker"
 # How often to take a lock, and to record and claim, is tried while others are in the way.
 TRIES = 10
 # Seconds.
 _SOON = 0.5
+# How long to retry the release of a lock. All that it protects is recorded by then: if it is left to expire, nothing
+# waits for it.
+_RELEASE_FOR = timedelta(seconds=2)
 
 
 @dataclass(eq=False)
@@ -153,6 +154,15 @@ class Batches:
         # A COMMIT of ours may have been carried out, though its answer was lost.
         self._is_uncertain = False
 
+    def stand_by(self) -> None:
+        """Hold the lock though nothing is claimed, so that others see this worker. A lost lock is replaced."""
+        if self._performed or self._is_uncertain:
+            self.record_and_claim(0)
+        if self._lease:
+            self._is_ours(self._lease)
+        if not self._lease:
+            self._take_lock()
+
     @property
     def has_news(self) -> bool:
         """Whether there is something to be recorded."""
@@ -228,8 +238,10 @@ class Batches:
     def _release_lock(self) -> None:
         self._life.close()
         if self._lease:
-            with suppress(LeaseLost):  # it is left to expire
-                self._lease.finish()
+            try:
+                self._lease.finish(patience=_RELEASE_FOR)
+            except LeaseLost as loss:
+                logger.warning("%s", loss)
         self._lease, self._is_uncertain = None, False
 
     def fire(self, exception: type[BaseException]) -> None:
@@ -241,10 +253,13 @@ class Batches:
 
     def _take_lock(self) -> None:
         for _ in range(TRIES):
-            held = set(locks().filter(name__startswith=f"{LOCK}.").values_list("name", flat=True))
-            # One whose holder died is left to those who watch it, which takes a while.
-            name = next(name for number in count(1) if (name := f"{LOCK}.{number}") not in held)
-            answer = acquire(LockRequest.of(name, lease=None, heartbeat=True, wait=ZERO, holder=this_process()))
+            held = set(locks().filter(name__startswith=f"{WORKER_LOCK}.").values_list("name", flat=True))
+            # To take a dead worker's lock over takes a while; another number is free at once.
+            name = next(name for number in count(1) if (name := f"{WORKER_LOCK}.{number}") not in held)
+            asked = LockRequest.of(
+                name, lease=None, heartbeat=True, wait=ZERO, holder=this_process(), queues=self._queues
+            )
+            answer = acquire(asked)
             if not isinstance(answer, Refusal):
                 self._lease = answer
                 self._life.enter_context(kept_alive(answer, self))
@@ -262,7 +277,10 @@ class Batches:
         return True
 
     def _let_go(self, loss: LeaseLost) -> None:
-        logger.error("%s Its one-offs are begun again by others.", loss)
+        if self._claimed:
+            logger.error("%s Others retry the one-offs that this worker was running.", loss)
+        else:
+            logger.warning("%s The worker acquires another lock.", loss)
         self.fire(LeaseLost)
         self._release_lock()
         for task in self._performed:

@@ -10,7 +10,7 @@ from django.db import Error
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
-from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted
 from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again, is_told_to_end
 from django_singlejob.reports import Report
 from django_singlejob.worker.due import PRUNING
@@ -72,8 +72,7 @@ class Worker:
                 yield from self._settle(self._tick.patience)
                 troubles = self._pauses()
             except Error as error:
-                is_temporary = database.is_connection_lost(error) or database.is_transient(error)
-                if not (is_temporary and self._plan.is_endless):
+                if not (_is_temporary(error) and self._plan.is_endless):
                     raise
                 logger.warning("The database does not answer, which is tried again: %s", error)
                 database.drop(database.alias())
@@ -134,3 +133,8 @@ class Worker:
 def _news(reports: list[Report]) -> Iterator[Report]:
     """Those of what somebody asked for."""
     return (report for report in reports if report.name != PRUNING.name)
+
+
+def _is_temporary(error: Error) -> bool:
+    is_unreachable = isinstance(error, DatabaseUnreachable)
+    return is_unreachable or database.is_connection_lost(error) or database.is_transient(error)

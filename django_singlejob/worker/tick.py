@@ -27,6 +27,7 @@ from django_singlejob.registry import Job
 from django_singlejob.reports import FINAL, Report, logged, most_slots, report_of, waitless
 from django_singlejob.worker.batches import Batches, Claimed
 from django_singlejob.worker.due import PRUNING, clear_dead, due_jobs, exclusive, is_anything_due, job_of, keep_up
+from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.pool import Inline, Pool, PoolTask
 
 if TYPE_CHECKING:
@@ -204,19 +205,27 @@ class Tick:
         self._is_stale = False
         if local_now() >= self._keep_up_at:
             keep_up()
+            self._be_seen()
             self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
+        if not self._plan.once:
+            self.batches.stand_by()
         if is_anything_due(self._plan.queues) or self._watchman.undecided:
             self._begin_anew(is_cleared=clear_dead(self._watchman))
             self._due = deque(self._due_jobs())
             self._may_be_one_offs = self._may_be_tasks = True
             self._ended.clear()
-        else:
+        elif self._plan.once:
             self.batches.close()  # no heartbeats for nothing
         # Those that are watched have to be looked at often.
         pauses = [self._plan.interval, *([WATCH_EVERY] if self._watchman.undecided else [])]
         longest = float("inf") if self._watchman.pause is None else self._watchman.pause
         pause = min(pauses).total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
         self._look_at = local_now() + min(pause, longest)
+
+    def _be_seen(self) -> None:
+        # A worker is seen by its lock; one that ends by itself has to be remembered until it comes back.
+        if not self._plan.is_endless:
+            mark_pass(self._plan.queues)
 
     def look_again(self) -> None:
         """Have the next ``look`` look."""
