@@ -711,7 +711,7 @@ def test_a_task_that_this_release_does_not_know_waits_and_is_told_of(
     tasks.plain.enqueue()
     ticked()
     assert statuses() == [("waiting", 0)] * 3 + [("done", 1)]
-    assert caplog.text.count(f"There is no task {path} here") == 1
+    assert caplog.text.count(f"This release of the code has no task {path}:") == 1
 
 
 def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -721,7 +721,7 @@ def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest
         one_offs().update(task_path="tests.app.tasks.gone")
         assert batches.record_and_claim(10) == []
     batches.close()
-    assert caplog.text.count("There is no task") == 1
+    assert caplog.text.count("This release of the code has no task") == 1
 
 
 def test_a_module_that_cannot_be_imported_stops_no_others(
@@ -882,7 +882,7 @@ def test_nor_can_a_worker_whose_lock_was_cleared_which_goes_on_under_another(
     ticked()
     assert statuses() == [("waiting", 1)]
     assert "was taken over or cleared. Others retry the one-offs that this worker was running." in caplog.text
-    assert "has ended, but not under its lease: somebody else runs it again." in caplog.text
+    assert "has finished after its lease was lost, so it is not recorded: others retry it." in caplog.text
     ticked()
     result.refresh()
     assert (result.status, result.attempts, result.return_value) == ("SUCCESSFUL", 2, 2)

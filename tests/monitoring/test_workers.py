@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django_singlejob.clock import DBNow
 from django_singlejob.database import alias
 from django_singlejob.holder import this_process
+from django_singlejob.monitoring.health import survey
 from django_singlejob.monitoring.workers import REMEMBERED, Worker, serves, workers
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.passes import passes
@@ -66,6 +67,14 @@ def test_it_takes_two_queries() -> None:
     with CaptureQueriesContext(connections[alias()]) as statements:
         assert len(workers()) == 6
     assert len(statements) == 2
+
+
+def test_neither_a_worker_nor_a_pass_is_a_job() -> None:
+    lease = take(FIRST)
+    passes().mark([], this_process())
+    assert [(health.name, health.is_job) for health in survey()] == [(FIRST, False)]
+    assert lease.release()
+    assert survey() == []
 
 
 def test_queues_that_somebody_edited_fail_nothing() -> None:

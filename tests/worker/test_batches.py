@@ -171,7 +171,7 @@ def test_one_that_stands_by_replaces_a_lock_that_was_lost(batches: Batches, capl
         lease.renew()  # as the next heartbeat does
     batches.stand_by()
     assert lock("django_singlejob.worker.1").token != former.token
-    assert "The worker acquires another lock." in caplog.text
+    assert "No one-off was running under it." in caplog.text
 
 
 def test_one_that_stands_by_keeps_a_lock_that_is_still_its_own(
@@ -261,7 +261,7 @@ def test_the_end_is_recorded_even_if_the_database_is_away_for_a_while(
     batches.close()
     assert rows() == [("done", 1)]
     assert not locks().exists()
-    assert "cannot be recorded, which is tried again" in caplog.text
+    assert "could not be recorded and will be retried" in caplog.text
 
 
 def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
@@ -274,7 +274,7 @@ def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
     perform(batches, claimed)
     assert batches.record_and_claim(1) == []
     assert rows() == [("waiting", 1), ("waiting", 0)]
-    assert "somebody else runs it again" in caplog.text
+    assert "others retry it" in caplog.text
     again = batches.record_and_claim(2)
     perform(batches, again)
     batches.close()

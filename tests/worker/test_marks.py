@@ -31,7 +31,7 @@ def marked() -> list[list[str]]:
 
 @pytest.mark.parametrize("mode", ["once", "drain"])
 def test_a_pass_is_marked_with_its_queues(mode: str) -> None:
-    list(Worker(Plan(**{mode: True}, queues=["mail"])).work())
+    list(Worker(Plan(once=mode == "once", drain=mode == "drain", queues=["mail"])).work())
     assert marked() == [["mail"]]
     assert not locks().exists()
 
