@@ -12,7 +12,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
-from django_singlejob.names import validate_name
+from django_singlejob.names import validate_name, validate_own_name
 from django_singlejob.scheduling.schedule import LONGEST, Every, parse
 from django_singlejob.scheduling.slots import MISFIRE_GRACE, CatchUp, Policy
 
@@ -176,7 +176,10 @@ _sites: dict[str, str] = {}
 
 
 def register(job: Job) -> None:
-    """Register the job. Raises ``DuplicateJob`` if another function already has its name."""
+    """Register the job. Raises ``DuplicateJob`` if another function already has its name, and ``InvalidName`` if its
+    name or its lock's name is reserved."""
+    validate_own_name(job.name)
+    validate_own_name(job.lock)
     site = _site()
     known = _jobs.setdefault(job.name, job)
     if known.place != job.place:

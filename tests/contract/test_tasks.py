@@ -27,11 +27,12 @@ from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason
+from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs.django_tasks import _as_enqueued
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
-from django_singlejob.worker.batches import LOCK, Batches
+from django_singlejob.worker.batches import Batches
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.app.models import Counter
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 BACKEND = "django_singlejob.backends.SingleJobBackend"
-FIRST = f"{LOCK}.1"
+FIRST = f"{WORKER_LOCK}.1"
 PLAIN = ["plain", "asynchronous"]
 JOBS = ["stock", "stock_asynchronous"]
 
@@ -712,7 +713,7 @@ def test_a_task_that_this_release_does_not_know_waits_and_is_told_of(
     tasks.plain.enqueue()
     ticked()
     assert statuses() == [("waiting", 0)] * 3 + [("done", 1)]
-    assert caplog.text.count(f"There is no task {path} here") == 1
+    assert caplog.text.count(f"This release of the code has no task {path}:") == 1
 
 
 def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -722,7 +723,7 @@ def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest
         one_offs().update(task_path="tests.app.django_tasks.gone")
         assert batches.record_and_claim(10) == []
     batches.close()
-    assert caplog.text.count("There is no task") == 1
+    assert caplog.text.count("This release of the code has no task") == 1
 
 
 def test_a_module_that_cannot_be_imported_stops_no_others(
@@ -827,7 +828,7 @@ def test_each_worker_has_a_lock_of_its_own_and_the_names_are_used_again(tasks: A
     assert first.release()
     tasks.plain.enqueue()
     ticked()
-    assert held == [[FIRST, f"{LOCK}.2"], [FIRST]]
+    assert held == [[FIRST, f"{WORKER_LOCK}.2"], [FIRST]]
 
 
 def test_after_so_many_attempts_it_has_failed(tasks: Any, settings: Settings) -> None:
@@ -882,8 +883,8 @@ def test_nor_can_a_worker_whose_lock_was_cleared_which_goes_on_under_another(
     result = tasks.plain.enqueue()
     ticked()
     assert statuses() == [("waiting", 1)]
-    assert "was taken over or cleared. Its one-offs are begun again by others." in caplog.text
-    assert "has ended, but not under its lease: somebody else runs it again." in caplog.text
+    assert "was taken over or cleared. Others retry the one-offs that this worker was running." in caplog.text
+    assert "has finished after its lease was lost, so it is not recorded: others retry it." in caplog.text
     ticked()
     result.refresh()
     assert (result.status, result.attempts, result.return_value) == ("SUCCESSFUL", 2, 2)

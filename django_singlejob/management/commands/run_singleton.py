@@ -25,6 +25,7 @@ from django_singlejob.management.exit_status import (
     refuse_settings,
     verdict,
 )
+from django_singlejob.names import validate_own_name
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.reports import Report, report_of, run_due
 from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
@@ -242,7 +243,7 @@ def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
             "@singleton_job(lock=...).",
             returncode=EX_USAGE,
         )
-    return registry.Job(name=name, func=child)
+    return registry.Job(name=validate_own_name(name), func=child)
 
 
 def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:

@@ -4,13 +4,17 @@ import os
 import sys
 from contextlib import closing, suppress
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
+from django.db import connections
 
+from django_singlejob import database, registry
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import DatabaseUnreachable
+from django_singlejob.holder import printable, redact
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.exit_status import (
@@ -22,6 +26,7 @@ from django_singlejob.management.exit_status import (
     verdict,
 )
 from django_singlejob.management.reload import Code, start_anew
+from django_singlejob.names import PATH_LENGTH
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
 from django_singlejob.reports import Report
 from django_singlejob.second_signal import second_signal_heeded
@@ -118,6 +123,8 @@ class Command(CallableCommand):
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         worker = Worker(replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan)
         status = 0
+        if not plan.once and given["verbosity"] > 0:
+            self._introduce(plan)
         with closing(worker.work()) as reports:
             for report in reports:
                 told_status = self._tell(report, given, signals)
@@ -133,6 +140,11 @@ class Command(CallableCommand):
             _exit_around(status)
         return status
 
+    def _introduce(self, plan: Plan) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # stdout may be closed, or there may be none
+            self.stdout.write(_introduction(plan))
+            self.stdout.flush()  # a log shows it now, not after the first run
+
     def _tell(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
         status, message = verdict(report, signum=signals.received)
         # That others were faster is what happens on every server but one.
@@ -145,6 +157,23 @@ class Command(CallableCommand):
 def _plan(given: dict[str, Any]) -> Plan:
     names = ("once", "drain", "interval", "queues", "threads", "grace", "max_jobs")
     return Plan(**{name: given[name] for name in names if given[name] is not None})
+
+
+def _introduction(plan: Plan) -> str:
+    """``django-singlejob 1.0: 4 threads, all queues, 12 jobs, database 'default' (postgresql, shop).``"""
+    alias = database.alias()
+    queues = f"queues {', '.join(map(repr, plan.queues))}" if plan.queues else "all queues"
+    # A name may be a whole URL to some drivers.
+    name = redact([str(connections[alias].settings_dict["NAME"])])
+    return (
+        f"django-singlejob {version('django-singlejob')}: {_counted(plan.threads, 'thread')}, {queues}, "
+        f"{_counted(len([*registry.all_jobs()]), 'job')}, "
+        f"database {alias!r} ({connections[alias].vendor}, {printable(name, PATH_LENGTH)})."
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _counts(report: Report, plan: Plan) -> bool:

@@ -85,6 +85,8 @@ def calls() -> list[object]:
         (["--", "true"], "Name a job, or a lock and a command"),
         (["nightly", "--args", "[1]", "--", "true"], "--args is for jobs"),
         (["nightly", "--", "true"], "'nightly' is a registered job"),
+        (["django_singlejob.worker.1", "--", "true"], "'django_singlejob.worker.1' is reserved"),
+        (["django_singlejob.prune", "--now"], "There is no job 'django_singlejob.prune'"),
         (["nightly", "--close"], "--close is for shell commands"),
         (["nightly", "--args", "{"], "'{' is no JSON"),
         (["nightly", "--args", "5"], "'5' is neither a JSON list nor an object"),
