@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from django_singlejob.decorators import job_lock, singleton_job
     from django_singlejob.exceptions import (
         DatabaseUnreachable,
+        DatabaseUnusable,
         DuplicateJob,
         InvalidName,
         InvalidOrder,
@@ -32,6 +33,7 @@ __all__ = [
     "SKIPPED",
     "CurrentRun",
     "DatabaseUnreachable",
+    "DatabaseUnusable",
     "DuplicateJob",
     "InvalidName",
     "InvalidOrder",

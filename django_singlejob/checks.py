@@ -1,8 +1,11 @@
 """System checks for settings and jobs that cannot work, or that would only fail when a job runs."""
 
 import inspect
+import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import django
@@ -12,6 +15,7 @@ from django.core.checks import CheckMessage, Error as CheckError, Warning as Che
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import conf, database, registry, timeline
 from django_singlejob.exceptions import InvalidSchedule
@@ -20,6 +24,8 @@ if django.VERSION >= (6, 0):
     # This import registers Django's own check, which asks our backend. A project may import the module too late.
     import django.tasks
 
+# The frames of a traceback that do not belong to the project.
+_FRAMEWORK = ("<", *(str(Path(str(module.__file__)).parent) + os.sep for module in (conf, django)))
 # Shorter leases are only for tests.
 SHORT_LEASE = timedelta(seconds=6)
 # Without these, the drivers wait for many minutes. In seconds; tcp_user_timeout is in milliseconds.
@@ -50,7 +56,7 @@ def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
         return []
     return [
         CheckError(
-            "USE_TZ is False, but leases are measured in UTC by the database's clock.",
+            conf.LOCAL_TIME,
             hint="Set USE_TZ = True.",
             id="singlejob.E003",
         )
@@ -60,19 +66,28 @@ def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
 def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """E004: the jobs can be registered. E005, E008, W003 to W006: they can run, one copy at once."""
     try:
+        conf.options()
+    except ImproperlyConfigured:
+        return []  # check_settings and check_time say so
+    try:
         registry.autodiscover()
     except Exception as error:
         return [
             CheckError(
                 f"The jobs cannot be registered: {type(error).__name__}: {error}",
-                hint="Fix the error in the jobs.py that raised it. Until then, commands cannot find the jobs.",
+                hint=f"Fix the error in {_origin(error)}. Until then, commands cannot find the jobs.",
                 id="singlejob.E004",
             )
         ]
-    try:
-        return [message for job in registry.all_jobs() for message in _problems(job)]
-    except ImproperlyConfigured:
-        return []  # check_settings reports this
+    return [message for job in registry.all_jobs() for message in _problems(job)]
+
+
+def _origin(error: Exception) -> str:
+    """Where in the project it was raised: ``/srv/shop/jobs.py, line 12``."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_FRAMEWORK)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "the module that this comes from"
 
 
 def _problems(job: registry.Job) -> Iterator[CheckMessage]:
@@ -160,14 +175,8 @@ def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
         alias = database.alias()
     except ImproperlyConfigured:
         return []  # check_settings reports this
-    if alias not in connections:
-        return [
-            CheckError(
-                f"SINGLEJOB['DATABASE'] is {alias!r}, but DATABASES has no such alias.",
-                hint=f"Use one of: {', '.join(connections)}.",
-                id="singlejob.E006",
-            )
-        ]
+    except ConnectionDoesNotExist as error:
+        return [CheckError(str(error), hint="Correct SINGLEJOB['DATABASE'] or DATABASES.", id="singlejob.E006")]
     return list(_database_problems(alias, connections[alias]))
 
 
@@ -211,8 +220,8 @@ def check_server(
     """W008, W009: what only the database server knows. ``check --database`` and ``migrate`` run this check."""
     try:
         alias = database.alias()
-    except ImproperlyConfigured:
-        return []  # check_settings reports this
+    except (ImproperlyConfigured, ConnectionDoesNotExist):
+        return []  # check_settings and check_database report this
     if alias not in (databases or ()):
         return []
     try:

@@ -219,6 +219,26 @@ def of_sqlite(code: int) -> Meaning:
 # The codes that report a full disk or table: the connection may still work, but not for writes.
 OUT_OF_ROOM: frozenset[str | int | None] = frozenset({"53100", 1021, 1114, 13})
 
+
+class Lack(Enum):
+    """What is missing before the database can be used. A retry does not help. The value is for people."""
+
+    TABLES = "a table, or a column, is missing"
+    DATABASE = "the database does not exist, or is not one"
+    LOGIN = "this user may not connect"
+    RIGHTS = "this user may not do this"
+    WRITES = "it is read-only"
+
+
+# SQLite's 1 is ambiguous: it is the code of any statement that does not fit the schema.
+LACKS: dict[Lack, frozenset[str | int]] = {
+    Lack.TABLES: frozenset({"42P01", "42703", "3F000", 1054, 1146, 1}),
+    Lack.DATABASE: frozenset({"3D000", 1049, 26}),
+    Lack.LOGIN: frozenset({"28000", "28P01", 1044, 1045, 1698}),
+    Lack.RIGHTS: frozenset({"42501", 1142, 1143, 1227, 1370, 3, 23}),
+    Lack.WRITES: frozenset({"25006", 1290, 1792, 1836, 8}),
+}
+
 # The codes that PostgreSQL, or a compatible service, sends if it lacks a function or does not let us call it.
 REFUSED: frozenset[str | int | None] = frozenset({"0A000", "42501", "42883", "55000"})
 

@@ -1,6 +1,6 @@
 """The settings: one dict, ``SINGLEJOB``, read at each use and validated when it has changed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from operator import is_
@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 ZERO = timedelta()
+LOCAL_TIME = "USE_TZ is False, but leases are judged in UTC, by the database's clock."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class Options:
     record_command: str = "name"
     """How much of a holder's command is stored: ``"name"``, ``"full"`` (redacted), ``"none"``, or the dotted path of a
     function that takes the list of arguments and returns the text to store."""
+    autodiscover: Sequence[str] = ("jobs", "tasks")
+    """The modules of each installed app that register jobs."""
     hostname: str | None = None
     """The name of this server; ``None`` means the operating system's hostname."""
 
@@ -49,6 +52,8 @@ KEYS = {field.name.upper(): field.name for field in fields(Options)}
 def options() -> Options:
     """Return the current settings. Raises ``ImproperlyConfigured`` if a value is invalid."""
     global _last  # noqa: PLW0603  (one assignment, so no thread sees half of it)
+    if not settings.USE_TZ:
+        raise ImproperlyConfigured(f"{LOCAL_TIME} Set USE_TZ = True.")
     given = getattr(settings, "SINGLEJOB", {})
     if not _is_same(given, _last[0]):
         known = dict(given) if isinstance(given, dict) else given  # the dict itself may be changed in place
@@ -99,6 +104,10 @@ def _is_name_or_none(value: object) -> bool:
     return value is None or (isinstance(value, str) and value != "")
 
 
+def _is_name_of_module(value: object) -> bool:
+    return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
+
+
 _DURATION = ("a timedelta of zero or more", lambda value: isinstance(value, timedelta) and value >= ZERO)
 
 _RULES: dict[str, tuple[str, Any]] = {
@@ -118,6 +127,10 @@ _RULES: dict[str, tuple[str, Any]] = {
     "RECORD_COMMAND": (
         '"name", "full", "none" or the dotted path of a function',
         lambda value: isinstance(value, str) and (value in ("name", "full", "none") or "." in value),
+    ),
+    "AUTODISCOVER": (
+        'a list of module names, such as ["jobs"]',
+        lambda value: isinstance(value, list | tuple) and all(map(_is_name_of_module, value)),
     ),
     "HOSTNAME": ("a hostname, or None", _is_name_or_none),
 }

@@ -21,12 +21,13 @@ from django.db import (
     transaction,
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import codes
 from django_singlejob.clock import local_now, utc_now, wait
-from django_singlejob.codes import Meaning
+from django_singlejob.codes import Lack, Meaning
 from django_singlejob.conf import options
-from django_singlejob.exceptions import UnsafeTransaction
+from django_singlejob.exceptions import DatabaseUnusable, UnsafeTransaction
 
 # How long a statement waits for a row before the whole transaction is retried (PostgreSQL; SQLite uses its `timeout`).
 LOCK_TIMEOUT = timedelta(seconds=2)
@@ -37,15 +38,29 @@ IDLE_TIMEOUT = timedelta(seconds=10)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The longest that MySQL accepts, in seconds.
 LONGEST_WAIT_TIMEOUT = 31_536_000
+# Of what a driver says of an error.
+WORDS_LENGTH = 500
 
 
 def alias() -> str:
-    """The database for every statement, including reads: a router may send reads to a replica, which lags behind."""
+    """The database for every statement, including reads: a router may send reads to a replica, which lags behind.
+
+    Raises ``ConnectionDoesNotExist`` if ``DATABASES`` has no such alias.
+    """
     database = options().database
     if database or not router.routers:
-        return database or DEFAULT_DB_ALIAS
+        return _known(database or DEFAULT_DB_ALIAS, "SINGLEJOB['DATABASE'] is")
     # Not cached: a router's answer may change at any time.
-    return router.db_for_write(apps.get_model("django_singlejob", "JobLock"))
+    return _known(router.db_for_write(apps.get_model("django_singlejob", "JobLock")), "The routers send JobLock to")
+
+
+def _known(alias: str, source: str) -> str:
+    """The alias itself. Raises ``ConnectionDoesNotExist``, as Django does."""
+    if alias in connections:
+        return alias
+    raise ConnectionDoesNotExist(
+        f"{source} {alias!r}, but DATABASES has no such alias. Use one of: {', '.join(connections)}."
+    )
 
 
 def is_on_one_host(alias: str) -> bool:
@@ -125,8 +140,9 @@ def _refuse_atomic_block(alias: str) -> None:
     except RuntimeError as error:
         raise UnsafeTransaction(
             f"A transaction is open on the database {alias!r}, so a change to a lock could be rolled back, and other "
-            "processes would not see it before the commit. Make the call after the transaction "
-            "(transaction.on_commit), or outside ATOMIC_REQUESTS."
+            "processes would not see it before the commit. Call the job's .enqueue() instead, which is part of the "
+            "transaction; or call the job after it (transaction.on_commit); or take the view out of ATOMIC_REQUESTS "
+            "(@transaction.non_atomic_requests)."
         ) from error
 
 
@@ -371,15 +387,36 @@ def is_duplicate(error: BaseException) -> bool:
     return isinstance(error, IntegrityError)
 
 
+def lack(error: BaseException) -> Lack | None:
+    """What the database lacks, so that the same again does not work either; ``None``: nothing."""
+    if not isinstance(error, DatabaseError):
+        return None
+    found = _codes(error)
+    return next((lack for lack, those in codes.LACKS.items() if those & found), None)
+
+
+def words_of(error: BaseException) -> str:
+    """What the server, or its driver, says of it, in a line: without the statement."""
+    cause = error.__cause__ if isinstance(error, Error) and error.__cause__ else error
+    # MySQL's has its number as the first of two arguments.
+    text = ": ".join(map(str, cause.args)) if len(cause.args) > 1 else str(cause)
+    said = getattr(getattr(cause, "diag", None), "message_primary", None) or text
+    return " ".join(said.split())[:WORDS_LENGTH]
+
+
 def _codes(error: BaseException) -> set[Any]:
     cause = error.__cause__ or error
     number = cause.args[0] if isinstance(error, Error) and cause.args else None
-    said = [getattr(cause, name, None) for name in ("sqlstate", "pgcode", "sqlite_errorcode")]
-    return {code for code in (*said, number) if isinstance(code, str | int)}
+    result_code = getattr(cause, "sqlite_errorcode", None)
+    primary = None if result_code is None else result_code & 0xFF
+    said = [getattr(cause, name, None) for name in ("sqlstate", "pgcode")]
+    return {code for code in (*said, primary, number) if isinstance(code, str | int)}
 
 
 def _meaning(error: DatabaseError) -> Meaning:
     """Look up PostgreSQL's SQLSTATE, SQLite's result code or MySQL's error number."""
+    if isinstance(error, DatabaseUnusable):
+        return Meaning.LOST if error.lack and not error.is_lasting else Meaning.YOURS
     cause = error.__cause__ or error
     for name in ("sqlstate", "pgcode"):
         if sqlstate := getattr(cause, name, None):

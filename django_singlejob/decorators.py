@@ -16,7 +16,7 @@ from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
-from django_singlejob.names import validate_name
+from django_singlejob.names import validate_own_name
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.registry import Job, OnHeld, function_of, register, validate_durations
 from django_singlejob.scheduling.slots import CatchUp
@@ -227,7 +227,7 @@ def job_lock(
         UnsafeTransaction, DatabaseUnreachable, InvalidName: see their docstrings.
         SingleJobError: ``lease`` or ``wait`` is invalid.
     """
-    validate_durations(f"Lock {validate_name(name)!r}", lease=lease, wait=wait)
+    validate_durations(f"Lock {validate_own_name(name)!r}", lease=lease, wait=wait)
     with Window() as window:
         asked = LockRequest.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
         answer = acquire(asked)

@@ -1,6 +1,11 @@
 """The exceptions. A held lock is not an error: see ``SKIPPED``."""
 
-from django.db import OperationalError
+from typing import TYPE_CHECKING
+
+from django.db import OperationalError, ProgrammingError
+
+if TYPE_CHECKING:
+    from django_singlejob.codes import Lack
 
 
 class SingleJobError(Exception):
@@ -33,6 +38,26 @@ class UnsafeTransaction(SingleJobError):
 
 class DatabaseUnreachable(SingleJobError, OperationalError):
     """The database did not answer, so it is unknown whether the lock is free. Nothing was run."""
+
+
+class DatabaseUnusable(SingleJobError, OperationalError, ProgrammingError):
+    """The database answered with a refusal that trying again does not change: tables or rights are missing, or it is
+    read-only. Nothing was run or enqueued.
+
+    Attributes:
+        job_name: the job, or the lock, that was asked for; empty: neither.
+        lack: what is missing, a member of ``codes.Lack``; ``None``: something else.
+        is_lasting: whether nothing else works either until somebody has changed the database: one that is read-only
+            may have lost its place to another one.
+    """
+
+    def __init__(
+        self, message: str, *, job_name: str = "", lack: "Lack | None" = None, is_lasting: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.job_name = job_name
+        self.lack = lack
+        self.is_lasting = is_lasting
 
 
 class LockHeld(SingleJobError):

@@ -8,6 +8,10 @@ HOSTNAME_LENGTH = 255
 COMMAND_LENGTH = 255
 PATH_LENGTH = 255
 NAME_LENGTH = 200
+# The first worker holds the lock django_singlejob.worker.1, and so on. A lock's gate is permanent, so the numbers are
+# reused.
+WORKER_LOCK = "django_singlejob.worker"
+_RESERVED = "django_singlejob."
 # MySQL ignores case and trailing spaces when it compares names, and SQLite does not. With these names it makes no
 # difference.
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.:-]*", re.ASCII)
@@ -21,3 +25,14 @@ def validate_name(name: object) -> str:
         f"{name!r:.250} is not a valid name for a job or a lock: use 1 to {NAME_LENGTH} of the characters "
         "a-z 0-9 _ . : - and begin with a letter or a digit."
     )
+
+
+def validate_own_name(name: object) -> str:
+    """The name itself. Raises ``InvalidName`` as well for one that only this package may give to a job or a lock."""
+    own = validate_name(name)
+    if own.startswith(_RESERVED):
+        raise InvalidName(
+            f"{own!r} is reserved: names that begin with {_RESERVED!r} are for the locks and jobs of django-singlejob "
+            "itself. Choose another name."
+        )
+    return own

@@ -1,4 +1,4 @@
-"""The jobs of this process, by name. Importing each app's ``jobs.py`` registers them; no database is used."""
+"""The jobs of this process, by name. Importing modules of each app registers them; no database is used."""
 
 import difflib
 import inspect
@@ -12,7 +12,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
-from django_singlejob.names import validate_name
+from django_singlejob.names import validate_name, validate_own_name
 from django_singlejob.scheduling.schedule import LONGEST, Every, parse
 from django_singlejob.scheduling.slots import MISFIRE_GRACE, CatchUp, Policy
 
@@ -171,17 +171,32 @@ def _complaint(name: str, value: object) -> str:
 
 
 _jobs: dict[str, Job] = {}
+# Where each was registered, for people.
+_sites: dict[str, str] = {}
 
 
 def register(job: Job) -> None:
-    """Register the job. Raises ``DuplicateJob`` if another function already has its name."""
+    """Register the job. Raises ``DuplicateJob`` if another function already has its name, and ``InvalidName`` if its
+    name or its lock's name is reserved."""
+    validate_own_name(job.name)
+    validate_own_name(job.lock)
+    site = _site()
     known = _jobs.setdefault(job.name, job)
     if known.place != job.place:
         raise DuplicateJob(
-            f"Two jobs are called {job.name!r}: {known.place} and {job.place}. Give one of them another name: "
-            "@singleton_job('another_name')."
+            f"Two jobs are called {job.name!r}: {known.path} ({_sites[job.name]}) and {job.path} ({site}). Give one of "
+            "them another name: @singleton_job('another_name')."
         )
     _jobs[job.name] = job  # the same function again: its module was reloaded
+    _sites[job.name] = site
+
+
+def _site() -> str:
+    """The file and the line at which a job is registered: those of the first caller outside this package."""
+    frame = inspect.currentframe()
+    while frame and str(frame.f_globals.get("__name__")).startswith("django_singlejob."):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "somewhere"
 
 
 def is_known(name: str) -> bool:
@@ -199,10 +214,19 @@ def get(name: str) -> Job:
 
 def _suggestion(name: str) -> str:
     if close := difflib.get_close_matches(name, _jobs, n=3):
-        return f"Did you mean {' or '.join(map(repr, close))}?"
-    if _jobs:
-        return f"The jobs are: {', '.join(sorted(_jobs))}."
-    return "No job is registered: decorate a function in an installed app's jobs.py with @singleton_job."
+        known = f"Did you mean {' or '.join(map(repr, close))}?"
+    elif _jobs:
+        known = f"The jobs are: {', '.join(sorted(_jobs))}."
+    else:
+        known = "No job is registered: decorate a function with @singleton_job."
+    return f"{known} {_searched()}"
+
+
+def _searched() -> str:
+    modules = " and ".join(f"{name}.py" for name in options().autodiscover)
+    if not modules:
+        return "No module was searched: SINGLEJOB['AUTODISCOVER'] is empty."
+    return f"Jobs are searched for in {modules} of each installed app (SINGLEJOB['AUTODISCOVER'])."
 
 
 def all_jobs() -> Iterator[Job]:
@@ -211,5 +235,5 @@ def all_jobs() -> Iterator[Job]:
 
 
 def autodiscover() -> None:
-    """Import ``jobs.py`` of each installed app. An error in one of them is raised."""
-    autodiscover_modules("jobs")
+    """Import the modules ``SINGLEJOB["AUTODISCOVER"]`` of each installed app. An error in one of them is raised."""
+    autodiscover_modules(*options().autodiscover)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from django_singlejob import runner
 from django_singlejob.conf import ZERO, options
-from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, UnsafeTransaction
+from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, JobInterrupted, UnsafeTransaction
 from django_singlejob.interrupt import is_ctrl_c
 from django_singlejob.locking.request import Reason
 from django_singlejob.received_signals import is_told_to_end
@@ -20,7 +20,7 @@ from django_singlejob.results import status_of, summary
 logger = logging.getLogger("django_singlejob")
 
 # After one of these, the caller cannot run another slot of the job.
-FINAL = (JobInterrupted, DatabaseUnreachable, UnsafeTransaction)
+FINAL = (JobInterrupted, DatabaseUnreachable, DatabaseUnusable, UnsafeTransaction)
 
 
 class Report(NamedTuple):
@@ -34,6 +34,18 @@ class Report(NamedTuple):
     def reason(self) -> Reason | None:
         """Why the job was skipped. ``None`` if it ran or failed."""
         return self.outcome.reason if self.outcome else None
+
+    @property
+    def unusable(self) -> DatabaseUnusable | None:
+        """Why the database kept it from running; ``None``: it did not. The job's own may be of something else that it
+        asked for while it ran."""
+        error = self.error
+        return error if isinstance(error, DatabaseUnusable) and error.job_name == self.name else None
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing else can be run either, until somebody has changed the database."""
+        return self.unusable is not None and self.unusable.is_lasting
 
 
 def report_of(job: Job, run: Callable[[], runner.Outcome]) -> Report:
@@ -78,7 +90,9 @@ def waitless(job: Job) -> Job:
 def logged(report: Report) -> Report:
     """Log the report's error, if there is one, and return the report. The log may be the only place that shows it."""
     status = status_of(report.error)
-    if status == "interrupted":
+    if isinstance(report.error, DatabaseUnreachable) or report.unusable:
+        logger.error("%s", report.error)
+    elif status == "interrupted":
         logger.warning("The job %r was interrupted: %s", report.name, summary(report.error))
     elif status != "successful":
         logger.error("The job %r failed.", report.name, exc_info=report.error)

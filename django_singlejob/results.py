@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from django.db import Error
+
+from django_singlejob.database import words_of
 from django_singlejob.exceptions import JobInterrupted, JobTimeout
 from django_singlejob.holder import printable
 from django_singlejob.names import PATH_LENGTH
@@ -63,7 +66,7 @@ def status_of(failure: BaseException | None) -> str:
 def summary(failure: BaseException | None) -> str:
     """The exception on one line: ``ValueError: no such customer``."""
     try:
-        words = str(failure)
+        words = words_of(failure) if isinstance(failure, Error) else str(failure)
     except Exception:  # an exception with a broken __str__ must not keep the end from being recorded
         words = "(the message cannot be printed)"
     return printable(f"{type(failure).__name__}: {words}", ERROR_LENGTH)

@@ -30,6 +30,7 @@ TESTED_BY = {
     "management/reload": "processes/test_worker",
     "one_offs/django_tasks": "contract/test_tasks",
     "querysets/one_offs": "querysets/test_plans",
+    "querysets/passes": "querysets/test_worker_passes",
     "recording": "contract/test_record",
 }
 

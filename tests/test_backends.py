@@ -24,7 +24,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
 
     from django_singlejob.backends import SingleJobBackend
     from django_singlejob.one_offs.django_tasks import _as_enqueued
-    from tests.app import tasks
+    from tests.app import django_tasks as tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ def test_each_has_an_id_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "job_name", "task_path"), [("plain", "", "tests.app.tasks.plain"), ("stock", "stock", "")]
+    ("name", "job_name", "task_path"), [("plain", "", "tests.app.django_tasks.plain"), ("stock", "stock", "")]
 )
 def test_it_is_a_one_off_of_the_job_or_else_of_the_functions_path(name: str, job_name: str, task_path: str) -> None:
     getattr(tasks, name).using(priority=3, queue_name="mail").enqueue()
@@ -319,7 +319,9 @@ def test_a_one_off_that_is_no_task_has_no_result() -> None:
         default_task_backend.get_result(str(row.pk))
 
 
-@pytest.mark.parametrize("path", ["tests.app.tasks.gone", "tests.app.gone.task", "tests.app.tasks.echo", "gone", ""])
+@pytest.mark.parametrize(
+    "path", ["tests.app.django_tasks.gone", "tests.app.gone.task", "tests.app.django_tasks.echo", "gone", ""]
+)
 def test_nor_has_one_that_this_release_does_not_know(path: str) -> None:
     result = tasks.plain.enqueue()
     one_offs().update(task_path=path)
@@ -388,7 +390,7 @@ def test_a_task_can_be_called_without_a_worker(name: str) -> None:
 def test_names_and_paths() -> None:
     for name in "plain", "asynchronous", "stock", "stock_asynchronous":
         found = getattr(tasks, name)
-        assert (found.name, found.module_path) == (name, f"tests.app.tasks.{name}")
+        assert (found.name, found.module_path) == (name, f"tests.app.django_tasks.{name}")
 
 
 @pytest.mark.skipif(django.VERSION < (6, 1), reason="Django pickles tasks since 6.1")
@@ -447,7 +449,7 @@ def test_it_is_logged_as_djangos_backends_do(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level("DEBUG", "django.tasks"):
         result = tasks.plain.enqueue()
     (record,) = [record for record in caplog.records if record.name == "django.tasks"]
-    assert f"id={result.id} path=tests.app.tasks.plain enqueued backend=default" in record.getMessage()
+    assert f"id={result.id} path=tests.app.django_tasks.plain enqueued backend=default" in record.getMessage()
 
 
 # --- the backend
@@ -482,7 +484,7 @@ def test_there_may_be_several(settings: Settings) -> None:
 def test_a_dead_worker_costs_a_task_an_attempt_of_three_unless_told_otherwise() -> None:
     tasks.plain.enqueue()
     tasks.stock.enqueue()
-    assert {row.name: row.max_attempts for row in one_offs()} == {"tests.app.tasks.plain": 3, "stock": 2}
+    assert {row.name: row.max_attempts for row in one_offs()} == {"tests.app.django_tasks.plain": 3, "stock": 2}
 
 
 @pytest.mark.parametrize("options", [{}, {"max_attempts": 1}, {"max_attempts": 100}], ids=str)

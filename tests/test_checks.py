@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -82,7 +83,7 @@ def test_e003_local_time(settings: Settings) -> None:
 def test_e004_jobs_that_cannot_be_registered(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    app = tmp_path / "shop_with_a_mistake"
+    app = tmp_path / tmp_path.name  # a name of its own: modules are imported once
     app.mkdir()
     (app / "__init__.py").touch()
     (app / "jobs.py").write_text(f"from django_singlejob import singleton_job\n{code}\n")
@@ -91,6 +92,19 @@ def test_e004_jobs_that_cannot_be_registered(
     messages = check_jobs(None)
     assert ids(messages) == ["singlejob.E004"]
     assert messages[0].msg.startswith("The jobs cannot be registered: ")
+    assert str(messages[0].hint).startswith(f"Fix the error in {app / 'jobs.py'}, line 2;")
+
+
+def test_e004_names_the_line_of_what_is_not_even_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "autodiscover", lambda: compile("\n1 +", "/srv/shop/jobs.py", "exec"))
+    [message] = check_jobs(None)
+    assert str(message.hint).startswith("Fix the error in /srv/shop/jobs.py, line 2;")
+
+
+def test_e004_is_not_what_settings_are(settings: Settings) -> None:
+    settings.SINGLEJOB = {"AUTODISCOVER": "jobs"}
+    assert check_jobs(None) == []
+    assert ids(check_settings(None)) == ["singlejob.E002"]
 
 
 def test_e004_two_jobs_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +115,8 @@ def test_e004_two_jobs_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "autodiscover", discover)
     [message] = check_jobs(None)
     assert message.id == "singlejob.E004"
-    assert "DuplicateJob: Two jobs are called 'nightly'" in message.msg
+    places = [rf"builtins\.{name} \({re.escape(__file__)}:\d+\)" for name in ("print", "input")]
+    assert re.search(f"DuplicateJob: Two jobs are called 'nightly': {' and '.join(places)}", message.msg)
 
 
 def test_e005_a_job_that_outlives_its_lease() -> None:
@@ -273,7 +288,10 @@ def test_e006_a_database_that_is_not_there(settings: Settings) -> None:
     settings.SINGLEJOB = {"DATABASE": "locks"}
     messages = check_database(None)
     assert ids(messages) == ["singlejob.E006"]
-    assert messages[0].hint == "Use one of: default."
+    assert messages[0].msg == (
+        "SINGLEJOB['DATABASE'] is 'locks', but DATABASES has no such alias. Use one of: default."
+    )
+    assert check_server(None, databases=["default"]) == []
 
 
 def test_settings_that_cannot_be_read_are_told_once(settings: Settings) -> None:

@@ -28,6 +28,7 @@ DEFAULTS = {
     "HISTORY_DAYS": 30,
     "HISTORY_KEEP": 1000,
     "RECORD_COMMAND": "name",
+    "AUTODISCOVER": ("jobs", "tasks"),
     "HOSTNAME": None,
 }
 OTHERS = {
@@ -42,6 +43,7 @@ OTHERS = {
     "HISTORY_DAYS": 0,
     "HISTORY_KEEP": 0,
     "RECORD_COMMAND": "shop.holders.command",
+    "AUTODISCOVER": ["jobs", "reports.nightly"],
     "HOSTNAME": "web-1",
 }
 IMPOSSIBLE: dict[str, list[object]] = {
@@ -56,6 +58,7 @@ IMPOSSIBLE: dict[str, list[object]] = {
     "HISTORY_DAYS": [-1, timedelta(days=30)],
     "HISTORY_KEEP": [-1, None],
     "RECORD_COMMAND": ["everything", "", None, print],
+    "AUTODISCOVER": ["jobs", None, [1], ["jobs.py "], ["jobs/nightly"], {"jobs"}],
     "HOSTNAME": ["", 1],
 }
 
@@ -136,3 +139,9 @@ def test_an_unknown_key_is_the_system_checks_business(settings: Settings) -> Non
     [(key, problem)] = problems(settings.SINGLEJOB)
     assert key == "LEASES"
     assert problem.startswith("SINGLEJOB contains the unknown key 'LEASES'. The valid keys are: DATABASE, LEASE, ")
+
+
+def test_local_time_is_refused(settings: Settings) -> None:
+    settings.USE_TZ = False
+    with pytest.raises(ImproperlyConfigured, match=r"^USE_TZ is False, .+ Set USE_TZ = True\.$"):
+        options()

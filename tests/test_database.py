@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import Error, IntegrityError, connection, connections, transaction
 from django.db.utils import ConnectionRouter
+from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import UnsafeTransaction, conf, singleton_job
 from django_singlejob.clock import local_now
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
     from django_singlejob import Lease
+    from tests.fixtures import AddDatabase
 
 SECOND = timedelta(seconds=1)
+OPEN = r"is open on the database 'default'.*\.enqueue\(\).*on_commit.*@transaction\.non_atomic_requests"
 
 
 pytest_plugins = "tests.fixtures"
@@ -61,7 +64,9 @@ class SendWrites:
         return self.alias
 
 
-def test_where_the_locks_are(settings: Settings) -> None:
+def test_where_the_locks_are(settings: Settings, add_database: AddDatabase) -> None:
+    for name in "elsewhere", "named":
+        add_database(name)
     assert alias() == "default"
     settings.DATABASE_ROUTERS = [SendWrites("elsewhere")]
     assert alias() == "elsewhere"
@@ -69,12 +74,23 @@ def test_where_the_locks_are(settings: Settings) -> None:
     assert alias() == "named"
 
 
-def test_a_router_that_has_changed_its_mind_is_heeded(settings: Settings) -> None:
+def test_a_router_that_has_changed_its_mind_is_heeded(settings: Settings, add_database: AddDatabase) -> None:
     """For example, a router that follows a failover, or treats threads differently."""
+    for name in "primary", "standby":
+        add_database(name)
     settings.DATABASE_ROUTERS = [changeable := SendWrites("primary")]
     assert alias() == "primary"
     changeable.alias = "standby"
     assert alias() == "standby"
+
+
+def test_an_alias_that_is_not_there_is_refused_and_it_is_said_where_it_comes_from(settings: Settings) -> None:
+    settings.DATABASE_ROUTERS = [SendWrites("gone")]
+    with pytest.raises(ConnectionDoesNotExist, match=r"^The routers send JobLock to 'gone', but DATABASES has no such"):
+        alias()
+    settings.SINGLEJOB = {"DATABASE": "locks"}
+    with pytest.raises(ConnectionDoesNotExist, match=r"^SINGLEJOB\['DATABASE'\] is 'locks', .+ Use one of: default\.$"):
+        alias()
 
 
 @pytest.mark.usefixtures("fresh_process")
@@ -95,7 +111,7 @@ def test_without_a_transaction_all_is_well(django_assert_num_queries: Callable[.
 
 
 def test_inside_a_transaction_is_refused() -> None:
-    with transaction.atomic(), pytest.raises(UnsafeTransaction, match=r"is open on the database 'default'.*on_commit"):
+    with transaction.atomic(), pytest.raises(UnsafeTransaction, match=OPEN):
         refuse_open_transaction("default")
 
 

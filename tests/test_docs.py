@@ -8,12 +8,14 @@ import re
 import shlex
 import sys
 import tomllib
+import unittest
 from dataclasses import fields
 from datetime import timedelta
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, get_overloads
 
 import pytest
@@ -22,7 +24,7 @@ from django.core.management.base import BaseCommand
 from django.dispatch import Signal
 
 import django_singlejob
-from django_singlejob import Lease, Outcome, checks, codes, conf, job_lock, models, signals, singleton_job
+from django_singlejob import Lease, Outcome, checks, codes, conf, job_lock, models, registry, signals, singleton_job
 from django_singlejob.locking.request import Reason
 from django_singlejob.management import child, exit_status
 from django_singlejob.management.commands import singleton_status
@@ -174,7 +176,8 @@ def test_every_exit_status_stands_there() -> None:
 
 def test_every_exit_status_of_singleton_status_stands_there() -> None:
     documented = [row[0] for row in table(section("commands.md", "Exit status of `singleton_status`"), "Status")]
-    assert documented == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN, exit_status.EX_UNAVAILABLE])]
+    ours = [exit_status.EX_UNAVAILABLE, exit_status.EX_NOPERM, exit_status.EX_CONFIG]
+    assert documented == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN, *ours])]
 
 
 def test_every_state_stands_there_with_its_level() -> None:
@@ -204,7 +207,9 @@ def test_every_signal_stands_there_with_its_sender() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [models.JobLock, models.JobStatus, models.JobRun, models.OneOffJob], ids=lambda model: model.__name__
+    "model",
+    [models.JobLock, models.JobStatus, models.JobRun, models.OneOffJob, models.WorkerPass],
+    ids=lambda model: model.__name__,
 )
 def test_every_field_stands_there(model: Any) -> None:
     documented = first_names(section("models.md", model.__name__), "Field")
@@ -228,6 +233,47 @@ def test_every_check_stands_there() -> None:
     ours = set(re.findall(r"singlejob\.[EW]\d+", "".join(sources)))
     documented = first_names(section("checks.md"), "Id")
     assert documented == sorted(ours)
+
+
+# --- the page on tests
+
+
+@pytest.fixture
+def a_projects_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules that the examples import. The schedule's slots are a year apart, so that none is due."""
+    registry.autodiscover()  # A module registers its jobs only once.
+    monkeypatch.setattr(registry, "_jobs", {})
+
+    @singleton_job(schedule="5 0 1 1 *")
+    def hourly_report() -> None: ...
+
+    @singleton_job(lock="catalogue")
+    def rebuild_search_index() -> None: ...
+
+    @singleton_job
+    def confirm_order(order_id: int) -> None: ...
+
+    jobs: list[Any] = [hourly_report, rebuild_search_index, confirm_order]
+    for package, known in ("reports", jobs[:2]), ("shop", jobs[2:]):
+        module = ModuleType(f"{package}.jobs")
+        vars(module).update({job.name: job for job in known})
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("a_projects_jobs")
+def test_the_examples_of_the_page_on_tests_pass() -> None:
+    page = DOCS / "how-to" / "testing.md"
+    names: dict[str, Any] = {}
+    for text in blocks(page, "python"):
+        if "shop.tasks" not in text:  # for Django 6.0 and newer
+            exec(text, names)
+    cases = [case for case in names.values() if isinstance(case, type) and case.__module__ == "builtins"]
+    suite = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, cases))
+    result = suite.run(unittest.TestResult())
+    assert result.testsRun == 6
+    assert not result.errors + result.failures
 
 
 # --- every page

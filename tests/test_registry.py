@@ -216,3 +216,56 @@ def test_the_package_says_what_is_in_it() -> None:
         assert getattr(package, name).__module__.startswith("django_singlejob.")
     with pytest.raises(AttributeError, match="'django_singlejob' has no attribute 'singelton_job'"):
         _ = package.singelton_job
+
+
+# --- which modules are imported
+
+
+def test_jobs_and_tasks_of_each_app_are_imported(app: Path) -> None:
+    for module in "jobs", "tasks":
+        app.with_name(f"{module}.py").write_text(a_job(f"in_{module}"))
+    registry.autodiscover()
+    assert registry.is_known("in_jobs")
+    assert registry.is_known("in_tasks")
+
+
+def test_a_project_names_the_modules(app: Path, settings: Settings) -> None:
+    (app.parent / "nightly").mkdir()
+    (app.parent / "nightly" / "__init__.py").touch()
+    (app.parent / "nightly" / "reports.py").write_text(a_job("report"))
+    app.write_text(a_job("in_jobs"))
+    settings.SINGLEJOB = {"AUTODISCOVER": ["nightly.reports"]}
+    registry.autodiscover()
+    assert registry.is_known("report")
+    assert not registry.is_known("in_jobs")
+
+
+def test_an_error_in_tasks_is_not_swallowed_either(app: Path) -> None:
+    app.with_name("tasks.py").write_text("import no_such_module")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        registry.autodiscover()
+
+
+def test_for_an_unknown_name_it_is_said_where_jobs_are_searched(settings: Settings) -> None:
+    begin = "There is no job 'nightly'. No job is registered: decorate a function with @singleton_job. "
+    with pytest.raises(UnknownJob) as refusal:
+        registry.get("nightly")
+    assert str(refusal.value) == (
+        f"{begin}Jobs are searched for in jobs.py and tasks.py of each installed app (SINGLEJOB['AUTODISCOVER'])."
+    )
+    settings.SINGLEJOB = {"AUTODISCOVER": []}
+    with pytest.raises(UnknownJob) as refusal:
+        registry.get("nightly")
+    assert str(refusal.value) == f"{begin}No module was searched: SINGLEJOB['AUTODISCOVER'] is empty."
+
+
+def test_what_registers_a_job_is_named_also_for_functions_without_a_line() -> None:
+    singleton_job("report")(print)
+    with pytest.raises(DuplicateJob) as refusal:
+        singleton_job("report")(input)
+    places = [rf"builtins\.{name} \({re.escape(__file__)}:\d+\)" for name in ("print", "input")]
+    assert re.search(" and ".join(places), str(refusal.value))
+
+
+def a_job(name: str) -> str:
+    return f"from django_singlejob import singleton_job\nsingleton_job({name!r})(print)\n"

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+from django.db import OperationalError, ProgrammingError
 
 from django_singlejob import JobInterrupted, JobTimeout, LeaseLost
-from django_singlejob.results import Ending, ending
+from django_singlejob.results import Ending, ending, summary
 
 SECOND = timedelta(seconds=1)
 
@@ -79,3 +81,23 @@ def test_nor_does_one_without_a_traceback_cost_it_its_end() -> None:
 
     # Newer Pythons print as much of it as they can.
     assert "RecursionError" in end(Endless()).traceback
+
+
+def test_of_an_error_of_the_database_the_statement_is_left_out() -> None:
+    drivers = Exception('relation "shop_sale" does not exist\nLINE 1: SELECT * FROM "shop_sale"\n         ^')
+    drivers.diag = SimpleNamespace(message_primary='relation "shop_sale" does not exist')  # type: ignore[attr-defined]
+    error = ProgrammingError(str(drivers))
+    error.__cause__ = drivers
+    assert summary(error) == 'ProgrammingError: relation "shop_sale" does not exist'
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (["connection failed:\n\tIs the server running?"], "connection failed: Is the server running?"),
+        ([1146, "Table 'shop.sale' doesn't exist"], "1146: Table 'shop.sale' doesn't exist"),
+        ([], ""),
+    ],
+)
+def test_what_a_driver_says_is_one_line(said: list[object], words: str) -> None:
+    assert summary(OperationalError(*said)) == f"OperationalError: {words}"

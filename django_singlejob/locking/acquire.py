@@ -17,7 +17,7 @@ from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.cursor import follow, is_followed, pass_by, tell
-from django_singlejob.exceptions import DatabaseUnreachable, SingleJobError
+from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError
 from django_singlejob.handlers import signals_let_in
 from django_singlejob.locking.at_exit import announce, forget, release_granted
 from django_singlejob.locking.grant import Grant, Granting
@@ -39,6 +39,7 @@ from django_singlejob.recording import Writer, writers
 from django_singlejob.scheduling.slots import Claim
 from django_singlejob.signals import lock_taken_over
 from django_singlejob.timeline import is_from_before, known_for
+from django_singlejob.unusable import refused, unreachable
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -53,7 +54,8 @@ IN_DOUBT = "but it is not known whether the lock was granted: if it was, it is l
 def acquire(request: LockRequest) -> Lease | Refusal:
     """Ask for the lock. Waits up to ``request.wait``, and as long as it takes to see that a stale holder is dead.
 
-    Raises ``UnsafeTransaction`` inside a transaction, and ``DatabaseUnreachable`` if the database does not answer.
+    Raises ``UnsafeTransaction`` inside a transaction, ``DatabaseUnreachable`` if the database does not answer, and
+    ``DatabaseUnusable`` if it refuses.
     """
     acquisition = Acquisition(request)
     while isinstance(answer := acquisition.ask(), float):
@@ -92,9 +94,11 @@ class Acquisition:
         announce(self.token, self.request.name)
         try:
             answer = self._ask_despite_trouble()
-        except SingleJobError:
+        except SingleJobError as error:
             if not self._in_doubt:
                 forget(self.token)
+            elif isinstance(error, DatabaseUnusable):
+                release_granted(self.token)
             raise
         except BaseException:
             # It may have come after a COMMIT, as a Ctrl-C during one does.
@@ -149,21 +153,28 @@ class Acquisition:
     def _raise_unless_retryable(self, error: Error) -> None:
         """Raise the error, unless a retry may succeed."""
         alias = database.alias()
-        if database.is_connection_lost(error) and not database.is_private(alias):
+        if database.is_connection_lost(error):
+            if database.is_private(alias):
+                raise error
             # We do not know whether we were granted the lock. The next look shows it: the row would have our token.
             database.drop(alias)
         elif not database.is_transient(error) and not database.is_duplicate(error):
-            raise error
+            raise self._refused(error) from error
+
+    def _refused(self, error: Error) -> DatabaseUnusable:
+        request = self.request
+        undone = f"{request.job_name!r} was not run" if request.job_name else f"the lock {request.name!r} is not ours"
+        return refused(error, f"{undone}: ", job_name=request.job_name)
 
     def _give_up(self, error: Error | None) -> Refusal:
         """Give up after too much trouble. An acquisition that cannot be decided is never "acquired"."""
-        if error and database.is_duplicate(error):
-            raise error
+        if error and (database.is_duplicate(error) or database.lack(error)):
+            raise self._refused(error) from error
+        words = database.words_of(error) if error else ""
         if error and not database.is_undone(error) and self._is_patience_over:
-            raise DatabaseUnreachable(
-                f"The database does not answer, so {self.request.own_name!r} was not run: {error}"
-            ) from error
-        obstacle = f"others were in the way each time ({error})" if error else "others changed its rows each time"
+            undone = f", so {self.request.own_name!r} was not run"
+            raise DatabaseUnreachable(unreachable(error, undone)) from error
+        obstacle = f"others were in the way each time ({words})" if words else "others changed its rows each time"
         return Refusal(Reason.UNDECIDED, detail=f"retried for {PERSEVERANCE:.0f} seconds, but {obstacle}")
 
     def _ask(self) -> Lease | Refusal | Undecided:

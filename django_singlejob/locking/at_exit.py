@@ -45,7 +45,7 @@ def release_granted(token: UUID) -> bool:
     try:
         return _release_row(name, token)
     except Exception as error:
-        logger.warning("The lock %r could not be released, and is left to expire: %s", name, error)
+        logger.warning("The lock %r could not be released, and is left to expire: %s", name, database.words_of(error))
         return False
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from django.db import connections
 
 from django_singlejob.clock import local_now, wait
-from django_singlejob.database import alias
+from django_singlejob.database import alias, words_of
 from django_singlejob.exceptions import JobTimeout, LeaseLost
 from django_singlejob.locking.lease import Lease
 from django_singlejob.received_signals import blocked_signals
@@ -132,7 +132,7 @@ class _Keeper:
     def _retry_soon(self, error: Exception) -> None:
         # No heartbeat gets through while the lease's own transaction is the only writer, and none is needed.
         if not (self._is_left or self._lease.is_only_writer):
-            logger.warning("A heartbeat of %r failed and will be retried soon: %s", self._lease.name, error)
+            logger.warning("A heartbeat of %r failed and will be retried soon: %s", self._lease.name, words_of(error))
         self._beat_at = min(self._beat_at, local_now() + min(self._interval / HURRY, 1.0))
         self._wake.set()
 

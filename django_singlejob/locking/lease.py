@@ -252,7 +252,9 @@ class Lease:
         try:
             self._beat()
         except Error as error:
-            logger.warning("The heartbeat after a fenced transaction of %r failed: %s", self.name, error)
+            logger.warning(
+                "The heartbeat after a fenced transaction of %r failed: %s", self.name, database.words_of(error)
+            )
 
     def _renew_at_the_end(self, failure: BaseException | None) -> None:
         sent_at = local_now()
@@ -295,8 +297,9 @@ class Lease:
             # Before the transaction ends: from then on, others may write.
             self._own_transaction = None
 
-    def finish(self, ending: Ending | None = None) -> bool:
-        """Release the lock and record how the run ended (``None`` if there was no run).
+    def finish(self, ending: Ending | None = None, *, patience: timedelta | None = None) -> bool:
+        """Release the lock and record how the run ended (``None`` if there was no run). If the database does not
+        answer, retry for ``patience``, or until the lease expires if it is ``None``.
 
         Returns ``False`` if the lock was no longer ours: then only our own run's row is closed. Raises ``LeaseLost`` if
         the database could not be reached while the lease lasted.
@@ -306,7 +309,7 @@ class Lease:
         release = Release(
             self.grant,
             ending,
-            deadline=self.deadline,
+            deadline=self.deadline if patience is None else min(self.deadline, local_now() + patience.total_seconds()),
             is_lost=self._is_lost,
             is_private=self.is_private,
             is_in_doubt=self._is_in_doubt,

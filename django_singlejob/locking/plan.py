@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_singlejob.conf import ZERO, options
 from django_singlejob.cursor import begun
+from django_singlejob.locking.liveness import SECOND
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.scheduling.schedule import latest_slot
+from django_singlejob.scheduling.schedule import duration_in_words, latest_slot
 from django_singlejob.scheduling.slots import Claim, Misfires, Policy, claim, reach
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def plan(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal | Cla
         return planned
     min_interval = _min_interval(request, snapshot, planned)
     if own.started_recently and min_interval > ZERO:
-        return Refusal(Reason.ALREADY_RAN, snapshot.lock)
+        return Refusal(Reason.ALREADY_RAN, snapshot.lock, detail=_how_it_ended(own))
     is_rerun = snapshot.dead_run or own.last_status == "abandoned"
     changes = {**planned.changes, "last_status": ""} if is_rerun else planned.changes
     return planned._replace(changes=changes, min_interval=min_interval)
@@ -122,7 +123,18 @@ def _not_due(request: LockRequest, own: "JobStatus", policy: Policy) -> Refusal:
     """The answer if cron fires for a slot that was already run, or for no slot."""
     meant = latest_slot(policy.schedule, reach(policy.schedule, own.now, request.early))
     has_run = own.last_slot is not None and own.last_slot >= meant > own.now - options().slot_tolerance
-    return Refusal(Reason.ALREADY_RAN if has_run else Reason.NOT_DUE, next_slot=own.next_slot)
+    if has_run:
+        return Refusal(Reason.ALREADY_RAN, next_slot=own.next_slot, detail=_how_it_ended(own))
+    return Refusal(Reason.NOT_DUE, next_slot=own.next_slot)
+
+
+def _how_it_ended(own: "JobStatus") -> str:
+    """How the last run ended, and when; empty: well, or it has not ended, or its holder died."""
+    if own.last_status not in ("failed", "interrupted") or own.last_finished_at is None:
+        return ""
+    ago = max(own.now - own.last_finished_at, ZERO) // SECOND * SECOND
+    verb = "was interrupted" if own.last_status == "interrupted" else "failed"
+    return f"its last run {verb} {duration_in_words(ago)} ago"
 
 
 def _min_interval(request: LockRequest, snapshot: Snapshot, planned: PlannedRun) -> timedelta:

@@ -10,6 +10,7 @@ from django.db.models import F
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, since, sleep
 from django_singlejob.cutoff import cut_off_at
+from django_singlejob.database import words_of
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.locking.grant import Grant
@@ -19,6 +20,7 @@ from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again
 from django_singlejob.recording import HistoryFailed, Writer, alone, writers
 from django_singlejob.results import Ending
+from django_singlejob.unusable import refusal
 
 logger = logging.getLogger("django_singlejob")
 
@@ -80,13 +82,11 @@ class Release:
                     return self._carry_out_once()
             except Error as error:
                 is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
-                if is_too_late:
-                    forget(self._token)  # otherwise the process would wait for it again when it exits
+                if is_too_late or (pause > 0 and database.lack(error)):
+                    forget(self._token)  # otherwise the process would wait for it, or fail, again when it exits
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
-                    raise LeaseLost(
-                        f"The lock {self._name!r} could not be released, and is left to expire: {error}"
-                    ) from error
-                logger.info("Releasing the lock %r failed and will be retried: %s", self._name, error)
+                    raise LeaseLost(_left_to_expire(self._name, error)) from error
+                logger.info("Releasing the lock %r failed and will be retried: %s", self._name, words_of(error))
                 database.drop(alias)
                 sleep(pause)
         raise AssertionError("backoff() never ends")
@@ -182,6 +182,12 @@ class Release:
     def _late_result(self, ending: Ending) -> dict[str, Any]:
         """What to record in the history if this happens later."""
         return {**_run_result(ending), "finished_at": self._grant.acquired_at + since(self._grant.asked_at)}
+
+
+def _left_to_expire(name: str, error: Error) -> str:
+    unusable = refusal(error)
+    why = f". {unusable}" if unusable else f": {words_of(error)}"
+    return f"The lock {name!r} could not be released, and is left to expire{why}"
 
 
 def _is_hopeless(pause: float, error: Error) -> bool:

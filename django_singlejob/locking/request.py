@@ -1,5 +1,6 @@
 """What a caller requests, and why it may be refused."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -24,7 +25,8 @@ class LockRequest:
     """A request: which lock, for which job (``""`` if none), for how long and under which conditions.
 
     ``policy`` is the job's schedule. If ``is_scheduled``, the request is for the run of a slot that is due; if cron
-    makes it, the slot may also be due within ``early``. ``one_off`` is the one to run, if any.
+    makes it, the slot may also be due within ``early``. ``one_off`` is the one to run, if any. ``queues``
+    are the queues that a worker serves, if the lock is a worker's; empty if it serves all of them.
     """
 
     name: str
@@ -41,6 +43,7 @@ class LockRequest:
     early: timedelta = ZERO
     trigger: str | None = None
     one_off: "OneOffJob | None" = None
+    queues: Sequence[str] = ()
 
     @classmethod
     def of(cls, name: str, *, lease: timedelta | None, heartbeat: bool, wait: timedelta | None, **others: Any) -> Self:
@@ -83,7 +86,8 @@ class Refusal:
         reason: why not.
         lock: the lock that was in the way; ``None`` if no lock was.
         next_slot: when the job is next due, if it is not due now.
-        detail: why it could not be decided whether the lock is free, if that is the reason.
+        detail: why it could not be decided whether the lock is free, if that is the reason; or how the last run ended,
+            if the job already ran but was not successful.
     """
 
     reason: Reason

@@ -3,22 +3,37 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
-from django.db import Error
+from django.db import Error, connections
+from django.utils.connection import ConnectionDoesNotExist
 
+from django_singlejob import registry
 from django_singlejob.clock import instant_in_words
+from django_singlejob.codes import Lack
 from django_singlejob.conf import ZERO
-from django_singlejob.database import is_connection_lost, is_transient
-from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, LeaseLost, UnsafeTransaction
+from django_singlejob.database import alias, is_connection_lost, is_transient
+from django_singlejob.exceptions import (
+    DatabaseUnreachable,
+    DatabaseUnusable,
+    JobInterrupted,
+    LeaseLost,
+    SingleJobError,
+    UnsafeTransaction,
+)
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.child import ChildFailed
 from django_singlejob.received_signals import status_if_given_up
 from django_singlejob.reports import Report
 from django_singlejob.results import summary
 from django_singlejob.runner import Outcome
+from django_singlejob.unusable import refusal, unreachable
 
 # From sysexits.h, as cron and systemd know them.
-EX_FAILED, EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL = 1, 2, 69, 75
+EX_FAILED, EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL, EX_NOPERM, EX_CONFIG = 1, 2, 69, 75, 77, 78
+
+# What others than the project's developers change: who may do what, and where.
+_NOT_PERMITTED = (Lack.LOGIN, Lack.RIGHTS, Lack.WRITES)
 
 
 def verdict(
@@ -26,7 +41,9 @@ def verdict(
 ) -> tuple[int, str]:
     """The exit status, and what people are told in a line. ``signum``: the signal that was received, if one was;
     ``child_status``: the exit status of the job's shell command."""
-    if report.outcome:
+    if report.unusable:
+        status, words = status_of(report.unusable), str(report.unusable)
+    elif report.outcome:
         status, words = _of_outcome(report.outcome, skipped_status, signum)
     else:
         status, words = _of_error(report.error, child_status, signum)
@@ -50,7 +67,8 @@ def _of_outcome(outcome: Outcome, skipped_status: int, signum: int | None) -> tu
             return EX_UNAVAILABLE, f"{label}, {outcome.detail}"
     by = f" ({outcome.holder})" if outcome.holder else ""
     due = f" (next: {instant_in_words(outcome.next_slot)})" if outcome.next_slot else ""
-    return skipped_status, f"skipped, {label}{by}{due}."
+    but = f", but {outcome.detail}: run_singleton with --now runs it again" if outcome.detail else ""
+    return skipped_status, f"skipped, {label}{by}{due}{but}."
 
 
 def _of_error(error: BaseException | None, child_status: int | None, signum: int | None) -> tuple[int, str]:
@@ -74,14 +92,54 @@ def _of_error(error: BaseException | None, child_status: int | None, signum: int
     return EX_FAILED, f"failed, {summary(error)} (--traceback and the history tell more)"
 
 
+def status_of(unusable: DatabaseUnusable) -> int:
+    """77 if the database does not permit it, 78 if it is not set up for it."""
+    return EX_NOPERM if unusable.lack in _NOT_PERMITTED else EX_CONFIG
+
+
 @contextmanager
-def asking_the_database() -> Iterator[None]:
-    """Has a command that cannot go on without the database say so, in one line and with an exit status of its own; or
-    with that of the signals at which the database was given up."""
+def explained() -> Iterator[None]:
+    """Has a command that cannot do its work say why in one line, with an exit status of its own; or with that of the
+    signals at which the database was given up."""
     try:
         yield
-    except Error as error:
-        if not (is_connection_lost(error) or is_transient(error)):
+    except Exception as error:
+        explanation = explanation_of(error)
+        if explanation is None:
             raise
-        status = status_if_given_up() or EX_UNAVAILABLE
-        raise CommandError(f"The database does not answer: {error}", returncode=status) from error
+        raise explanation from error
+
+
+def explanation_of(error: Exception) -> CommandError | None:
+    """What a command says of the error, in one line, and its exit status. ``None``: the traceback is needed."""
+    if unusable := refusal(error):
+        return CommandError(str(unusable), returncode=status_of(unusable))
+    match error:
+        case CommandError():
+            return error
+        case Error() if is_connection_lost(error) or is_transient(error):
+            told = str(error) if isinstance(error, SingleJobError) else unreachable(error)
+            return CommandError(told, returncode=status_if_given_up() or EX_UNAVAILABLE)
+        case SingleJobError() | ImproperlyConfigured() | ConnectionDoesNotExist():
+            return CommandError(" ".join(str(error).split()), returncode=_status_of_mistake(error))
+    return None
+
+
+def discover_jobs() -> None:
+    """Import the modules that register jobs. What else than our own errors these raise is raised as it is."""
+    try:
+        registry.autodiscover()
+    except (SingleJobError, ImproperlyConfigured) as error:
+        raise CommandError(str(error), returncode=_status_of_mistake(error)) from error
+
+
+def _status_of_mistake(error: Exception) -> int:
+    return EX_USAGE if isinstance(error, SingleJobError) else EX_CONFIG
+
+
+def refuse_settings() -> None:
+    """Raise ``CommandError`` for settings with which no database can be asked."""
+    with explained():
+        connection = connections[alias()]
+        if connection.vendor == "unknown":
+            connection.ensure_connection()  # Django's own backend for a missing ENGINE says so

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
+from django.db import Error
 from django.utils import timezone
 
 from django_singlejob import database
@@ -16,6 +17,7 @@ from django_singlejob.one_offs.values import Unstorable, as_stored, stored_resul
 from django_singlejob.querysets.one_offs import RELEASED, one_offs
 from django_singlejob.registry import Job
 from django_singlejob.results import Ending
+from django_singlejob.unusable import refusal
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
@@ -63,9 +65,15 @@ class Order:
         """Have a worker run the job once with these arguments, which are stored as JSON. Inside a transaction, workers
         see the one-off after the commit.
 
-        Raises ``InvalidOrder``, which names the argument that cannot be stored.
+        Raises ``InvalidOrder``, which names the argument that cannot be stored, and ``DatabaseUnusable``.
         """
-        return one_offs().get(pk=place(self, *self.stored(args, kwargs)).pk)
+        arguments = self.stored(args, kwargs)
+        try:
+            return one_offs().get(pk=place(self, *arguments).pk)
+        except Error as error:
+            if unusable := refusal(error, f"{self.job_name or self.task_path!r} was not enqueued: "):
+                raise unusable from error
+            raise
 
     def stored(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments as they are stored. Raises ``InvalidOrder`` if one of them cannot be."""

@@ -1,4 +1,4 @@
-"""What a server does all day: look for what is due, and run it.
+"""The worker: it looks for what is due and runs it.
 
-Any number of servers may do this at the same time, as often as they like: each slot and each one-off is run once.
+Any number of workers may run at the same time, on any number of servers: each slot and each one-off is run once.
 """

@@ -1,13 +1,14 @@
 """One-offs that need no lock of their own: Django's tasks. A worker claims and records them a batch at a time.
 
-Their worker holds one lock for all of them, and its heartbeats are theirs. While it has that, nobody else touches their
-rows; when it has died, whoever takes or clears its lock puts them back, as with any dead holder.
+The worker holds one lock for all of them, and its heartbeats count for them too. While it holds the lock, no other
+process touches their rows. When it dies, the process that takes over or clears its lock puts the rows back, as it does
+for any dead holder.
 """
 
 import inspect
 import logging
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -28,6 +29,7 @@ from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
+from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import one_off_result
 from django_singlejob.one_offs.values import Unstorable, stored_result
@@ -46,10 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_singlejob")
 
-# The first worker's lock is django_singlejob.worker.1, and so on: a lock's gate is there for ever, so the names are
-# used again.
-LOCK = "django_singlejob.worker"
-# How often to take a lock, and to record and claim, is tried while others are in the way.
+# How many times to try to acquire a lock, or to record and claim, while other processes are in the way.
 TRIES = 10
 # Seconds.
 _SOON = 0.5
@@ -57,9 +56,9 @@ _SOON = 0.5
 
 @dataclass(eq=False)
 class Claimed:
-    """A task that is ours to perform: to be called once, in any thread.
+    """A task that this worker has claimed: call it once, in any thread.
 
-    ``result``: what is to be recorded; ``None``: it has not been performed. ``duration``: for how long it ran.
+    ``result``: what to record; ``None`` until it has run. ``duration``: how long it ran.
     """
 
     row: "OneOffJob"
@@ -74,7 +73,7 @@ class Claimed:
 
     def __call__(self, window: Window) -> Report:
         self._window = window
-        if self.lease.lost:  # perhaps before the window was there
+        if self.lease.lost:  # perhaps before there was a window to interrupt
             self.result = dict(RELEASED)
             return Report(self.name, error=LeaseLost(self.lease.why_lost()))
         started_at = local_now()
@@ -89,7 +88,7 @@ class Claimed:
         return Report(self.name, runner.Outcome(status="successful", value=value, duration=self.duration))
 
     def fire(self, exception: type[BaseException]) -> None:
-        """Raise it in the task, if that is being performed."""
+        """Raise the exception in the task, if it is running."""
         if window := self._window:
             window.fire(exception)
 
@@ -101,10 +100,10 @@ class Claimed:
         *,
         is_ctrl_c: bool = False,
     ) -> None:
-        """It returned the value, or raised: that is to be recorded."""
+        """Keep what to record: that the task returned the value, or raised ``failure``."""
         self.duration = duration
         if self.lease.is_inherited:
-            return  # a forked child has come back, too
+            return  # this is a forked child that returned from the task as well
         row, end = self.row, ending(failure, duration=duration, acquire_duration=ZERO, is_ctrl_c=is_ctrl_c)
         self.result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
         if "finished_at" in self.result:
@@ -112,7 +111,7 @@ class Claimed:
 
     def _perform(self, window: Window) -> object:
         row, task = self.row, django_tasks.find(self.row)
-        assert task is not None  # noqa: S101  (what is not known is not claimed)
+        assert task is not None  # noqa: S101  (a task that is not known here is not claimed)
         args = [*django_tasks.begin(row, task), *row.args]
         if inspect.iscoroutinefunction(task.func):
             value = async_to_sync(window.run_async)(partial(task.func, *args, **row.kwargs))
@@ -125,21 +124,21 @@ class Claimed:
 
 
 def _send_finished_before_recording(row: "OneOffJob", result: Mapping[str, Any]) -> None:
-    # What it is told by is the row as it will be; by the database's clock it has not ended yet.
+    # Receivers see the row as it will be recorded. By the database's clock it has not finished yet.
     for name in ("status", "result", "error", "error_class", "traceback"):
         setattr(row, name, result[name])
     row.finished_at = utc_now()
     try:
         if task := django_tasks.find(row):
             django_tasks.end(row, task)
-    except BaseException as error:  # whatever a receiver does, the task has ended
-        logger.error("Nobody is told that %s has ended.", row, exc_info=error)
+    except BaseException as error:  # whatever a receiver does, the task has finished
+        logger.error("The signal that %s has finished could not be sent.", row, exc_info=error)
 
 
 class Batches:
-    """What one worker has claimed of the one-offs of these queues (none named: of all).
+    """The tasks that one worker has claimed from these queues (if none is named, from all).
 
-    Only what was claimed may be called in another thread.
+    Only a ``Claimed`` task may be called in another thread.
     """
 
     def __init__(self, queues: Sequence[str] = ()) -> None:
@@ -147,24 +146,33 @@ class Batches:
         self._lease: Lease | None = None
         self._life = ExitStack()
         self._claimed: list[Claimed] = []
-        #: Those of them that were handed in: dicts keep an order.
+        #: The claimed tasks that were handed in, in that order. A dict is an ordered set.
         self._performed: dict[Claimed, None] = {}
         self._unknown: set[str] = set()
-        # A COMMIT of ours may have been carried out, though its answer was lost.
+        # Whether one of our COMMITs may have been carried out although its answer was lost.
         self._is_uncertain = False
+
+    def stand_by(self) -> None:
+        """Hold the lock though nothing is claimed, so that others see this worker. A lost lock is replaced."""
+        if self._performed or self._is_uncertain:
+            self.record_and_claim(0)
+        if self._lease:
+            self._is_ours(self._lease)
+        if not self._lease:
+            self._take_lock()
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to be recorded."""
+        """Whether there is a result to record."""
         return bool(self._performed)
 
     def waiting(self) -> "OneOffJobQuerySet":
-        """Those that this release of the code can run."""
+        """The waiting tasks that this release of the code can run."""
         return one_offs().parallel().in_queues(self._queues).exclude(task_path__in=self._unknown)
 
     def record_and_claim(self, most: int, until: datetime | None = None) -> list[Claimed]:
-        """Record what was handed in, and claim so many others at most, due now or at that instant. They are to be
-        called, and what they return is to be handed in."""
+        """Record what was handed in, and claim at most ``most`` other tasks that are due now, or were due at ``until``.
+        The caller calls each of them and hands in the report that it returns."""
         if self._lease is None and most and self.waiting().due(until).exists():
             self._take_lock()
         lease = self._lease
@@ -186,7 +194,8 @@ class Batches:
         return []
 
     def hand_in(self, task: Claimed, report: Report) -> Report:
-        """Have it recorded by the next ``record_and_claim``. Returns what became of it: it may not be ours any more."""
+        """Have the next ``record_and_claim`` record the task. Returns the report, or one with ``LeaseLost`` if the task
+        is no longer ours."""
         if task.lease is not self._lease:
             _log_loss(task)
             return report if report.error else Report(task.name, error=LeaseLost())
@@ -196,44 +205,51 @@ class Batches:
         return report
 
     def release(self, claimed: Iterable[Claimed]) -> None:
-        """Have the next ``record_and_claim`` put back what was not begun."""
+        """Have the next ``record_and_claim`` put back these tasks, which were not begun."""
         for task in claimed:
             if task.lease is self._lease:
                 task.result = dict(RELEASED)
                 self._performed[task] = None
 
     def leave_to_expire(self) -> None:
-        """The process ends. Around what is still performed, if it is: nobody begins that again before the lease is
-        over, and the attempt counts."""
+        """Do not release the lock when the process exits. A task may still be running then: no other worker retries it
+        before the lease expires, and the attempt counts."""
         if self._lease:
             forget(self._lease.token)
 
-    def close(self) -> None:
-        """Record what was handed in, trying again while the lease lasts, or once after a second signal, and give the
-        lock back; not while something is still being performed, or could not be recorded."""
+    def close(self, patience: timedelta | None = None) -> None:
+        """Record what was handed in, and release the lock unless a task is still running or could not be recorded.
+
+        Recording is retried while the lease lasts; after a second signal it is tried once. Then the release is retried
+        for ``patience``; ``None``: while the lease lasts.
+        """
         while self._lease and not self._lease.lost and (self._performed or self._is_uncertain):
             try:
                 self.record_and_claim(0)
             except Error as error:
                 if not (database.is_connection_lost(error) or database.is_transient(error)):
                     raise
-                logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
+                logger.warning(
+                    "The results of one-offs could not be recorded and will be retried: %s", database.words_of(error)
+                )
                 database.drop(database.alias())
                 if is_told_again():
                     return
                 sleep(_SOON)
         if not self._claimed:
-            self._release_lock()
+            self._release_lock(patience)
 
-    def _release_lock(self) -> None:
+    def _release_lock(self, patience: timedelta | None = None) -> None:
         self._life.close()
         if self._lease:
-            with suppress(LeaseLost):  # it is left to expire
-                self._lease.finish()
+            try:
+                self._lease.finish(patience=patience)
+            except LeaseLost as loss:
+                logger.warning("%s", loss)
         self._lease, self._is_uncertain = None, False
 
     def fire(self, exception: type[BaseException]) -> None:
-        """Raise it in all that is being performed, since the lease cannot be trusted any more."""
+        """Raise the exception in all running tasks, because the lease can no longer be trusted."""
         for task in list(self._claimed):
             task.fire(exception)
 
@@ -241,18 +257,22 @@ class Batches:
 
     def _take_lock(self) -> None:
         for _ in range(TRIES):
-            held = set(locks().filter(name__startswith=f"{LOCK}.").values_list("name", flat=True))
-            # One whose holder died is left to those who watch it, which takes a while.
-            name = next(name for number in count(1) if (name := f"{LOCK}.{number}") not in held)
-            answer = acquire(LockRequest.of(name, lease=None, heartbeat=True, wait=ZERO, holder=this_process()))
+            held = set(locks().filter(name__startswith=f"{WORKER_LOCK}.").values_list("name", flat=True))
+            # To take a dead worker's lock over takes a while; another number is free at once.
+            name = next(name for number in count(1) if (name := f"{WORKER_LOCK}.{number}") not in held)
+            asked = LockRequest.of(
+                name, lease=None, heartbeat=True, wait=ZERO, holder=this_process(), queues=self._queues
+            )
+            answer = acquire(asked)
             if not isinstance(answer, Refusal):
                 self._lease = answer
                 self._life.enter_context(kept_alive(answer, self))
             if self._lease or is_told_to_end():
-                return  # else another worker was faster
+                return  # otherwise another worker was faster
 
     def _is_ours(self, lease: Lease) -> bool:
-        """Ask the database if it cannot be trusted without. ``False``: it is lost, and was let go."""
+        """Whether the lease is still ours. Asks the database only if the lease cannot be trusted otherwise.
+        ``False``: it was lost, and was let go."""
         try:
             if lease.lost:
                 lease.renew()
@@ -262,7 +282,10 @@ class Batches:
         return True
 
     def _let_go(self, loss: LeaseLost) -> None:
-        logger.error("%s Its one-offs are begun again by others.", loss)
+        if self._claimed:
+            logger.error("%s Others retry the one-offs that this worker was running.", loss)
+        else:
+            logger.warning("%s No one-off was running under it.", loss)
         self.fire(LeaseLost)
         self._release_lock()
         for task in self._performed:
@@ -273,7 +296,7 @@ class Batches:
     # --- record and claim
 
     def _record_and_claim(self, lease: Lease, most: int, until: datetime | None) -> list[Claimed] | None:
-        """``None``: somebody else has claimed one of them, look again; nothing was written."""
+        """``None`` means that another worker has claimed one of the tasks and nothing was written: look again."""
         performed, is_uncertain = list(self._performed), self._is_uncertain
         self._is_uncertain = True
         alias = database.alias()
@@ -302,7 +325,7 @@ class Batches:
         self._claimed = [task for task in self._claimed if task not in done]
 
     def _raise_unless_retryable(self, error: Error, lease: Lease, *, was_uncertain: bool) -> None:
-        """Return if the same again may work; raise otherwise."""
+        """Return if a retry may succeed; raise the error otherwise."""
         is_transient = database.is_transient(error)
         if database.is_connection_lost(error) or not (is_transient or self._performed):
             raise error
@@ -312,7 +335,7 @@ class Batches:
             self._record_one_by_one(lease)
 
     def _record_one_by_one(self, lease: Lease) -> None:
-        """What the database does not take of one of them keeps none of the others from being recorded."""
+        """If the database refuses one task's result, record the others all the same."""
         for task in list(self._performed):
             try:
                 self._record_alone(task, lease)
@@ -320,7 +343,9 @@ class Batches:
                 if database.is_connection_lost(error) or database.is_transient(error):
                     self._is_uncertain = True
                     raise
-                logger.error("How %s ended cannot be recorded as it is.", task.row, exc_info=error)
+                logger.error(
+                    "The result of %s cannot be recorded as it is: recorded as failed.", task.row, exc_info=error
+                )
                 end = ending(error, duration=ZERO, acquire_duration=ZERO)
                 task.result = one_off_result(end, error, None, is_last=True)
                 self._record_alone(task, lease)
@@ -328,7 +353,7 @@ class Batches:
     def _record_alone(self, task: Claimed, lease: Lease) -> None:
         with database.durable(database.alias()):
             if not gates().hold(lease.name, lease.token):
-                return  # the next `record_and_claim` will tell
+                return  # the next `record_and_claim` finds out
             _record([task], lease, is_uncertain=self._is_uncertain)
         self._forget([task])
 
@@ -341,12 +366,12 @@ class Batches:
         return []
 
     def _leaves(self, found: "Mapping[str, Task[..., Any] | None]") -> bool:
-        """Whether some of these are not performed here: this release of the code has no such task, or has made a job of
-        it since, which runs under its lock."""
+        """Whether some of these tasks do not run here, because this release of the code does not have them, or has made
+        them jobs, which run under their own locks."""
         unknown = {name for name, task in found.items() if task is None}
         if unknown:
             self._unknown |= unknown
-            logger.warning("There is no task %s here: its one-offs wait.", ", ".join(sorted(unknown)))
+            logger.warning("This release of the code has no task %s: its one-offs wait.", ", ".join(sorted(unknown)))
         jobs = {name: job for name, task in found.items() if task and (job := django_tasks.job_of(task))}
         for name, job in jobs.items():
             one_offs().parallel().filter(task_path=name).make_exclusive(job)
@@ -356,19 +381,20 @@ class Batches:
 def _record(performed: Iterable[Claimed], lease: Lease, *, is_uncertain: bool) -> None:
     for result, rows in _alike(performed):
         if one_offs().finish_all(rows, lease.token, result) != len(rows) and not is_uncertain:
-            logger.warning("A one-off of %s was changed by hand while it ran.", {row.name for row in rows})
+            names = ", ".join(sorted({row.name for row in rows}))
+            logger.warning("A result of %s was not recorded: the row was changed by hand while it ran.", names)
 
 
 def _alike(performed: Iterable[Claimed]) -> "list[tuple[dict[str, Any], list[OneOffJob]]]":
-    """The rows by what is to be recorded of them: many return nothing, and then one statement does."""
+    """The rows grouped by what to record: many tasks return nothing, so one statement records them all."""
     groups: dict[Hashable, tuple[dict[str, Any], list[OneOffJob]]] = {}
     for task in performed:
         result = task.result or {}
-        # A result is no key: 1 and True are equal, and a list has no hash.
+        # A result cannot be a key: 1 and True are equal, and a list has no hash.
         key: Hashable = task if result.get("result") is not None else (task.row.version, *result.items())
         groups.setdefault(key, (result, []))[1].append(task.row)
     return list(groups.values())
 
 
 def _log_loss(task: Claimed) -> None:
-    logger.error("%s has ended, but not under its lease: somebody else runs it again.", task.row)
+    logger.error("%s has finished after its lease was lost, so it is not recorded: others retry it.", task.row)

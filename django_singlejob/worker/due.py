@@ -1,4 +1,4 @@
-"""What is due: slots, one-offs, the locks of dead holders, and, once a day, pruning."""
+"""What is due: slots, one-offs, the locks of dead holders and, once a day, pruning."""
 
 import logging
 from collections.abc import Callable, Sequence, Set as AbstractSet
@@ -31,9 +31,9 @@ logger = logging.getLogger("django_singlejob")
 
 
 def keep_up() -> None:
-    """Have the database follow the schedules as they stand in the code: those that are new or changed begin at their
-    next slot from now, those that are no more are forgotten. A restart alone changes nothing. One-offs whose lock was
-    deleted by hand are put back."""
+    """Update the schedules in the database to those in the code. A new or changed schedule begins at its next slot from
+    now, and a schedule that was removed is forgotten. A restart alone changes nothing. One-offs whose lock was deleted
+    by hand are put back."""
     one_offs().abandon_orphans("Its lock was deleted by hand.")
     statuses = gates().scheduled().without_mean().survey()
     with suppress(HistoryFailed):
@@ -51,7 +51,7 @@ def keep_up() -> None:
             _despite_others(status, partial(follow, status, schedule, status.now))
         elif is_ahead(status, schedule):
             slot = instant_in_words(status.next_slot or status.now)
-            logger.warning("The job %r waits for %s: the database's clock was set back since it ran last.", name, slot)
+            logger.warning("The job %r waits for %s: the database's clock was set back since it last ran.", name, slot)
 
 
 def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
@@ -60,11 +60,15 @@ def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
     except Error as error:
         if not database.is_transient(error):
             raise
-        logger.info("The schedule of %r is left for the next tick, since others are at it: %s", status.name, error)
+        logger.info(
+            "The schedule of %r is updated at the next tick, since another process is busy with it: %s",
+            status.name,
+            database.words_of(error),
+        )
 
 
 def clear_dead(watchman: Watchman) -> bool:
-    """Clear the locks whose holders died, as far as that is known by now. ``False``: there were none."""
+    """Clear the locks whose holders are known to be dead by now. ``False`` if no lock was cleared."""
     cleared = 0
     for lock in watchman.dead():
         if clear(lock, error=f"{silence(lock)}; a worker cleared the lock."):
@@ -76,7 +80,7 @@ def clear_dead(watchman: Watchman) -> bool:
 
 
 def is_anything_due(queues: Sequence[str] = ()) -> bool:
-    """Whether it is worth while to look closer. Takes one query, whatever there is."""
+    """Whether a closer look is worthwhile. Takes one query, however much is due."""
     here = Value(1, output_field=IntegerField())
     one, *others = (
         rows.order_by().values_list(here)
@@ -86,8 +90,10 @@ def is_anything_due(queues: Sequence[str] = ()) -> bool:
 
 
 def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None) -> list[Job]:
-    """The jobs, or those of ``names``, with a slot that is due, or is to be run again since its holder died; the oldest
-    slot first. Not those of ``busy`` names or locks: of a job whose lock was renamed, the former one may be watched."""
+    """The jobs, or those of ``names``, with a slot that is due, or has to be rerun because its holder died. The oldest
+    slot is first. Jobs whose name or lock is in ``busy`` are left out: after a lock was renamed, the old one may be
+    watched.
+    """
     due = gates().due() if names is None else gates().due().filter(name__in=names)
     statuses = {name: status for name, status in due.without_mean().survey().items() if registry.is_known(name)}
     jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
@@ -102,25 +108,25 @@ def _is_due(job: Job, status: "JobStatus") -> bool:
 
 
 def exclusive(queues: Sequence[str], passed: AbstractSet[str] = frozenset()) -> "OneOffJobQuerySet":
-    """The one-offs that run under their job's lock, of these queues, and of no job that was passed over."""
+    """The one-offs in these queues that run under their job's lock, except those of jobs that were passed over."""
     return one_offs().exclusive().in_queues(queues).exclude(job_name__in=passed)
 
 
 def job_of(row: "OneOffJob") -> Job | None:
-    """``None``: this release of the code does not know it."""
+    """``None`` if this release of the code does not know the job."""
     if registry.is_known(row.job_name):
         return registry.get(row.job_name)
-    logger.warning("There is no job %r here: its one-offs wait.", row.job_name)
+    logger.warning("This release of the code has no job %r: its one-offs wait.", row.job_name)
     return None
 
 
 def prune() -> str:
-    """Delete the runs and one-offs that are older than the settings want. Whatever the gates keep is recorded first."""
-    alone(runs().exists)  # a thread that waits for a locked table runs no jobs
+    """Delete runs and one-offs that are older than the settings allow. First record the ends that the gates keep."""
+    alone(runs().exists)  # raises if the table is locked: a thread that waited for it would run no jobs
     catch_up(gates().kept_ends())
     age = timedelta(days=options().history_days)
     return f"{runs().surplus(age, options().history_keep).prune()} runs, {one_offs().surplus(age).prune()} one-offs"
 
 
-# On all servers together once a day; it is not registered, so that nobody asks for it where there is no worker.
+# Once a day on all servers together. It is not registered, so that only workers run it.
 PRUNING = Job(name="django_singlejob.prune", func=prune, min_interval=timedelta(days=1))

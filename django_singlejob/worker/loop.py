@@ -1,4 +1,4 @@
-"""What a server does all day, or once: look for what is due, have it run, and tell what became of it."""
+"""The worker's loop: look for what is due, have it run, and report the outcomes; all day, or once."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from django.db import Error
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
-from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted
 from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again, is_told_to_end
 from django_singlejob.reports import Report
 from django_singlejob.worker.due import PRUNING
@@ -19,14 +19,17 @@ from django_singlejob.worker.tick import Plan, Tick
 
 logger = logging.getLogger("django_singlejob")
 
-# What was interrupted has so long to clean up; after that the process ends around it.
+# How long an interrupted run may take to clean up. After that the process exits even if the run goes on.
 CLEAN_UP = timedelta(seconds=5)
-# How often one that waits looks whether it is told to end. Seconds.
+# How long to retry the release of the worker's own lock if the database was already away when the worker was told to
+# end. All that the lock protects is recorded by then, so nothing waits for it if it is left to expire.
+_PATIENCE_WHEN_AWAY = timedelta(seconds=2)
+# How often a waiting worker checks whether a signal has come. Seconds.
 _NAP = 0.1
 
 
 class Worker:
-    """Runs what is due until this process is told to end, or, if the plan says so, until nothing is due any more."""
+    """Runs what is due until a signal ends this process or, depending on the plan, until nothing more is due."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -34,24 +37,25 @@ class Worker:
         self._tick = Tick(plan, self._pool)
         self._batches = self._tick.batches
         self._pid = os.getpid()
+        self._is_database_away = False
 
     @property
     def is_left_under_way(self) -> bool:
-        """Whether some run has taken no notice of the end: nobody can end a thread, but for the process. What it holds
-        is left to expire."""
+        """Whether a run went on after it was interrupted. Only the end of the process ends its thread. The locks that
+        it holds are left to expire."""
         return not self._pool.is_idle
 
     def work(self) -> Generator[Report]:
-        """Look each ``plan.interval``, or a bit sooner or later so that servers spread out. While nothing is due that
-        takes one query.
+        """Look every ``plan.interval``, or a bit sooner or later so that servers spread out. A look that finds nothing
+        due takes one query.
 
-        One that is to go on does so when the database comes back; one that is to end raises the database's errors.
+        An endless worker survives an outage of the database. With ``once`` or ``drain``, database errors are raised.
         """
         try:
             yield from self._work()
         except BaseException as error:
-            if os.getpid() == self._pid:  # else it is a forked child that leaves, and all this is its parent's
-                # Whatever ends the worker ends no run in its middle.
+            if os.getpid() == self._pid:  # otherwise a forked child exits, and all this belongs to its parent
+                # An error that ends the worker does not cut off its runs.
                 for _ in self._wind_up(self._plan.grace if isinstance(error, Error) else ZERO):
                     pass
                 self._batches.leave_to_expire()
@@ -59,7 +63,7 @@ class Worker:
         yield from self._wind_up(self._plan.grace)
         if self.is_left_under_way:
             names = ", ".join(sorted(self._tick.ours)) or "a task"
-            logger.error("The worker ends around %s, which took no notice.", names)
+            logger.error("The worker exits although %s did not react to the interrupt.", names)
         self._batches.leave_to_expire()
 
     def _work(self) -> Iterator[Report]:
@@ -69,13 +73,16 @@ class Worker:
                 self._tick.recall_if_stuck()
                 self._tick.look()
                 self._tick.hand_out()
+                self._is_database_away = False
                 yield from self._settle(self._tick.patience)
                 troubles = self._pauses()
             except Error as error:
-                is_temporary = database.is_connection_lost(error) or database.is_transient(error)
-                if not (is_temporary and self._plan.is_endless):
+                if not (_is_temporary(error) and self._plan.is_endless):
                     raise
-                logger.warning("The database does not answer, which is tried again: %s", error)
+                logger.warning(
+                    "The database does not answer, the worker retries until it does: %s", database.words_of(error)
+                )
+                self._is_database_away = True
                 database.drop(database.alias())
                 self._tick.look_again()
                 yield from self._settle(next(troubles) or self._plan.interval.total_seconds())
@@ -86,10 +93,10 @@ class Worker:
     # --- what comes back
 
     def _settle(self, seconds: float) -> Iterator[Report]:
-        """Wait so long for threads to come back, and tell of what they did."""
+        """Wait this long for tasks to come back, and yield their reports."""
         end = local_now() + seconds
         while True:
-            # A signal is remembered, and ends no waiting.
+            # A signal is only remembered, it does not end the wait: so the waits are short.
             reports = self._come_back(min(end - local_now(), _NAP))
             yield from _news(reports)
             if reports or local_now() >= end or is_told_to_end():
@@ -101,12 +108,12 @@ class Worker:
     # --- the end
 
     def _wind_up(self, grace: timedelta) -> Iterator[Report]:
-        """Nothing new is begun. What is under way has its grace, then it is interrupted."""
+        """Begin nothing new. Runs that are under way may go on for the grace period, then they are interrupted."""
         self._tick.recall()
         yield from self._settle_all(grace, lambda: not is_told_again())
         yield from self._settle_all(CLEAN_UP, self._interrupt)
         if self._pool.is_idle and not is_database_given_up():
-            self._batches.close()
+            self._batches.close(_PATIENCE_WHEN_AWAY if self._is_database_away else None)
 
     def _settle_all(self, patience: timedelta, goes_on: Callable[[], bool]) -> Iterator[Report]:
         end = local_now() + patience.total_seconds()
@@ -116,21 +123,28 @@ class Worker:
 
     def _record(self) -> None:
         if gave_up_since(0):
-            return  # the process may end while we ask again, and what cleans up would with it
+            return  # the process might be ended during another query, and the runs that clean up with it
         try:
             if self._batches.has_news:
                 self._batches.record_and_claim(0)
         except Error as error:
-            logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
+            logger.warning(
+                "The results of one-offs could not be recorded and will be retried: %s", database.words_of(error)
+            )
             database.drop(database.alias())
 
     def _interrupt(self) -> bool:
-        """``False``: there is nobody whom it could still reach."""
-        # Again and again: what was about to begin may only now have begun.
+        """Interrupt all runs. ``False`` if the interrupt cannot reach any of them."""
+        # Called repeatedly: a run that was about to begin may have begun only now.
         self._pool.fire(JobInterrupted)
         return not self._pool.is_stuck
 
 
 def _news(reports: list[Report]) -> Iterator[Report]:
-    """Those of what somebody asked for."""
-    return (report for report in reports if report.name != PRUNING.name)
+    """Leave out the report of pruning, which no one requested, unless it ends the worker."""
+    return (report for report in reports if report.name != PRUNING.name or report.is_hopeless)
+
+
+def _is_temporary(error: Error) -> bool:
+    is_unreachable = isinstance(error, DatabaseUnreachable)
+    return is_unreachable or database.is_connection_lost(error) or database.is_transient(error)

@@ -1,4 +1,4 @@
-"""Who carries out a worker's tasks: threads, each of them one at a time, or the thread that asks."""
+"""What carries out a worker's tasks: threads, one task at a time in each, or the calling thread."""
 
 import os
 import threading
@@ -15,27 +15,27 @@ from django_singlejob.interrupt import Window
 from django_singlejob.received_signals import heed_signals, stuck_threads
 from django_singlejob.reports import Report
 
-# Who has had nothing to do for so long closes its connections. Seconds.
+# A thread that has been idle this long closes its connections. Seconds.
 IDLE = 1.0
 
 
 class PoolTask(Protocol):
-    """What a thread can be sent. It is handed a ``Window`` of its own."""
+    """What can be sent to a thread. It is called with a ``Window`` of its own."""
 
     @property
     def name(self) -> str:
-        """Of the job or task, for the report."""
+        """The name of the job or task, for the report."""
 
     def __call__(self, window: Window) -> Report: ...
 
 
 class Pool:
-    """So many threads, which are started when there is something to do. They end with the process."""
+    """At most ``size`` threads, which are started when there is something to do. They end with the process."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._threads = 0
-        # How many tasks have been sent that nobody has come back from.
+        # How many tasks have been sent and have not come back.
         self._out = 0
         # Not SimpleQueue: until CPython 3.12 its get() waits for ever if a signal arrives just as its timeout elapses.
         self._tasks: Queue[PoolTask] = Queue()
@@ -44,25 +44,25 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """How many have nothing to do; less than 0: so many tasks wait for one of them."""
+        """How many threads are idle. A negative number counts the tasks that wait for a thread."""
         return self.size - self._out
 
     @property
     def is_idle(self) -> bool:
-        """Whether all have come back."""
+        """Whether all tasks have come back."""
         return not self._out
 
     def send(self, task: PoolTask) -> None:
-        """Have it carried out by a thread as soon as one is free."""
+        """Have a thread carry out the task as soon as one is free."""
         if self._threads == min(self._out, self.size - 1):
             self._threads += 1
-            # Not with blocked signals: what a job starts would inherit that.
+            # Signals are not blocked in it: processes that a job starts would inherit that.
             threading.Thread(target=self._work, name=f"worker {self._threads}", daemon=True).start()
         self._out += 1
         self._tasks.put(task)
 
     def recall(self) -> list[PoolTask]:
-        """The tasks that nobody has begun. Nobody will."""
+        """Take back the tasks that no thread has begun, and return them. No thread will begin them."""
         recalled: list[PoolTask] = []
         with suppress(Empty):
             while True:
@@ -71,7 +71,7 @@ class Pool:
         return recalled
 
     def come_back(self, timeout: float) -> list[tuple[PoolTask, Report]]:
-        """The tasks that have been carried out, and what became of them; waits so many seconds until one has."""
+        """The tasks that were carried out, with their reports; waits up to ``timeout`` seconds for the first one."""
         returns: list[tuple[PoolTask, Report]] = []
         with suppress(Empty):
             returns.append(wait(partial(self._returns.get, True), max(0.0, timeout)))
@@ -81,13 +81,13 @@ class Pool:
         return returns
 
     def fire(self, exception: type[BaseException]) -> None:
-        """Raise it in whatever is being carried out."""
+        """Raise the exception in all tasks that are being carried out."""
         for window in list(self._windows.values()):
             window.fire_throughout(exception)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether all who are out are in a call to a database that was given up, and goes on."""
+        """Whether all busy threads are stuck in calls to a database that were given up and have not returned."""
         return bool(self._windows) and stuck_threads().issuperset(self._windows)
 
     def _work(self) -> None:
@@ -97,8 +97,8 @@ class Pool:
             tidy_up()
 
     def _work_once(self, pid: int) -> bool:
-        """``False``: this is a forked child that has come back from a job. It has this thread only, and nothing more to
-        do: the connections are its parent's, and so may be the thread that has locked the queue."""
+        """``False`` if this is a forked child that returned from a job. It has only this thread and nothing more to do:
+        the connections belong to its parent, and so may a thread that has locked the queue."""
         task = self._next()
         report = self._carry_out(task)
         if os.getpid() != pid:
@@ -111,7 +111,7 @@ class Pool:
             with Window() as window:
                 self._windows[threading.get_ident()] = window
                 return task(window)
-        except BaseException as error:  # whatever goes wrong, it does not stay under way for ever
+        except BaseException as error:  # whatever goes wrong, the task must not stay under way for ever
             return Report(task.name, error=error)
         finally:
             self._windows.pop(threading.get_ident(), None)
@@ -125,7 +125,7 @@ class Pool:
 
 
 class Inline:
-    """A stand-in for a pool that has no threads: a task is carried out at once, by the one who sends it."""
+    """A pool without threads: the thread that sends a task carries it out at once."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -147,7 +147,7 @@ class Inline:
         except BaseException as error:
             report = Report(task.name, error=error)
         if os.getpid() != pid:
-            raise report.error or SystemExit(0)  # a forked child that comes back: what comes next is not its own
+            raise report.error or SystemExit(0)  # a forked child that returned: the rest is its parent's
         self._returns.append((task, report))
 
     def recall(self) -> list[PoolTask]:
@@ -160,6 +160,6 @@ class Inline:
         return returns
 
     def fire(self, exception: type[BaseException]) -> None:
-        """Whoever could fire is the one who carries out."""
+        """Does nothing: the only thread that could call this is the one that carries out the task."""
 
     is_stuck = False

@@ -1,4 +1,4 @@
-"""One pass over what is due: what of it may begin, and in which thread. Any number of servers may make it at once."""
+"""One pass over what is due: what may begin, and in which thread. Any number of servers may make one concurrently."""
 
 import logging
 import random
@@ -27,6 +27,7 @@ from django_singlejob.registry import Job
 from django_singlejob.reports import FINAL, Report, logged, most_slots, report_of, waitless
 from django_singlejob.worker.batches import Batches, Claimed
 from django_singlejob.worker.due import PRUNING, clear_dead, due_jobs, exclusive, is_anything_due, job_of, keep_up
+from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.pool import Inline, Pool, PoolTask
 
 if TYPE_CHECKING:
@@ -36,17 +37,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_singlejob")
 
-# How long a pass that is to end waits to see whether the holders of stale locks are dead. Somebody may be inside a long
-# fenced transaction: that its holder lives is all that can be seen. Seconds.
+# How long a pass of --once or --drain waits to see whether the holders of stale locks are dead. A holder may be inside
+# a long fenced transaction: then others see only that it is alive. Seconds.
 LONGEST_TICK = 300.0
-# What a release of the code changes need not be looked at each second.
+# Schedules change only with a new release of the code, so there is no need to compare them every second.
 KEEP_UP_EVERY = timedelta(minutes=1)
 PRUNE_EVERY = timedelta(hours=1)
 WATCH_EVERY = timedelta(seconds=1)
-# Tasks are claimed ahead of the threads that will be free so soon, up to so many for each: then one transaction
-# is for many of them. If it comes otherwise, others get them. Seconds.
+# Tasks are claimed ahead for threads that will be free within this time (in seconds), and at most this many for each
+# thread: so one transaction claims several. If the threads take longer, the tasks are given back.
 _AHEAD = 0.02
 _MOST_AHEAD = 4
+# Seconds.
 _RECALL_AFTER = 1.0
 _OTHERS_TURN = (Reason.HELD, Reason.UNDECIDED)
 
@@ -56,14 +58,14 @@ class Plan:
     """How a worker works.
 
     Attributes:
-        once: it ends after one pass, and runs everything in the thread that asks.
-        drain: it ends when nothing is due any more.
+        once: whether it ends after one pass, and runs everything in the calling thread.
+        drain: whether it ends when nothing more is due.
         interval: how often it looks for what is due.
-        queues: of which it runs one-offs; none named: of all.
+        queues: the queues whose one-offs it runs; empty: all queues.
         threads: how many runs may be under way at the same time.
-        grace: how long runs that are under way may go on when it is told to end.
-        max_jobs: it ends after so many runs; ``None``: never.
-        is_outdated: whether it is to end since its code has changed.
+        grace: how long runs that are under way may go on after a signal.
+        max_jobs: after how many runs it ends; ``None``: there is no limit.
+        is_outdated: whether its code has changed, so that it has to end.
     """
 
     once: bool = False
@@ -77,13 +79,13 @@ class Plan:
 
     @property
     def is_endless(self) -> bool:
-        """Whether it goes on until it is told to end."""
+        """Whether it goes on until a signal ends it."""
         return not (self.once or self.drain)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run of a job: to be called in any thread. ``is_slot``: a slot of its schedule that is due."""
+    """A run of a job, to be called in any thread. ``is_slot``: whether a slot of its schedule is due."""
 
     job: Job
     run: Callable[[], Report]
@@ -98,57 +100,59 @@ class Run:
 
 
 class Tick:
-    """What is due by the last look, and what of it this worker's threads run."""
+    """What was due at the last look, and which of it this worker's threads run."""
 
     def __init__(self, plan: Plan, pool: Pool | Inline) -> None:
         self.batches = Batches(plan.queues)
-        #: The names and locks of the jobs that our own threads run.
+        #: The names and locks of the jobs that run in our own threads.
         self.ours: set[str] = set()
         self._plan = plan
         self._pool = pool
         self._watchman = Watchman()
         self._started = 0
-        #: Those that others run, or that are paused: not asked for before the next look; nor, if that is the only one,
-        #: after it, unless a dead holder's lock was cleared.
+        #: Jobs that other processes run, or that are paused. They are not tried before the next look; with ``once``,
+        #: not in this pass unless a dead holder's lock was cleared.
         self._passed: set[str] = set()
-        #: Those that may not run though nobody has their lock: the same, but if the pass is to end.
+        #: Jobs that may not run although their lock is free. They are not tried before the next look; with ``once`` or
+        #: ``drain``, not in this pass, unless a dead holder's lock was cleared.
         self._refused: set[str] = set()
-        #: Those that wait for a lock which one of our own threads asked for, as of the last look.
+        #: Jobs that wait for a lock which one of our own threads uses, as of the last look.
         self._behind: set[str] = set()
-        #: Those that this release of the code does not know.
+        #: Jobs that this release of the code does not know.
         self._unknown: set[str] = set()
         self._due: deque[Job] = deque()
-        #: How many slots of each job were begun.
+        #: How many slots of each job have begun.
         self._slots: Counter[str] = Counter()
-        #: Whether there may be one-offs of jobs, and of tasks, that nobody here has seen since the last look.
+        #: Whether there may be one-offs of jobs, or tasks, that were not fetched since the last look.
         self._may_be_one_offs = False
         self._may_be_tasks = False
-        #: One-offs that come due later are left to the next pass, or one that enqueues itself would never end it.
+        #: One-offs that come due later are left to the next pass: one that enqueues itself would never let this one
+        #: end.
         self._until: datetime | None = None
-        #: Of the last few tasks. Seconds.
+        #: The mean duration of the last few tasks. Seconds.
         self._mean_duration = 2 * _AHEAD
-        #: The jobs that have ended since they were last looked at: they may be due again.
+        #: Jobs that have finished since they were last looked at: they may be due again.
         self._ended: set[str] = set()
-        #: Whether what is due may be another since the last look.
+        #: Whether other things may have come due since the last look.
         self._is_stale = True
-        #: Whether nothing more is to be begun, whatever is due.
+        #: Whether to begin nothing more, whatever is due.
         self._is_hopeless = False
         self._settled_at = self._look_at = self._keep_up_at = self._prune_at = local_now()
-        # Whoever is next when a thread is free: none keeps the others waiting for ever.
+        # What gets the next free thread: they take turns, so that none keeps the others waiting for ever.
         self._turns = deque([self._hand_out_slots, self._hand_out_one_offs, self._hand_out_tasks])
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be begun: all that was due has been run, or as many as were wanted."""
+        """Whether to begin nothing more, because everything due has been run, or ``max_jobs`` is reached."""
         if self._left == 0:
-            return self._pool.is_idle  # one that turns out to be skipped does not count
+            return self._pool.is_idle  # until then, a run may turn out to be skipped, which does not count
         is_watched = self._watchman.pause is not None and local_now() < self._settled_at + LONGEST_TICK
         is_done = not self._plan.is_endless and self._is_exhausted and not (self._is_stale or is_watched)
         return is_done or self._is_hopeless
 
     @property
     def patience(self) -> float:
-        """For how long there is nothing to do but to wait for threads to come back. Seconds."""
+        """How long there is nothing to do except wait for threads to come back. Seconds."""
         if self._are_enough_ahead:
             return min(_AHEAD, self._look_at - local_now())
         may_be_more = (self._free and (self._due or self._may_be_one_offs)) or (self._room and self._may_be_tasks)
@@ -163,7 +167,7 @@ class Tick:
 
     @property
     def _left(self) -> int | None:
-        """How many runs may yet be begun; ``None``: any number."""
+        """How many more runs may begin; ``None``: any number."""
         return None if self._plan.max_jobs is None else max(0, self._plan.max_jobs - self._started)
 
     @property
@@ -172,20 +176,20 @@ class Tick:
 
     @property
     def _room(self) -> int:
-        """For how many tasks there is, or soon will be, a thread."""
+        """How many tasks have a free thread now or within a moment."""
         room = self._pool.free + self._ahead
         return max(0, room if self._left is None else min(room, self._left))
 
     @property
     def _ahead(self) -> int:
-        """How many tasks may be claimed though no thread is free: none while others wait for one."""
+        """How many tasks may be claimed although no thread is free: none while anything else waits for a thread."""
         if self._due or self._ended or self._may_be_one_offs or self._is_to_prune:
             return 0
         return self._pool.size * min(_MOST_AHEAD, int(_AHEAD / self._mean_duration))
 
     @property
     def _are_enough_ahead(self) -> bool:
-        """Whether the threads have enough for the next moment: a transaction for a few of them is not worth it."""
+        """Whether the threads have enough to do for the next moment, so that it does not pay to claim a few more."""
         return self._pool.free < 0 and self._room < self._ahead / 2
 
     # --- what is due
@@ -193,30 +197,38 @@ class Tick:
     @property
     def _is_to_look(self) -> bool:
         if self._plan.once and self._due:
-            return False  # the slots that this pass has seen come first, one job's after the other's
+            return False  # the slots that this pass has already seen come first, one job after the other
         is_last_look = not self._plan.is_endless and self._is_exhausted and self._is_stale
         return is_last_look or local_now() >= self._look_at
 
     def look(self) -> None:
-        """Look for what is due, if it is time to."""
+        """Look for what is due, if it is time for that."""
         if not self._is_to_look:
             return
         self._is_stale = False
         if local_now() >= self._keep_up_at:
             keep_up()
+            self._be_seen()
             self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
+        if not self._plan.once:
+            self.batches.stand_by()
         if is_anything_due(self._plan.queues) or self._watchman.undecided:
             self._begin_anew(is_cleared=clear_dead(self._watchman))
             self._due = deque(self._due_jobs())
             self._may_be_one_offs = self._may_be_tasks = True
             self._ended.clear()
-        else:
+        elif self._plan.once:
             self.batches.close()  # no heartbeats for nothing
-        # Those that are watched have to be looked at often.
+        # Locks that are being watched need frequent looks.
         pauses = [self._plan.interval, *([WATCH_EVERY] if self._watchman.undecided else [])]
         longest = float("inf") if self._watchman.pause is None else self._watchman.pause
         pause = min(pauses).total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
         self._look_at = local_now() + min(pause, longest)
+
+    def _be_seen(self) -> None:
+        # A worker is seen by its lock; one that ends by itself has to be remembered until it comes back.
+        if not self._plan.is_endless:
+            mark_pass(self._plan.queues)
 
     def look_again(self) -> None:
         """Have the next ``look`` look."""
@@ -233,12 +245,12 @@ class Tick:
             self._slots.clear()
 
     def _taken(self) -> set[str]:
-        """The locks that somebody else holds, and the jobs that are paused."""
+        """The locks that other processes hold, and the jobs that are paused."""
         held = set(locks().live().values_list("name", flat=True)) - self.ours
         return held | set(gates().filter(paused=True).values_list("name", flat=True))
 
     def _due_jobs(self, names: AbstractSet[str] | None = None) -> list[Job]:
-        # One that is always due would never end a pass.
+        # A job that is always due would never let a pass end.
         return [
             job
             for job in due_jobs(self._busy, names)
@@ -249,14 +261,14 @@ class Tick:
     def _busy(self) -> set[str]:
         return self.ours | self._passed | self._refused | self._behind | self._watchman.watched | self._unknown
 
-    # --- who does it
+    # --- which thread runs it
 
     @property
     def _is_to_prune(self) -> bool:
         return self._plan.is_endless and local_now() >= self._prune_at
 
     def hand_out(self) -> None:
-        """Have the threads that are free run what is due."""
+        """Have the free threads run what is due."""
         if self._free and self._is_to_prune:
             self._prune_at = local_now() + PRUNE_EVERY.total_seconds()
             self._run(Run(PRUNING, lambda: Report(PRUNING.name, runner.run(PRUNING))))
@@ -267,7 +279,7 @@ class Tick:
 
     def _hand_out_slots(self) -> None:
         if self._ended and self._free:
-            # What has just ended may be due once more: that is not left to the next look.
+            # A job that has just finished may be due again, which does not have to wait for the next look.
             known = {job.name for job in self._due}
             again = [job for job in self._due_jobs(self._ended) if job.name not in known]
             self._due = deque([*self._due, *again] if self._plan.is_endless else [*again, *self._due])
@@ -280,7 +292,7 @@ class Tick:
     def _hand_out_one_offs(self) -> None:
         while self._free and (self._may_be_one_offs or self._ended):
             rows = exclusive(self._plan.queues, self._busy)
-            # Of one job there may be many, and each time that one of them ends the database would read past them all.
+            # A job may have many one-offs, and the database would read past them all each time that one finishes.
             row = (rows if self._may_be_one_offs else rows.filter(job_name__in=self._ended)).next_due(self._until)
             if row is None:
                 self._may_be_one_offs = False
@@ -316,7 +328,7 @@ class Tick:
             self._pool.send(task)
 
     def recall(self) -> None:
-        """Leave to others what no thread has begun."""
+        """Give back what no thread has begun, so that other workers can run it."""
         recalled = self._pool.recall()
         tasks = [task for task in recalled if isinstance(task, Claimed)]
         self.batches.release(tasks)
@@ -324,19 +336,19 @@ class Tick:
         self._started -= len(tasks)
         for task in recalled:
             if not isinstance(task, Claimed):
-                self._pool.send(task)  # a thread was about to begin it
+                self._pool.send(task)  # its thread was about to begin it
 
     def recall_if_stuck(self) -> None:
-        """The same, if none has come back for a while."""
+        """``recall``, if no task has come back for a while."""
         if self._pool.free < 0 and local_now() >= self._settled_at + _RECALL_AFTER:
             self.recall()
 
     # --- what comes back
 
     def settle(self, task: PoolTask, report: Report) -> Report:
-        """A thread has come back. Returns what became of its task; raises a Ctrl-C, if this thread was the one."""
+        """Take note that a task has come back, and return its report. Raises a Ctrl-C that came in this very thread."""
         self._settled_at = local_now()
-        # Who has the lock that was asked for goes on with what is due under it.
+        # If another process holds the lock, it goes on with what is due under it.
         self._is_stale = self._is_stale or (self._plan.drain and report.reason not in _OTHERS_TURN)
         if isinstance(task, Claimed):
             report = self._settle_task(task, report)
@@ -357,7 +369,7 @@ class Tick:
     def _settle_run(self, run: Run, report: Report) -> None:
         self.ours -= {run.job.name, run.job.lock}
         self._started -= run.job is PRUNING or report.reason is not None
-        # Those that have waited for the same lock are as near to it as this one.
+        # Jobs that waited for the same lock have the same chance to get it now.
         siblings = {other.name for other in registry.all_jobs() if other.lock == run.job.lock}
         if report.reason or isinstance(report.error, FINAL):
             self._pass_over(run, report)
@@ -373,17 +385,19 @@ class Tick:
         if reason in _OTHERS_TURN:
             self._passed |= {job.name, job.lock}
         elif reason == Reason.NOT_DUE or (reason == Reason.ALREADY_RAN and (run.is_slot or not job.min_interval)):
-            pass  # only that slot, or one-off: somebody else has run it, or cancelled it, or it was too late
+            pass  # this concerns only that slot or one-off: another process ran or cancelled it, or it was too late
         else:
-            self._refused.add(job.name)  # its lock is free for others
+            self._refused.add(job.name)  # other jobs may still use its lock
 
     def _is_final(self, task: PoolTask, report: Report) -> bool:
-        """Whether nothing more is to be expected of this pass."""
+        """Whether this pass cannot achieve anything more."""
+        if report.is_hopeless:
+            return True
         if self._plan.once:
-            # A slot's own mistakes stop no other job, and it is not asked for again.
+            # An error of one job's slot does not stop the other jobs, and the slot is not tried again.
             is_slot = isinstance(task, Run) and task.is_slot
             return isinstance(report.error, DatabaseUnreachable if is_slot else FINAL)
-        # A task that interrupts itself is put back, and would never let a drain end.
+        # A task that interrupts itself is put back, so it would never let a drain end.
         return self._plan.drain and isinstance(task, Claimed) and isinstance(report.error, JobInterrupted)
 
 
@@ -392,7 +406,7 @@ def _run_slot(job: Job) -> Report:
 
 
 def run_one_off(job: Job, row: "OneOffJob") -> Report:
-    """Run the one-off of the job, if its lock can be had."""
+    """Run the one-off of the job, if its lock can be acquired."""
     asked = waitless(job)
     if task := django_tasks.find(row):
         asked = replace(asked, func=_of_task(job, row, task))
@@ -406,11 +420,13 @@ def _send_finished(row: "OneOffJob", task: "Task[..., Any]") -> None:
     try:
         django_tasks.end(one_offs().get(pk=row.pk), task)
     except (Error, ObjectDoesNotExist) as error:
-        logger.warning("Nobody is told that the task of %s has finished: %s", row, error)
+        logger.warning(
+            "The signal that the task of %s has finished could not be sent: %s", row, database.words_of(error)
+        )
 
 
 def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[..., Any]:
-    """The job's function for a task of Django's: it tells that it has begun, and takes a context."""
+    """The job's function, as a Django task calls it: sends the signal that the task has begun, and passes a context."""
 
     def begin() -> list[Any]:
         return django_tasks.begin(one_offs().get(pk=row.pk), task)

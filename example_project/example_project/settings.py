@@ -14,14 +14,14 @@ DEBUG = env.bool("DEBUG", default=True)
 SECRET_KEY = env.str("SECRET_KEY", default="only-for-a-demo-on-your-own-machine")
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=[])
 
-# The locks live where the data lives. Nothing else is needed: no Redis, no broker.
+# The locks are where the data is. Nothing else is needed: neither Redis nor a broker.
 DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'example.sqlite3'}")}
 
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     DATABASES["default"]["OPTIONS"] = {
-        # A writer queues at its BEGIN. In SQLite's default mode, DEFERRED, it fails halfway: "database is locked".
+        # A writer waits at the BEGIN. In SQLite's default mode, DEFERRED, it may fail later: "database is locked".
         "transaction_mode": "IMMEDIATE",
-        # In seconds.
+        # How long it waits, in seconds.
         "timeout": 20,
         # Readers and the writer do not wait for each other.
         "init_command": "PRAGMA journal_mode=WAL",
@@ -73,7 +73,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-# The jobs log what they do; the locks log only when something is wrong.
+# The jobs log what they do, and the locks only what is wrong.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -9,8 +9,8 @@ from .results import Visit
 WORK = 0.02
 
 
-# The lock alone does not guarantee one winner a round: a slow server would find it free again, which is the gap in the
-# paper's recipe. min_interval closes it, as in a crontab: up to half an hour late, a server gets "already ran".
+# The lock alone does not guarantee one winner a round: a server that is slow to start would find it free again. The
+# paper's recipe has this gap. min_interval closes it, as in a crontab: within half an hour the answer is "already ran".
 @singleton_job("race", min_interval=timedelta(minutes=30))
 def contested() -> Visit:
     """An hourly job of 20 ms, which all servers of `manage.py race` want to run at the same moment."""

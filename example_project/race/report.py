@@ -60,7 +60,7 @@ def lock_costs(rounds: Sequence[Round]) -> Iterator[str]:
     for name, value in ours.items():
         yield f"  {name:8} {_ms(value)}    {_ms(theirs[name])}   {theirs[name] / value:12.1f}"
     yield ""
-    yield "  The paper's figures come from another machine, so this is not a benchmark."
+    yield "  The paper's figures come from another machine: this is not a benchmark."
 
 
 def _summary(costs: Sequence[float]) -> Mapping[str, float]:
@@ -75,12 +75,12 @@ def _summary(costs: Sequence[float]) -> Mapping[str, float]:
 
 
 def refusals(rounds: Sequence[Round]) -> Iterator[str]:
-    """Why the losers lost."""
+    """What happened to the others."""
     counts = Counter(refusal for each in rounds for refusal in each.refusals)
-    yield f"  {counts.total()} times a server lost: {counts.pop('held', 0)} times another server held the lock."
+    yield f"  {counts.total()} times a server lost: {counts.pop('held', 0)} times the lock was held."
     if late := counts.pop("already_ran", 0):
-        yield f"  {late} times the job had already run in this round (min_interval);"
-        yield "  with a lock alone, some of these servers would have run it again."
+        yield f"  {late} times the job had already run when it asked (min_interval);"
+        yield "  with a lock alone, some of these would have run the job once more."
     for reason, count in counts.items():
         yield f"  {count} times the reason was {reason!r}."
 

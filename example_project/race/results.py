@@ -24,7 +24,7 @@ class Win:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The outcome of one server in one round: it won, it was refused, or it failed."""
+    """What happened to one server in one round: it won, was refused or failed."""
 
     server: str
     win: Win | None = None

@@ -1,5 +1,5 @@
-"""The servers that race, as processes or as threads. The starter has a line to each of them: it sends the instant at
-which to call the job, and the server answers with its outcome. When the line is closed, the server ends.
+"""The servers that race, as processes or as threads. Each has a line to the starter, which sends the instant at which
+to ask for the job, and gets the result back. The race is over for a server when its line is closed.
 """
 
 import math
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 
 class ServerLost(Exception):
-    """A server has dropped out."""
+    """A server has left the race."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Server:
             self.line.send(start_at)
 
     def hear(self) -> Any:
-        """The server's next message."""
+        """Its next answer."""
         with self._reachable():
             if self.line.poll(PATIENCE):
                 return self.line.recv()
@@ -60,7 +60,7 @@ class Server:
 
 @contextmanager
 def running(count: int, *, as_threads: bool) -> Iterator[list[Server]]:
-    """``count`` servers, ready to race."""
+    """This number of servers, ready to race."""
     start = _start_thread if as_threads else _start_process
     servers = [start(f"Server_{number}") for number in range(count)]
     try:

@@ -17,7 +17,7 @@ HEAD_START = 0.01
 
 
 def race(servers: list[Server], rounds: int) -> Iterator[Round]:
-    """Each round as it ends. The next one begins only when all servers have answered."""
+    """Each round as it ends. The next one begins when all servers have answered."""
     for number in range(1, rounds + 1):
         _an_hour_passes()
         start_at = time.monotonic() + HEAD_START

@@ -1,4 +1,4 @@
-"""What must be true after a race. Each function yields a sentence for each fault that it finds, ideally none."""
+"""What must be true after a race. Each function yields a sentence for each fault that it finds."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ def faults(rounds: Sequence[Round], history: Sequence[int]) -> list[str]:
 
 
 def failures(rounds: Sequence[Round]) -> Iterator[str]:
-    """Losing is not an error, so no call may raise one."""
+    """A server that loses has not failed, so no call may raise an exception."""
     for each in rounds:
         for answer in each.answers:
             if answer.error:
@@ -39,7 +39,7 @@ def overlaps(rounds: Sequence[Round]) -> Iterator[str]:
 
 
 def wrong_history(rounds: Sequence[Round], history: Sequence[int]) -> Iterator[str]:
-    """The history has each win, once, and nothing else."""
+    """The history has each win once, and nothing else."""
     won = Counter(win.run for each in rounds for win in each.wins.values())
     recorded = Counter(history)
     if won != recorded:

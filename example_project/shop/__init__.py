@@ -1,1 +1,1 @@
-"""A small shop with three jobs: see ``jobs.py``."""
+"""A small shop with five jobs: see ``jobs.py``."""

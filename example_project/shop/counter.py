@@ -1,4 +1,4 @@
-"""Where customers come. Work that can wait is enqueued here, and a worker does it later."""
+"""The shop's counter: what can be done later is enqueued here, and a worker runs it."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -15,7 +15,7 @@ QUIET_HOUR = 3
 
 
 def place_order(email: str, amount: Decimal) -> Order:
-    """Take an order and enqueue its confirmation in one transaction: there is never one without the other."""
+    """Take an order, and enqueue its confirmation: both are committed, or neither."""
     with transaction.atomic():
         order: Order = Order.objects.create(email=email, amount=amount)
         confirm_order.enqueue(order.pk)
@@ -23,7 +23,7 @@ def place_order(email: str, amount: Decimal) -> Order:
 
 
 def forget_customer(email: str) -> OneOffJob:
-    """Enqueue the deletion of the customer's data, for an hour when nobody shops. Until then it can be cancelled."""
+    """Enqueue the deletion of the customer's data for the next quiet hour. Until then it can be cancelled."""
     return delete_customer.using(run_after=tonight(), priority=-10).enqueue(email)
 
 

@@ -6,5 +6,5 @@ logger = logging.getLogger(__name__)
 
 
 def send(to: str, subject: str) -> None:
-    """In a real shop: ``django.core.mail.send_mail``, through a server that is sometimes away."""
+    """In a real shop: ``django.core.mail.send_mail``, to a server that is sometimes away."""
     logger.info("Mail to %s: %s", to, subject)

@@ -10,7 +10,7 @@ KEPT_CARTS = timedelta(days=14)
 
 
 class Sales(TypedDict):
-    """The orders of a period."""
+    """What was sold in a period."""
 
     orders: int
     revenue: Decimal
@@ -29,7 +29,7 @@ class Product(models.Model):
 
 class CartQuerySet(models.QuerySet["Cart"]):
     def abandoned(self) -> Self:
-        """The carts that nobody has touched for a fortnight."""
+        """Those that have not been touched for a fortnight."""
         return self.filter(touched_at__lt=timezone.now() - KEPT_CARTS)
 
 

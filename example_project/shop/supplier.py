@@ -1,4 +1,4 @@
-"""The shop's supplier: the catalogue comes page by page, and slowly."""
+"""The shop's supplier, whose catalogue comes page by page, and slowly."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ class Article(NamedTuple):
 
 
 def pages(seconds_per_page: float = 1.0) -> Iterator[list[Article]]:
-    """In a real shop: requests to somebody else's slow server."""
+    """In a real shop: requests to another company's slow server."""
     for page in range(PAGES):
         time.sleep(seconds_per_page)
         yield [_article(number) for number in range(page * PAGE_SIZE, (page + 1) * PAGE_SIZE)]

@@ -91,7 +91,7 @@ def test_what_it_was_asked_to_do_and_what_became_of_it_is_shown(admin_client: Cl
         )
     assert "Oh &lt;no&gt;" in shown(admin_client, list_of("oneoffjob"))
     assert page_of("jobstatus", "mail") in Page(page).links
-    one_offs().update(job_name="", task_path="tests.app.tasks.add")
+    one_offs().update(job_name="", task_path="tests.app.django_tasks.add")
     assert not [
         link
         for link in Page(shown(admin_client, page_of("oneoffjob"))).links

@@ -27,11 +27,12 @@ from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason
+from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs.django_tasks import _as_enqueued
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
-from django_singlejob.worker.batches import LOCK, Batches
+from django_singlejob.worker.batches import Batches
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.app.models import Counter
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 BACKEND = "django_singlejob.backends.SingleJobBackend"
-FIRST = f"{LOCK}.1"
+FIRST = f"{WORKER_LOCK}.1"
 PLAIN = ["plain", "asynchronous"]
 JOBS = ["stock", "stock_asynchronous"]
 
@@ -64,7 +65,7 @@ with_and_without_a_lock = pytest.mark.parametrize("name", ["plain", "stock"])
 @pytest.fixture
 def tasks(fresh_process: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The tests' tasks. `tasks.body` is what they do."""
-    tasks = pytest.importorskip("tests.app.tasks", reason="Django has tasks from 6.0 on")
+    tasks = pytest.importorskip("tests.app.django_tasks", reason="Django has tasks from 6.0 on")
     for found in vars(tasks).values():
         if isinstance(job := getattr(found, "func", None), registry.Job):
             registry.register(job)
@@ -531,9 +532,9 @@ def test_it_is_logged_as_djangos_backends_do(tasks: Any, name: str, caplog: pyte
     records = [record for record in caplog.records if record.name == "django.tasks"]
     assert [record.levelname for record in records] == ["DEBUG", "INFO", "INFO", "DEBUG", "INFO", "ERROR"]
     words = [record.getMessage() for record in records]
-    assert f"id={result.id} path=tests.app.tasks.{name} state=RUNNING" in words[1]
-    assert f"id={result.id} path=tests.app.tasks.{name} state=SUCCESSFUL" in words[2]
-    assert f"id={failed.id} path=tests.app.tasks.plain state=FAILED" in words[5]
+    assert f"id={result.id} path=tests.app.django_tasks.{name} state=RUNNING" in words[1]
+    assert f"id={result.id} path=tests.app.django_tasks.{name} state=SUCCESSFUL" in words[2]
+    assert f"id={failed.id} path=tests.app.django_tasks.plain state=FAILED" in words[5]
     assert records[5].exc_info
     assert records[5].exc_info[0] is ZeroDivisionError
     assert "None" not in "".join(words)
@@ -675,7 +676,7 @@ def test_a_task_that_is_a_job_can_be_called_without_a_worker(tasks: Any, name: s
 def test_one_that_was_asked_for_before_it_became_a_job_runs_under_the_lock_too(tasks: Any) -> None:
     tasks.body = lambda: is_free("stock")
     tasks.plain.enqueue()
-    one_offs().update(task_path="tests.app.tasks.stock")
+    one_offs().update(task_path="tests.app.django_tasks.stock")
     lease = take("stock")
     ticked()
     assert the_one_off().status == "waiting"
@@ -700,7 +701,9 @@ def test_when_the_holder_of_its_lock_dies_it_is_begun_again(tasks: Any, name: st
 # --- other releases and settings
 
 
-@pytest.mark.parametrize("path", ["tests.app.tasks.gone", "tests.app.gone.task", "tests.app.tasks.echo", "gone", ""])
+@pytest.mark.parametrize(
+    "path", ["tests.app.django_tasks.gone", "tests.app.gone.task", "tests.app.django_tasks.echo", "gone", ""]
+)
 def test_a_task_that_this_release_does_not_know_waits_and_is_told_of(
     tasks: Any, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -710,17 +713,17 @@ def test_a_task_that_this_release_does_not_know_waits_and_is_told_of(
     tasks.plain.enqueue()
     ticked()
     assert statuses() == [("waiting", 0)] * 3 + [("done", 1)]
-    assert caplog.text.count(f"There is no task {path} here") == 1
+    assert caplog.text.count(f"This release of the code has no task {path}:") == 1
 
 
 def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest.LogCaptureFixture) -> None:
     batches = Batches()
     for _ in range(3):
         tasks.plain.enqueue()
-        one_offs().update(task_path="tests.app.tasks.gone")
+        one_offs().update(task_path="tests.app.django_tasks.gone")
         assert batches.record_and_claim(10) == []
     batches.close()
-    assert caplog.text.count("There is no task") == 1
+    assert caplog.text.count("This release of the code has no task") == 1
 
 
 def test_a_module_that_cannot_be_imported_stops_no_others(
@@ -764,7 +767,7 @@ def test_one_worker_runs_what_several_backends_were_asked_for(tasks: Any, settin
 @pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django has tasks")
 def test_where_django_has_no_tasks_they_wait() -> None:
     singleton_job("mail")(lambda: None).enqueue()
-    for name in "tests.app.tasks.plain", "gone":
+    for name in "tests.app.django_tasks.plain", "gone":
         now = {"created_at": DBNow(), "run_after": DBNow()}
         one_offs().create(task_path=name, backend="default", **now)
     assert len(ticked()) == 1
@@ -825,7 +828,7 @@ def test_each_worker_has_a_lock_of_its_own_and_the_names_are_used_again(tasks: A
     assert first.release()
     tasks.plain.enqueue()
     ticked()
-    assert held == [[FIRST, f"{LOCK}.2"], [FIRST]]
+    assert held == [[FIRST, f"{WORKER_LOCK}.2"], [FIRST]]
 
 
 def test_after_so_many_attempts_it_has_failed(tasks: Any, settings: Settings) -> None:
@@ -880,8 +883,8 @@ def test_nor_can_a_worker_whose_lock_was_cleared_which_goes_on_under_another(
     result = tasks.plain.enqueue()
     ticked()
     assert statuses() == [("waiting", 1)]
-    assert "was taken over or cleared. Its one-offs are begun again by others." in caplog.text
-    assert "has ended, but not under its lease: somebody else runs it again." in caplog.text
+    assert "was taken over or cleared. Others retry the one-offs that this worker was running." in caplog.text
+    assert "has finished after its lease was lost, so it is not recorded: others retry it." in caplog.text
     ticked()
     result.refresh()
     assert (result.status, result.attempts, result.return_value) == ("SUCCESSFUL", 2, 2)

@@ -65,6 +65,7 @@ def test_what_cannot_be_released_is_left_to_expire(database_away: Away, caplog: 
     with database_away():
         release_at_exit()
     assert "The lock 'nightly' could not be released, and is left to expire: " in caplog.text
+    assert [record.getMessage().count("\n") for record in caplog.records] == [0]
     assert not is_free()
 
 

@@ -84,6 +84,18 @@ def test_one_that_was_not_carried_out_is_repeated(monkeypatch: pytest.MonkeyPatc
     assert last_run().status == "successful"
 
 
+def test_a_loss_is_explained_in_a_line_without_the_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = start_run()
+    lease.is_private = True  # so that it gives up at once
+    unanswered = OperationalError("The connection was lost.\nLINE 1: DELETE FROM ...\n        ^")
+    with commits(monkeypatch, fail_with=unanswered, carried_out=False), pytest.raises(LeaseLost) as loss:
+        lease.release()
+    assert str(loss.value) == (
+        "The lock 'nightly' could not be released, and is left to expire: The connection was lost. LINE 1: DELETE FROM "
+        "... ^"
+    )
+
+
 def test_one_that_was_undone_for_certain_leaves_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found afterwards was done by somebody else."""
     lease = take()

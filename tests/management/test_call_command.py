@@ -186,7 +186,7 @@ def test_a_worker_runs_what_is_in_the_queue_that_it_is_given(values: dict[str, A
     singleton_job("mail")(len).enqueue("hello")
     said = StringIO()
     call_command("singleton_worker", queue="default", stdout=said, **values)
-    assert without_seconds(said.getvalue()) == "mail: ran in 0.0 s.\n"
+    assert without_seconds(said.getvalue()).endswith("mail: ran in 0.0 s.\n")
     assert one_offs().get().status == "done"
 
 

@@ -6,11 +6,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from django.db import InterfaceError
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+from django.db import InterfaceError, ProgrammingError
+from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import (
     SKIPPED,
     DatabaseUnreachable,
+    DatabaseUnusable,
     JobInterrupted,
     JobTimeout,
     LeaseLost,
@@ -18,14 +22,20 @@ from django_singlejob import (
     Reason,
     UnsafeTransaction,
 )
+from django_singlejob.codes import Lack
+from django_singlejob.exceptions import SingleJobError, UnknownJob
 from django_singlejob.locking.acquire import IN_DOUBT
 from django_singlejob.management.child import ChildFailed
-from django_singlejob.management.exit_status import is_error, verdict
+from django_singlejob.management.exit_status import explanation_of, is_error, verdict
 from django_singlejob.reports import Report
 
 SECOND = timedelta(seconds=1)
 SLOT = datetime(2026, 11, 21, 10, 5, tzinfo=UTC)
 ROME = timezone(timedelta(hours=1))
+
+
+def unusable(lack: Lack | None, job_name: str = "nightly") -> DatabaseUnusable:
+    return DatabaseUnusable("It lacks something.", job_name=job_name, lack=lack)
 
 
 def ran(slot: datetime | None = None) -> Outcome:
@@ -111,6 +121,12 @@ def test_one_that_could_not_be_decided_is_an_error() -> None:
         (ChildFailed("The command ended with status 7.", 7), 7, "The command ended with status 7."),
         (LeaseLost("It was taken over."), 75, "It was taken over."),
         (DatabaseUnreachable("The database does not answer."), 69, "The database does not answer."),
+        (unusable(Lack.TABLES), 78, "It lacks something."),
+        (unusable(Lack.DATABASE), 78, "It lacks something."),
+        (unusable(None), 78, "It lacks something."),
+        (unusable(Lack.RIGHTS), 77, "It lacks something."),
+        (unusable(Lack.LOGIN), 77, "It lacks something."),
+        (unusable(Lack.WRITES), 77, "It lacks something."),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
@@ -144,3 +160,46 @@ def test_to_exit_well_is_no_error(code: int | None) -> None:
 def test_a_jobs_own_mistake_ends_no_pass_over_the_others() -> None:
     mistake = UnsafeTransaction("A lock was asked for inside a transaction.")
     assert told(of_error(mistake)) == (2, f"nightly: {mistake}", True)
+
+
+def test_a_job_that_met_with_it_itself_has_failed() -> None:
+    """Its own run did begin: what it asked for inside did not."""
+    status, line, _ = told(of_error(unusable(Lack.TABLES, "another")))
+    assert status == 1
+    assert line.startswith("nightly: failed, DatabaseUnusable: It lacks something.")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (unusable(Lack.RIGHTS), 77, "It lacks something."),
+        (unusable(Lack.TABLES), 78, "It lacks something."),
+        (ImproperlyConfigured("LEASE\nis wrong."), 78, "LEASE is wrong."),
+        (ConnectionDoesNotExist("No such alias."), 78, "No such alias."),
+        (UnknownJob("There is no job 'x'."), 2, "There is no job 'x'."),
+        (SingleJobError("It is used wrongly."), 2, "It is used wrongly."),
+        (DatabaseUnreachable("It does not answer."), 69, "It does not answer."),
+        (CommandError("It cannot be told.", returncode=5), 5, "It cannot be told."),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_what_keeps_a_command_from_its_work_has_a_status_and_a_line(
+    error: Exception, status: int, message: str
+) -> None:
+    explanation = explanation_of(error)
+    assert explanation
+    assert (explanation.returncode, str(explanation)) == (status, message)
+
+
+def test_a_database_that_is_away_is_named_and_what_to_check() -> None:
+    explanation = explanation_of(InterfaceError("It is closed.\n\tReally."))
+    assert explanation
+    assert explanation.returncode == 69
+    assert str(explanation).startswith(
+        "The database does not answer: It is closed. Really.. Check that its server is up, and DATABASES['default'] ("
+    )
+
+
+@pytest.mark.parametrize("error", [ValueError(), ProgrammingError("a mistake of ours")], ids=repr)
+def test_of_our_own_mistakes_the_traceback_is_needed(error: Exception) -> None:
+    assert explanation_of(error) is None

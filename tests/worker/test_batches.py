@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import django
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import database
 from django_singlejob.exceptions import JobInterrupted, LeaseLost
@@ -67,7 +68,12 @@ def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def enqueue(count: int, **order: Any) -> None:
     for number in range(count):
-        asked: dict[str, Any] = {"task_path": "tests.app.tasks.plain", "max_attempts": 3, "backend": "default", **order}
+        asked: dict[str, Any] = {
+            "task_path": "tests.app.django_tasks.plain",
+            "max_attempts": 3,
+            "backend": "default",
+            **order,
+        }
         Order(**asked).enqueue(number)
 
 
@@ -129,6 +135,61 @@ def test_if_another_worker_is_faster_it_takes_the_next_lock(batches: Batches, mo
     (task,) = batches.record_and_claim(1)
     assert task.lease.name == "django_singlejob.worker.2"
     perform(batches, [task])
+
+
+def test_one_that_stands_by_holds_its_lock_and_asks_nothing_more(batches: Batches) -> None:
+    batches.stand_by()
+    (held,) = locks()
+    with CaptureQueriesContext(connection) as queries:
+        batches.stand_by()
+    assert len(queries) == 0
+    enqueue(1)
+    perform(batches, batches.record_and_claim(1))
+    batches.stand_by()
+    assert rows() == [("done", 1)]
+    assert [lock.token for lock in locks()] == [held.token]
+    batches.close()
+    assert not locks().exists()
+
+
+def test_one_that_stands_by_puts_back_what_it_may_have_claimed(
+    batches: Batches, disturb: Callable[[str], None]
+) -> None:
+    """The claim's COMMIT was carried out, and its answer lost: nothing is due any more, and nobody performs it."""
+    batches.stand_by()
+    enqueue(1)
+    disturb("behind")
+    with pytest.raises(OperationalError):
+        batches.record_and_claim(1)
+    assert rows() == [("in_progress", 1)]
+    batches.stand_by()
+    assert rows() == [("waiting", 0)]
+
+
+def test_one_that_stands_by_replaces_a_lock_that_was_lost(batches: Batches, caplog: pytest.LogCaptureFixture) -> None:
+    batches.stand_by()
+    former = lock("django_singlejob.worker.1")
+    assert clear(former, force=True)
+    lease = batches._lease
+    assert lease
+    with pytest.raises(LeaseLost):
+        lease.renew()  # as the next heartbeat does
+    batches.stand_by()
+    assert lock("django_singlejob.worker.1").token != former.token
+    assert "No one-off was running under it." in caplog.text
+
+
+def test_one_that_stands_by_keeps_a_lock_that_is_still_its_own(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage that was longer than the lease."""
+    batches.stand_by()
+    former = lock("django_singlejob.worker.1")
+    monkeypatch.setattr(batches._lease, "is_private", False)
+    monkeypatch.setattr(batches._lease, "_proven_at", float("-inf"))
+    batches.stand_by()
+    assert lock("django_singlejob.worker.1").token == former.token
+    assert lock("django_singlejob.worker.1").heartbeats == 1
 
 
 def test_the_lowest_number_is_used_again(batches: Batches) -> None:
@@ -205,7 +266,7 @@ def test_the_end_is_recorded_even_if_the_database_is_away_for_a_while(
     batches.close()
     assert rows() == [("done", 1)]
     assert not locks().exists()
-    assert "cannot be recorded, which is tried again" in caplog.text
+    assert "could not be recorded and will be retried" in caplog.text
 
 
 def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
@@ -218,7 +279,7 @@ def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
     perform(batches, claimed)
     assert batches.record_and_claim(1) == []
     assert rows() == [("waiting", 1), ("waiting", 0)]
-    assert "somebody else runs it again" in caplog.text
+    assert "others retry it" in caplog.text
     again = batches.record_and_claim(2)
     perform(batches, again)
     batches.close()
@@ -357,7 +418,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure(
 
 
 def app_tasks() -> Any:
-    return import_module("tests.app.tasks")
+    return import_module("tests.app.django_tasks")
 
 
 def test_nor_does_it_claim(batches: Batches) -> None:

@@ -14,16 +14,17 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow, local_now
+from django_singlejob.exceptions import DatabaseUnreachable
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
-from django_singlejob.worker import loop, pool, tick
+from django_singlejob.worker import batches, loop, pool, tick
 from django_singlejob.worker.due import is_anything_due
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, Tick, run_one_off
-from tests.contract.acts import BEAT, HOUR, InlinePool, expire, fall_behind, gate, last_run, scheduled, take
+from tests.contract.acts import BEAT, HOUR, InlinePool, expire, fall_behind, gate, last_run, lock, scheduled, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +106,27 @@ def test_idle_it_asks_one_question_at_a_time(passes: list[Any]) -> None:
     assert [after - before for before, after in pairwise(counts)] == [1] * 4
 
 
+def test_it_holds_a_lock_while_it_has_nothing_to_do(passes: list[Any]) -> None:
+    seen: list[list[str]] = []
+    passes += [lambda: seen.append(lock("django_singlejob.worker.1").queues)] * 3
+    list(Worker(replace(PLAN, queues=["mail"])).work())
+    assert seen == [["mail"]] * 3
+    assert not locks().exists()
+
+
+def test_it_goes_on_if_it_cannot_tell_whether_it_has_the_lock(
+    passes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be_unreachable(*_: Any) -> None:
+        raise DatabaseUnreachable
+
+    job: Any = singleton_job("mail")(lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "acquire", be_unreachable)
+        passes += [lambda: None, patch.undo, job.enqueue]
+        assert ran() == ["mail"]
+
+
 @pytest.mark.parametrize(
     "what", ["nothing", "a slot", "a one-off", "one of another queue", "a stale lock", "a live lock"]
 )
@@ -148,8 +170,10 @@ def test_one_that_is_to_end_waits_for_no_next_look(days: Days, monkeypatch: pyte
 
 
 def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
-    days: Days, monkeypatch: pytest.MonkeyPatch
+    days: Days, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
+    settings.SINGLEJOB = {"LEASE": HOUR}  # in a test nobody sends heartbeats for the worker's own lock
+
     def work() -> None:
         take("other", heartbeat_interval=BEAT)
         expire("other")
@@ -184,7 +208,7 @@ def test_it_goes_on_when_the_database_comes_back(
     monkeypatch.setattr(tick, "is_anything_due", be_away)
     passes += [lambda: None, lambda: monkeypatch.setattr(tick, "is_anything_due", usual), job.enqueue]
     assert ran() == ["mail"]
-    assert caplog.text.count("The database does not answer, which is tried again") == 2
+    assert caplog.text.count("The database does not answer, the worker retries until it does") == 2
 
 
 def test_another_error_ends_it(passes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

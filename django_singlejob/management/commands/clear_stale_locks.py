@@ -9,7 +9,7 @@ from django_singlejob.clock import instant_in_words
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import SECOND, disagreement
 from django_singlejob.management.arguments import CallableCommand
-from django_singlejob.management.exit_status import asking_the_database
+from django_singlejob.management.exit_status import explained, refuse_settings
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.recording import HistoryFailed, abandon_orphans, catch_up
@@ -26,6 +26,7 @@ class Command(CallableCommand):
         "If the servers' clocks disagree with the database's, a lock may be left to a later run. You need not run "
         "this: a stale lock is taken over when somebody asks for it."
     )
+    requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -42,7 +43,8 @@ class Command(CallableCommand):
         )
 
     def handle(self, **given: Any) -> None:
-        with asking_the_database():
+        refuse_settings()
+        with explained():
             if given["force"]:
                 self._force(given["force"], is_dry=given["dry_run"])
             else:

@@ -5,10 +5,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_singlejob import registry
 from django_singlejob.locking.forgetting import Obstacle, forget_name
 from django_singlejob.management.arguments import CallableCommand
-from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, asking_the_database
+from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 
 # Trying again does not help.
 _FINAL = (Obstacle.UNKNOWN, Obstacle.REGISTERED)
@@ -26,8 +25,9 @@ class Command(CallableCommand):
         parser.add_argument("names", nargs="+", metavar="NAME", help="The name of a job or a lock.")
 
     def handle(self, **given: Any) -> None:
-        with asking_the_database():
-            registry.autodiscover()
+        discover_jobs()
+        refuse_settings()
+        with explained():
             statuses = [self._forget(name, given["verbosity"]) for name in given["names"]]
         if failed := next(filter(None, statuses), 0):
             sys.exit(failed)

@@ -7,7 +7,7 @@ from django.core.management.base import CommandParser
 
 from django_singlejob.conf import options
 from django_singlejob.management.arguments import CallableCommand, whole_number
-from django_singlejob.management.exit_status import asking_the_database
+from django_singlejob.management.exit_status import explained, refuse_settings
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 
@@ -21,6 +21,7 @@ class Command(CallableCommand):
         "job the runs beyond its newest --keep. Nothing that the locks need is in the history: it may be pruned to "
         "nothing."
     )
+    requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--days", type=whole_number, metavar="N", help='Default: SINGLEJOB["HISTORY_DAYS"].')
@@ -28,7 +29,8 @@ class Command(CallableCommand):
         parser.add_argument("--dry-run", action="store_true", help="Only counts them.")
 
     def handle(self, **given: Any) -> None:
-        with asking_the_database():
+        refuse_settings()
+        with explained():
             self._prune(given)
 
     def _prune(self, given: dict[str, Any]) -> None:

@@ -10,16 +10,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob import registry, runner
 from django_singlejob.clock import instant_in_words, utc_now
 from django_singlejob.conf import ZERO, options
-from django_singlejob.exceptions import SingleJobError
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.child import Child
-from django_singlejob.management.exit_status import EX_USAGE, is_error, verdict
+from django_singlejob.management.exit_status import (
+    EX_USAGE,
+    discover_jobs,
+    explained,
+    is_error,
+    refuse_settings,
+    verdict,
+)
+from django_singlejob.names import validate_own_name
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.reports import Report, report_of, run_due
 from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
@@ -51,8 +57,8 @@ class Command(CallableCommand):
             formatter_class=usual.formatter_class,
             called_from_command_line=usual.called_from_command_line,
             epilog="Exit status: 0 ran, or skipped (see -E); 1 the job failed; 2 usage or unknown job; 69 the "
-            "database is unreachable; 75 the lease was lost; 128+n ended by signal n. A shell command's own is passed "
-            "on.",
+            "database is unreachable; 75 the lease was lost; 77 the database does not permit it; 78 the database, or a "
+            "setting, cannot work; 128+n ended by signal n. A shell command's own is passed on.",
         )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -105,11 +111,12 @@ class Command(CallableCommand):
             parser.error("--close is for shell commands: LOCK --close -- COMMAND [ARG ...]")
 
     def handle(self, **given: Any) -> None:
-        try:
-            registry.autodiscover()
+        discover_jobs()
+        with explained():
             if given["list"]:
                 self._list()
                 return
+            refuse_settings()
             with (
                 deferred_signals(is_last=self._is_last) as signals,
                 second_signal_heeded(signals, is_last=self._is_last),
@@ -118,8 +125,6 @@ class Command(CallableCommand):
                 job = _with_options(_job(given, child), given)
                 _check_arguments(job, given)
                 status = self._run(job, child, given, signals)
-        except (SingleJobError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=EX_USAGE) from error
         if status:
             sys.exit(status)
 
@@ -238,7 +243,7 @@ def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
             "@singleton_job(lock=...).",
             returncode=EX_USAGE,
         )
-    return registry.Job(name=name, func=child)
+    return registry.Job(name=validate_own_name(name), func=child)
 
 
 def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:

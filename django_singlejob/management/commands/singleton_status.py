@@ -5,16 +5,13 @@ import sys
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError, CommandParser
-from django.db import Error
+from django.core.management.base import CommandParser
 
 from django_singlejob import registry
 from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
-from django_singlejob.exceptions import SingleJobError
 from django_singlejob.management.arguments import CallableCommand
-from django_singlejob.management.exit_status import EX_UNAVAILABLE, EX_USAGE
+from django_singlejob.management.exit_status import explanation_of, refuse_settings
 from django_singlejob.monitoring.health import Health, State, survey, worst
 from django_singlejob.scheduling.schedule import MINUTE, duration_in_words
 
@@ -45,6 +42,7 @@ class Command(CallableCommand):
     def handle(self, **given: Any) -> None:
         try:
             registry.autodiscover()
+            refuse_settings()
             healths = survey()
         except Exception as error:
             self._give_up(error, given)
@@ -54,26 +52,16 @@ class Command(CallableCommand):
 
     def _give_up(self, error: Exception, given: dict[str, Any]) -> NoReturn:
         """Nothing is known of the jobs."""
+        explanation = explanation_of(error)
+        problem = str(explanation or f"{type(error).__name__}: {error}")
         if given["check"]:
             # Monitoring reads the standard output, and to it a status of 1, as a traceback has, is but a warning.
-            as_json = json.dumps({"level": "unknown", "error": _problem(error)})
-            self.stdout.write(as_json if given["format"] == "json" else f"UNKNOWN: {_problem(error)}")
+            as_json = json.dumps({"level": "unknown", "error": problem})
+            self.stdout.write(as_json if given["format"] == "json" else f"UNKNOWN: {problem}")
             sys.exit(EX_UNKNOWN)
-        match error:
-            case Error():
-                raise CommandError(_problem(error), returncode=EX_UNAVAILABLE) from error
-            case SingleJobError() | ImproperlyConfigured():
-                raise CommandError(_problem(error), returncode=EX_USAGE) from error
+        if explanation:
+            raise explanation from error
         raise error
-
-
-def _problem(error: Exception) -> str:
-    match error:
-        case Error():
-            return f"The database cannot be asked: {error}"
-        case SingleJobError() | ImproperlyConfigured():
-            return str(error)
-    return f"{type(error).__name__}: {error}"
 
 
 def _as_text(healths: list[Health]) -> str:

@@ -4,19 +4,29 @@ import os
 import sys
 from contextlib import closing, suppress
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
+from django.db import connections
 
-from django_singlejob import registry
+from django_singlejob import database, registry
 from django_singlejob.conf import ZERO
-from django_singlejob.exceptions import DatabaseUnreachable, SingleJobError
+from django_singlejob.exceptions import DatabaseUnreachable
+from django_singlejob.holder import printable, redact
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
-from django_singlejob.management.exit_status import EX_USAGE, asking_the_database, is_error, verdict
+from django_singlejob.management.exit_status import (
+    EX_USAGE,
+    discover_jobs,
+    explained,
+    is_error,
+    refuse_settings,
+    verdict,
+)
 from django_singlejob.management.reload import Code, start_anew
+from django_singlejob.names import PATH_LENGTH
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
 from django_singlejob.reports import Report
 from django_singlejob.second_signal import second_signal_heeded
@@ -94,18 +104,16 @@ class Command(CallableCommand):
                     parser.error(f"--{option.replace('_', '-')} has no effect with --{mode}: leave one of them out.")
 
     def handle(self, **given: Any) -> None:
-        try:
-            registry.autodiscover()
-            if given["interval"] == ZERO or 0 in (given["max_jobs"], given["threads"]):
-                raise CommandError("--interval, --max-jobs and --threads must be more than 0.", returncode=EX_USAGE)
-            with (
-                deferred_signals(is_last=self._is_last) as signals,
-                second_signal_heeded(signals, is_last=self._is_last),
-                asking_the_database(),
-            ):
-                status = self._work(given, signals)
-        except (SingleJobError, ImproperlyConfigured) as error:
-            raise CommandError(str(error), returncode=EX_USAGE) from error
+        discover_jobs()
+        if given["interval"] == ZERO or 0 in (given["max_jobs"], given["threads"]):
+            raise CommandError("--interval, --max-jobs and --threads must be more than 0.", returncode=EX_USAGE)
+        refuse_settings()
+        with (
+            deferred_signals(is_last=self._is_last) as signals,
+            second_signal_heeded(signals, is_last=self._is_last),
+            explained(),
+        ):
+            status = self._work(given, signals)
         if status:
             sys.exit(status)
 
@@ -115,6 +123,8 @@ class Command(CallableCommand):
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         worker = Worker(replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan)
         status = 0
+        if not plan.once and given["verbosity"] > 0:
+            self._introduce(plan)
         with closing(worker.work()) as reports:
             for report in reports:
                 told_status = self._tell(report, given, signals)
@@ -123,12 +133,17 @@ class Command(CallableCommand):
             self.stdout.write("The code has changed: starting anew.")
             start_anew()
         if plan.is_endless:
-            status = status_if_given_up()  # to be told to end is how it ends well
+            status = status_if_given_up() or status  # to be told to end is how it ends well
         elif signals.received and not (plan.once and status):
             status = 128 + signals.received
         if worker.is_left_under_way and self._is_last:
             _exit_around(status)
         return status
+
+    def _introduce(self, plan: Plan) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # stdout may be closed, or there may be none
+            self.stdout.write(_introduction(plan))
+            self.stdout.flush()  # a log shows it now, not after the first run
 
     def _tell(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
         status, message = verdict(report, signum=signals.received)
@@ -144,9 +159,30 @@ def _plan(given: dict[str, Any]) -> Plan:
     return Plan(**{name: given[name] for name in names if given[name] is not None})
 
 
+def _introduction(plan: Plan) -> str:
+    """``django-singlejob 1.0: 4 threads, all queues, 12 jobs, database 'default' (postgresql, shop).``"""
+    alias = database.alias()
+    queues = f"queues {', '.join(map(repr, plan.queues))}" if plan.queues else "all queues"
+    # A name may be a whole URL to some drivers.
+    name = redact([str(connections[alias].settings_dict["NAME"])])
+    return (
+        f"django-singlejob {version('django-singlejob')}: {_counted(plan.threads, 'thread')}, {queues}, "
+        f"{_counted(len([*registry.all_jobs()]), 'job')}, "
+        f"database {alias!r} ({connections[alias].vendor}, {printable(name, PATH_LENGTH)})."
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _counts(report: Report, plan: Plan) -> bool:
-    """Whether it may be the exit status. With ``--drain`` it is only if it may have kept something from being run."""
-    return plan.once or isinstance(report.error, DatabaseUnreachable) or report.reason == Reason.UNDECIDED
+    """Whether it may be the exit status. With ``--drain`` it is only if it may have kept something from being run, and
+    of an endless worker only if it has ended it."""
+    if plan.once or report.is_hopeless:
+        return True
+    is_undecided = isinstance(report.error, DatabaseUnreachable) or report.unusable or report.reason == Reason.UNDECIDED
+    return plan.drain and bool(is_undecided)
 
 
 def _exit_around(status: int) -> NoReturn:

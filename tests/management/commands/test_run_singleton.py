@@ -85,6 +85,8 @@ def calls() -> list[object]:
         (["--", "true"], "Name a job, or a lock and a command"),
         (["nightly", "--args", "[1]", "--", "true"], "--args is for jobs"),
         (["nightly", "--", "true"], "'nightly' is a registered job"),
+        (["django_singlejob.worker.1", "--", "true"], "'django_singlejob.worker.1' is reserved"),
+        (["django_singlejob.prune", "--now"], "There is no job 'django_singlejob.prune'"),
         (["nightly", "--close"], "--close is for shell commands"),
         (["nightly", "--args", "{"], "'{' is no JSON"),
         (["nightly", "--args", "5"], "'5' is neither a JSON list nor an object"),
@@ -177,6 +179,38 @@ def test_not_again_within_the_usual_interval_but_by_hand(calls: list[object]) ->
     assert last_run().trigger == "manual"
     told("nightly", "--min-interval", "0")
     assert len(calls) == 3
+
+
+def test_after_a_failure_it_is_said_that_it_failed_and_how_to_run_it_again() -> None:
+    @singleton_job
+    def nightly() -> None:
+        raise ValueError("no customer")
+
+    with pytest.raises(SystemExit):
+        told("nightly")
+    assert re.fullmatch(
+        r"nightly: skipped, already ran, but its last run failed \d+ seconds? ago: run_singleton with --now runs it "
+        r"again\.\n",
+        told("nightly"),
+    )
+    with pytest.raises(SystemExit):
+        told("nightly", "--now")
+    assert gate("nightly").consecutive_failures == 2
+
+
+def test_a_slot_that_failed_already_ran_too() -> None:
+    @singleton_job(schedule=about_hourly(due_in=timedelta(seconds=10)))
+    def nightly() -> None:
+        raise ValueError("no customer")
+
+    keep_up()
+    with pytest.raises(SystemExit):
+        told("nightly")
+    said = told("nightly")
+    assert said.startswith("nightly: skipped, already ran (next: ")
+    assert re.search(
+        r" UTC\), but its last run failed \d+ seconds? ago: run_singleton with --now runs it again\.$", said
+    )
 
 
 def test_a_jobs_own_interval_goes_before_the_usual_one() -> None:

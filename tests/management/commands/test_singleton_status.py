@@ -295,15 +295,15 @@ def test_it_is_0_for_whoever_does_not_check() -> None:
 @committed
 def test_it_is_3_when_the_database_is_away(database_away: Away) -> None:
     with database_away():
-        assert told("--check", status=3).startswith("UNKNOWN: The database cannot be asked: ")
+        assert told("--check", status=3).startswith("UNKNOWN: The database does not answer: ")
         found = facts("--check", status=3)
     assert found["level"] == "unknown"
-    assert found["error"].startswith("The database cannot be asked: ")
+    assert found["error"].startswith("The database does not answer: ")
 
 
 @committed
 def test_it_is_69_then_for_whoever_does_not_check(database_away: Away) -> None:
-    with database_away(), pytest.raises(CommandError, match=r"The database cannot be asked: .") as refusal:
+    with database_away(), pytest.raises(CommandError, match=r"The database does not answer: .") as refusal:
         told()
     assert refusal.value.returncode == 69
 
@@ -315,11 +315,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("given", "problem"), WRONG, ids=str)
-def test_settings_that_cannot_work_are_status_2(settings: Settings, given: object, problem: str) -> None:
+def test_settings_that_cannot_work_are_status_78(settings: Settings, given: object, problem: str) -> None:
     settings.SINGLEJOB = given
     with pytest.raises(CommandError, match=problem) as refusal:
         told()
-    assert refusal.value.returncode == 2
+    assert refusal.value.returncode == 78
 
 
 @pytest.mark.parametrize("given", [given for given, _ in WRONG], ids=str)

@@ -7,18 +7,22 @@ import signal
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from django_singlejob import runner, singleton_job
 from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.locking import acquire
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 from tests.contract.acts import (
     MINUTE,
     coming_slot,
@@ -249,13 +253,13 @@ def test_another_error_of_the_database_is_raised_as_it_is(monkeypatch: pytest.Mo
         called()
 
 
-def test_settings_that_cannot_work_are_usage_errors(settings: Settings) -> None:
+def test_settings_that_cannot_work_have_a_status_of_their_own(settings: Settings) -> None:
     due(catch_up="all")
     before = everything()
     settings.SINGLEJOB = {"MAX_CATCH_UP": 0}
     with pytest.raises(CommandError, match="MAX_CATCH_UP") as refusal:
         called()
-    assert refusal.value.returncode == 2
+    assert refusal.value.returncode == 78
     settings.SINGLEJOB = {}
     assert everything() == before
 
@@ -292,11 +296,17 @@ def test_those_of_other_queues_are_left_to_other_workers() -> None:
 
 
 def worked(**options: Any) -> tuple[str, str]:
-    """The command's standard output and standard error, until it exits with status 0."""
+    """What the command prints about its runs until it exits with status 0, and its standard error."""
     said, complained = StringIO(), StringIO()
     looking = {"interval": timedelta(seconds=0.01)} | options
     call_command("singleton_worker", stdout=said, stderr=complained, no_color=True, **looking)
-    return without_seconds(said.getvalue()), complained.getvalue()
+    return without_seconds(behind_the_first_line(said)), complained.getvalue()
+
+
+def behind_the_first_line(said: StringIO) -> str:
+    first, _, rest = said.getvalue().partition("\n")
+    assert first.startswith("django-singlejob ")
+    return rest
 
 
 def end_it() -> None:
@@ -367,22 +377,56 @@ def test_none_is_an_option_that_is_not_given(mode: str) -> None:
     options: dict[str, Any] = dict.fromkeys(["threads", "grace", "interval", "max_jobs"])
     said = StringIO()
     call_command("singleton_worker", **{mode: True}, no_reload=False, stdout=said, **options)
-    assert said.getvalue() == ""
+    assert (behind_the_first_line(said) if mode == "drain" else said.getvalue()) == ""
 
 
 # --- until nothing is due
 
 
 def drained(**options: Any) -> tuple[str, str]:
-    """The command's standard output and standard error, until it exits with status 0."""
+    """What the command prints about its runs until it exits with status 0, and its standard error."""
     said, complained = StringIO(), StringIO()
     call_command("singleton_worker", "--drain", stdout=said, stderr=complained, no_color=True, **options)
-    return without_seconds(said.getvalue()), complained.getvalue()
+    return without_seconds(behind_the_first_line(said)), complained.getvalue()
+
+
+def first_line(**options: Any) -> str:
+    said = StringIO()
+    call_command("singleton_worker", "--drain", stdout=said, **options)
+    return said.getvalue()
+
+
+def test_its_first_line_says_what_it_works_with() -> None:
+    scheduled()
+    name, vendor = connection.settings_dict["NAME"], connection.vendor
+    assert first_line() == (
+        f"django-singlejob {version('django-singlejob')}: 4 threads, all queues, 1 job, "
+        f"database 'default' ({vendor}, {name}).\n"
+    )
+    scheduled("hourly")
+    assert "1 thread, queues 'mail', 'media', 2 jobs, " in first_line(threads=1, queues=["mail", "media"])
+
+
+def test_it_can_be_kept_quiet() -> None:
+    assert first_line(verbosity=0) == ""
+
+
+def test_the_first_line_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "NAME", "postgres://shop:secret@db/shop")
+    assert "(" + connection.vendor + ", postgres://***@db/shop)." in first_line()
+
+
+def test_nobody_has_to_read_the_first_line() -> None:
+    closed = StringIO()
+    closed.close()
+    call_command("singleton_worker", "--drain", stdout=closed)
+    assert closed.closed
 
 
 def test_nothing_to_drain() -> None:
     assert drained() == ("", "")
-    assert everything() == []
+    assert not locks().exists()
+    assert not runs().exists()
 
 
 @pytest.mark.slow

@@ -1,14 +1,14 @@
 """``manage.py race``: the experiment of Lu 2025 (doi 10.38124/ijisrt/25nov415), with our lock.
 
-Ten servers, a hundred rounds. In each round, all servers call the same hourly job at the same instant, and one of them
-runs it. The lock cost is how long the winner waited for the lock.
+Ten servers, a hundred rounds. In each round all servers ask for the same hourly job at the same instant, and one of
+them runs it. The lock cost is how long the winner waited for the lock.
 
-Why is there exactly one winner a round? Not because all servers meet while one of them holds the lock: on a busy
-machine, a server can be so slow that the winner has finished when it asks, and it finds the lock free. With the paper's
-recipe, insert-and-delete, it would win a second time. Making the holder wait for it would hide the gap. Instead, the
-job has a ``min_interval`` of half an hour, as an hourly job in a crontab should: the statement that decides who wins
-checks it too, so the late server is refused with "already ran". To let an hour pass between two rounds, the race does
-not wait; it moves ``last_started_at`` back in the database.
+Why is there exactly one winner in each round? Not because all servers ask while one holds the lock: on a busy machine a
+server can be so slow that the winner has finished by then, and the lock is free. With insert-and-delete, the paper's
+recipe, the slow server would win as well. Making the holder wait for it would only hide the gap. Instead the job has a
+``min_interval`` of half an hour, as an hourly job in a crontab should. The statement that decides which server wins
+checks that too, so the slow server gets "already ran". Between two rounds an hour passes, not by waiting but by moving
+``last_started_at`` back in the database.
 """
 
 import argparse
@@ -68,7 +68,7 @@ class Command(BaseCommand):
         return results
 
     def _progress(self, text: str) -> None:
-        """One line that overwrites itself; nothing if the output is not a terminal."""
+        """One line that overwrites itself; nothing if this is not a terminal."""
         if self.stdout.isatty():
             self.stdout.write(f"\r{text:<30}\r", ending="")
             self.stdout.flush()
@@ -85,7 +85,7 @@ class Command(BaseCommand):
         self._section("The losers", report.refusals(results))
         if found := faults(results, history):
             more = [f"... and {len(found) - MOST_FAULTS} more."] if len(found) > MOST_FAULTS else []
-            raise CommandError("\n".join(["The race failed:", *found[:MOST_FAULTS], *more]))
+            raise CommandError("\n".join(["This race has faults:", *found[:MOST_FAULTS], *more]))
         verdict = self.style.SUCCESS(f"  Exactly one winner in each of {len(results)} rounds.")
         proof = "  No two servers were inside the job together. The history has one run a round."
         self._section("The verdict", [verdict, proof])

@@ -1,0 +1,230 @@
+"""Set-ups in which no command can do its work: what is wrong, and what each command is to say of it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
+from uuid import uuid4
+
+from django.db import connection
+
+from tests.databases import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+ALL = ("sqlite", "postgresql", "mysql")
+SERVERS = ("postgresql", "mysql")
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What is wrong, and what comes of it.
+
+    Attributes:
+        status: the exit status of what has something to run.
+        says: what its line matches.
+        settings: the differences from the tests' own.
+        url: a context manager that changes something, and returns the URL of the database.
+        databases: where it can be had.
+        endless: the exit status of a worker that is to go on; ``None``: it goes on.
+        reading: that of what reads, and would delete; ``None``: it may do its work.
+        listing: that of what asks no database.
+    """
+
+    name: str
+    status: int
+    says: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    url: Callable[[str, Path], AbstractContextManager[str]] | None = None
+    databases: tuple[str, ...] = ALL
+    endless: int | None = -1
+    reading: int | None = -1
+    listing: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def execute(*statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def a_name(kind: str) -> str:
+    return f"{kind}_{uuid4().hex[:12]}"
+
+
+@contextmanager
+def no_tables(url: str, folder: Path) -> Iterator[str]:
+    if connection.vendor == "sqlite":
+        yield f"sqlite:///{folder / 'empty.sqlite3'}"
+        return
+    name = a_name("empty")
+    execute(f"CREATE DATABASE {name}")
+    try:
+        yield urlsplit(url)._replace(path=f"/{name}").geturl()
+    finally:
+        execute(f"DROP DATABASE {name}")
+
+
+def another_column(table: str) -> Any:
+    """As between two releases: the table of the one, and the code of the other."""
+
+    @contextmanager
+    def url_without(url: str, folder: Path) -> Iterator[str]:
+        execute(f"ALTER TABLE {table} RENAME COLUMN paused TO is_paused")
+        try:
+            yield url
+        finally:
+            execute(f"ALTER TABLE {table} RENAME COLUMN is_paused TO paused")
+
+    return url_without
+
+
+@contextmanager
+def read_only(url: str, folder: Path) -> Iterator[str]:
+    options = {
+        "sqlite": {"init_command": "PRAGMA query_only = 1"},
+        "postgresql": {"options": "-c default_transaction_read_only=on"},
+        "mysql": {"init_command": "SET SESSION TRANSACTION READ ONLY"},
+    }
+    yield f"{url}?{urlencode(options[connection.vendor])}"
+
+
+def role(*grants: str) -> Any:
+    """A user that may do no more than this."""
+
+    @contextmanager
+    def url_of_role(url: str, folder: Path) -> Iterator[str]:
+        name, database = a_name("role"), connection.settings_dict["NAME"]
+        with ExitStack() as undo:
+            if connection.vendor == "postgresql":
+                execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+                undo.callback(execute, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+            else:
+                execute(f"CREATE USER {name} IDENTIFIED BY 'secret'")
+                undo.callback(execute, f"DROP USER {name}")
+                # So that it may connect to it.
+                execute(f"GRANT SELECT ON {database}.django_content_type TO {name}")
+            execute(*[f"GRANT {what.format(all=all_tables())} TO {name}" for what in grants])
+            yield as_user(url, name, "secret")
+
+    return url_of_role
+
+
+def all_tables() -> str:
+    if connection.vendor == "postgresql":
+        return "ALL TABLES IN SCHEMA public"
+    return f"{connection.settings_dict['NAME']}.*"
+
+
+def revoke(what: str, url: str) -> None:
+    """From the user of that URL."""
+    execute(f"REVOKE {what.format(all=all_tables())} FROM {urlsplit(url).username}")
+
+
+def as_user(url: str, name: str, password: str) -> str:
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return parts._replace(netloc=f"{name}:{password}@{parts.hostname}{port}").geturl()
+
+
+@contextmanager
+def a_stranger(url: str, folder: Path) -> Iterator[str]:
+    yield as_user(url, "nobody_knows", "secret")
+
+
+@contextmanager
+def no_such_database(url: str, folder: Path) -> Iterator[str]:
+    yield urlsplit(url)._replace(path="/no_such_database").geturl()
+
+
+@contextmanager
+def no_server(url: str, folder: Path) -> Iterator[str]:
+    if connection.vendor == "sqlite":
+        yield f"sqlite:///{folder}/no/such/folder.sqlite3"
+    else:
+        yield urlsplit(url)._replace(netloc=f"shop@127.0.0.1:{free_port()}").geturl()
+
+
+@contextmanager
+def no_such_host(url: str, folder: Path) -> Iterator[str]:
+    yield urlsplit(url)._replace(netloc="shop@no-such-host.invalid").geturl()
+
+
+@contextmanager
+def not_a_database(url: str, folder: Path) -> Iterator[str]:
+    (folder / "notes.txt").write_text("Buy milk. " * 1000)
+    yield f"sqlite:///{folder / 'notes.txt'}"
+
+
+MIGRATE = r"lacks a table or a column of django_singlejob \(.+\)\. Run manage\.py migrate\.$"
+GRANT = r"does not allow this user to do that \(.+\)\. Grant SELECT, INSERT, UPDATE and DELETE on the tables"
+LOGIN = r"does not let this user in \(.+\)\. Correct USER and PASSWORD in DATABASES\['default'\]\.$"
+CREATE = r"does not exist, or is not a database \(.+\)\. Create it, or correct DATABASES\['default'\]\['NAME'\]\.$"
+NO_ALIAS = r"'locks', but DATABASES has no such alias\. Use one of: default\.$"
+TWICE = r"Two jobs are called 'twice': .+/jobs\.py:5\) and .+/jobs\.py:6\)\. Give one of them another name"
+APPS = [
+    "django.contrib.contenttypes",
+    "django_singlejob",
+    "tests.app.apps.TestAppConfig",
+    "tests.processes.two_of_one_name",
+]
+AWAY = r"The database does not answer.*: .+\. Check that its server is up, and DATABASES\['default'\] \(.+\)\.$"
+
+SET_UPS = [
+    SetUp("no migrate", 78, MIGRATE, url=no_tables),
+    SetUp("no migrate after an upgrade", 78, MIGRATE, url=another_column("django_singlejob_jobstatus"), reading=None),
+    # A former primary may be replaced by another one, a file is not.
+    SetUp("read-only file", 77, r"is read-only \(.+\)\.", url=read_only, databases=("sqlite",), reading=None),
+    SetUp(
+        "read-only server", 77, r"is read-only \(.+\)\.", url=read_only, databases=SERVERS, endless=None, reading=None
+    ),
+    SetUp("no grants at all", 77, GRANT, url=role(), databases=SERVERS),
+    SetUp("may only read", 77, GRANT, url=role("SELECT ON {all}"), databases=SERVERS, reading=None),
+    SetUp("wrong password", 77, LOGIN, url=a_stranger, databases=("mysql",)),
+    SetUp("wrong role", 69, AWAY, url=a_stranger, databases=("postgresql",), endless=None),
+    SetUp("no such database", 78, CREATE, url=no_such_database, databases=("mysql",)),
+    SetUp("no such database", 69, AWAY, url=no_such_database, databases=("postgresql",), endless=None),
+    SetUp("not a database", 78, CREATE, url=not_a_database, databases=("sqlite",)),
+    SetUp("no server", 69, AWAY, url=no_server, endless=None),
+    SetUp("no such host", 69, AWAY, url=no_such_host, databases=SERVERS, endless=None),
+    SetUp("no ENGINE", 78, "Please supply the ENGINE value", {"DATABASES": {}}),
+    SetUp("unknown alias", 78, rf"SINGLEJOB\['DATABASE'\] is {NO_ALIAS}", {"SINGLEJOB": {"DATABASE": "locks"}}),
+    SetUp(
+        "a router's unknown alias",
+        78,
+        rf"The routers send JobLock to {NO_ALIAS}",
+        {"DATABASE_ROUTERS": ["tests.processes.set_ups.Router"]},
+    ),
+    SetUp("USE_TZ = False", 78, r"USE_TZ is False, .+ Set USE_TZ = True\.$", {"USE_TZ": False}, listing=78),
+    SetUp(
+        "LEASE = 60",
+        78,
+        r"SINGLEJOB\['LEASE'\] is 60, but must be a timedelta",
+        {"SINGLEJOB": {"LEASE": 60}},
+        listing=78,
+    ),
+    SetUp(
+        "AUTODISCOVER = 'jobs'",
+        78,
+        r"SINGLEJOB\['AUTODISCOVER'\] is 'jobs', but must be a list",
+        {"SINGLEJOB": {"AUTODISCOVER": "jobs"}},
+        listing=78,
+    ),
+    SetUp("SINGLEJOB = []", 78, r"SINGLEJOB is \[\], but must be a dict\.$", {"SINGLEJOB": []}, listing=78),
+    SetUp("two jobs of one name", 2, TWICE, {"INSTALLED_APPS": APPS}, reading=None, listing=2),
+]
+
+
+class Router:
+    """Sends the locks to a database that is not there."""
+
+    def db_for_write(self, model: Any, **hints: Any) -> str | None:
+        return "locks" if model._meta.app_label == "django_singlejob" else None

@@ -1,0 +1,155 @@
+"""Real workers as monitoring sees them: while they have nothing to do, when they end, and when they die."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_singlejob.clock import DBNow
+from django_singlejob.locking.clear import clear
+from django_singlejob.models import JobLock
+from django_singlejob.monitoring.workers import REMEMBERED, Worker, workers
+from django_singlejob.names import WORKER_LOCK
+from django_singlejob.querysets.passes import passes
+from tests.databases import APPS
+from tests.processes.witness import eventually
+from tests.processes.workers import SETTINGS, end, worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from tests.children import Child, Spawn
+    from tests.proxy import Proxy
+
+    Env = dict[str, str]
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
+
+FIRST, SECOND = f"{WORKER_LOCK}.1", f"{WORKER_LOCK}.2"
+
+
+def idle(spawn: Spawn, *options: str, **env: str) -> Child:
+    """A worker that is seen, and has nothing to do."""
+    before = len(workers())
+    child = worker(spawn, *options, **env)
+    child.wait_for("database 'default'")
+    started_at = time.monotonic()
+    eventually(lambda: len(workers()) == before + 1)
+    assert time.monotonic() - started_at < 5  # a moment, if the machine has nothing else to do
+    return child
+
+
+def holder_pid(seen: Worker) -> int:
+    return int(seen.holder.rpartition(" ")[2])
+
+
+def token() -> UUID | None:
+    return JobLock.objects.filter(name=FIRST).values_list("token", flat=True).first()
+
+
+def test_an_idle_worker_is_seen_until_it_ends(spawn: Spawn) -> None:
+    child = idle(spawn, "--queue", "mail", "--queue", "media")
+    (seen,) = workers()
+    assert (seen.queues, seen.is_once, seen.is_live) == (("mail", "media"), False, True)
+    assert holder_pid(seen) == child.pid
+    eventually(lambda: workers()[0].seen_at > seen.seen_at)  # its heartbeats
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 0
+    assert workers() == []
+    assert "Traceback" not in child.output
+
+
+def test_workers_have_different_numbers(spawn: Spawn) -> None:
+    children = [idle(spawn), idle(spawn, "--queue", "mail")]
+    assert {*JobLock.objects.values_list("name", flat=True)} == {FIRST, SECOND}
+    assert [seen.queues for seen in workers()] == [(), ("mail",)]
+    end(*children)
+    assert workers() == []
+
+
+def test_a_killed_worker_is_seen_as_dead_until_another_one_clears_its_lock(spawn: Spawn) -> None:
+    victim = idle(spawn)
+    victim.kill()
+    victim.wait()
+    eventually(lambda: [seen.is_live for seen in workers()] == [False])
+    successor = worker(spawn)
+    eventually(lambda: [holder_pid(seen) for seen in workers()] == [successor.pid])
+    assert [seen.is_live for seen in workers()] == [True]
+    end(successor)
+
+
+def is_deleted() -> None:
+    JobLock.objects.all().delete()
+
+
+def is_cleared() -> None:
+    assert clear(JobLock.objects.get(), force=True)
+
+
+@pytest.mark.parametrize("lose", [is_deleted, is_cleared])
+def test_a_lock_that_is_lost_while_idle_is_acquired_anew(spawn: Spawn, lose: Callable[[], None]) -> None:
+    child = idle(spawn, "--queue", "mail")
+    former = token()
+    lose()
+    eventually(lambda: token() not in (None, former))
+    assert [seen.queues for seen in workers()] == [("mail",)]
+    assert "No one-off was running under it." in child.output
+    end(child)
+    assert workers() == []
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize("is_lock_gone", [False, True])
+def test_an_idle_worker_is_seen_again_after_an_outage(
+    spawn: Spawn, proxy: Proxy, through_proxy: Env, is_lock_gone: bool
+) -> None:
+    child = idle(spawn, **through_proxy)
+    proxy.go_down()
+    eventually(JobLock.objects.stale().exists)
+    if is_lock_gone:
+        is_cleared()
+    proxy.come_back()
+    eventually(lambda: [seen.is_live for seen in workers()] == [True])
+    end(child)
+    assert workers() == []
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_an_idle_worker_does_not_wait_for_a_database_that_is_away(
+    spawn: Spawn, proxy: Proxy, through_proxy: Env
+) -> None:
+    child = idle(spawn, **{**through_proxy, "DJANGO_SETTINGS_MODULE": "tests.settings"})
+    proxy.go_down()
+    child.wait_for("the worker retries until it does")
+    told_at = time.monotonic()
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 0
+    assert time.monotonic() - told_at < 10  # the lease lasts a minute
+    assert "is left to expire" in child.output
+
+
+def test_no_signal_at_a_random_moment_of_its_start_leaves_a_lock(spawn: Spawn) -> None:
+    for _ in range(6):
+        child = worker(spawn)
+        child.wait_for("database 'default'")
+        time.sleep(random.uniform(0, 0.2))
+        child.send_signal(signal.SIGTERM)
+        assert child.finish() == 0
+        assert not JobLock.objects.exists()
+
+
+@pytest.mark.parametrize("mode", ["--once", "--drain"])
+def test_one_that_ends_by_itself_is_remembered_for_a_while(spawn: Spawn, mode: str) -> None:
+    child = spawn.command("singleton_worker", mode, "--queue", "mail", **SETTINGS)
+    assert child.finish() == 0
+    (seen,) = workers()
+    assert (seen.queues, seen.is_once, seen.is_live) == (("mail",), True, True)
+    assert holder_pid(seen) == child.pid
+    assert ("database" in child.output) == (mode == "--drain")
+    passes().update(seen_at=DBNow() - REMEMBERED)
+    assert workers() == []

@@ -1,0 +1,1 @@
+"""An app two of whose jobs have the same name."""

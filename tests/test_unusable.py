@@ -1,0 +1,213 @@
+"""What is said of a database that refuses; `processes/test_wrong_set_ups.py` has the real ones."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import DatabaseError, Error, OperationalError, ProgrammingError, connection, transaction
+
+from django_singlejob import DatabaseUnusable, job_lock, runner, singleton_job
+from django_singlejob.codes import Lack
+from django_singlejob.database import is_connection_lost, is_transient
+from django_singlejob.locking.acquire import acquire as usual_acquire
+from django_singlejob.models import JobLock, JobStatus, OneOffJob
+from django_singlejob.reports import report_of
+from django_singlejob.unusable import lack_behind, refusal, refused
+from django_singlejob.worker.due import PRUNING
+from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.tick import Plan
+from tests.test_codes import an_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.db.models import Model
+    from pytest_django import Settings
+
+    from django_singlejob.locking.lease import Lease
+    from django_singlejob.locking.request import LockRequest, Refusal
+    from tests.fixtures import AddDatabase
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [
+    pytest.mark.usefixtures("fresh_process"),
+    pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"]),
+]
+
+
+@contextmanager
+def renamed(model: type[Model]) -> Iterator[None]:
+    """Its table has another name."""
+    table = model._meta.db_table
+    rename(table, "elsewhere")
+    try:
+        yield
+    finally:
+        rename("elsewhere", table)
+
+
+def rename(old: str, new: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+
+@pytest.fixture
+def no_locks() -> Iterator[None]:
+    with renamed(JobLock):
+        yield
+
+
+def sqlites(code: int) -> Error:
+    error = OperationalError("whatever it says")
+    error.__cause__ = cause = Exception()
+    cause.sqlite_errorcode = code  # type: ignore[attr-defined]
+    return error
+
+
+BY_CODE = {
+    Lack.TABLES: ["42P01", "42703", 1146, 1054],
+    Lack.DATABASE: ["3D000", 1049],
+    Lack.LOGIN: ["28000", "28P01", 1044, 1045, 1698],
+    Lack.RIGHTS: ["42501", 1142, 1143, 1227, 1370],
+    Lack.WRITES: ["25006", 1290, 1792, 1836],
+}
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize(("lack", "code"), [(lack, code) for lack, those in BY_CODE.items() for code in those])
+def test_the_code_says_what_it_lacks(lack: Lack, code: object) -> None:
+    unusable = refusal(an_error(code), job_name="nightly")
+    assert unusable
+    assert (unusable.lack, unusable.job_name) == (lack, "nightly")
+    # A former primary is replaced by another server.
+    assert unusable.is_lasting == (lack is not Lack.WRITES)
+    assert is_connection_lost(unusable) == (lack is Lack.WRITES)
+    assert not is_transient(unusable)
+
+
+@pytest.mark.parametrize(
+    ("code", "lack"),
+    [(26, Lack.DATABASE), (3, Lack.RIGHTS), (23, Lack.RIGHTS), (8, Lack.WRITES), (8 | 4 << 8, Lack.WRITES)],
+)
+def test_sqlites_code_may_be_an_extended_one(code: int, lack: Lack) -> None:
+    unusable = refusal(sqlites(code))
+    assert unusable
+    assert unusable.lack is lack
+    assert unusable.is_lasting
+
+
+@pytest.mark.on_database("sqlite")
+def test_sqlites_code_for_any_mistake_means_tables_only_if_some_are_missing() -> None:
+    assert lack_behind(sqlites(1)) is None
+    with renamed(JobStatus):
+        assert lack_behind(sqlites(1)) is Lack.TABLES
+
+
+@pytest.mark.parametrize("error", [an_error("22001"), an_error(1406), sqlites(19), ValueError(), DatabaseError()])
+def test_of_another_error_it_says_nothing(error: Exception) -> None:
+    assert refusal(error) is None
+
+
+def test_what_will_come_again_is_a_refusal_whatever_its_code() -> None:
+    unusable = refused(an_error("22001"), "'nightly' was not run: ", job_name="nightly")
+    assert str(unusable).startswith("'nightly' was not run: the database 'default' (")
+    assert str(unusable).endswith(") refuses a statement (22001).")
+    assert (unusable.lack, unusable.is_lasting) == (None, False)
+    assert not is_connection_lost(unusable)
+
+
+def test_an_alias_of_its_own_is_named_to_migrate(settings: Settings, add_database: AddDatabase) -> None:
+    add_database("locks", NAME="shop", HOST="db.example", PORT=5432, USER="web", PASSWORD="secret")
+    settings.SINGLEJOB = {"DATABASE": "locks"}
+    unusable = refusal(sqlites(26))
+    assert unusable
+    assert str(unusable) == (
+        "The database 'locks' (shop on db.example:5432, as 'web') does not exist, or is not a database (). Create it, "
+        "or correct DATABASES['locks']['NAME']."
+    )
+
+
+# --- what calls it
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_call_raises_what_it_used_to_with_what_to_do() -> None:
+    job: Any = singleton_job("nightly")(lambda: pytest.fail("it ran"))
+    with pytest.raises(
+        OperationalError, match=r"^'nightly' was not run: the database .+ Run manage\.py migrate\.$"
+    ) as caught:
+        job()
+    assert isinstance(caught.value, DatabaseUnusable)
+    assert isinstance(caught.value, ProgrammingError)
+    assert isinstance(caught.value.__cause__, DatabaseError)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_so_does_a_block() -> None:
+    told = r"^The lock 'block' is not ours: the database .+ Run manage\.py migrate\.$"
+    with pytest.raises(DatabaseUnusable, match=told), job_lock("block"):
+        pytest.fail("it ran")
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_no_run_is_no_failure_and_leaves_nothing_for_the_exit(caplog: pytest.LogCaptureFixture) -> None:
+    job = singleton_job("nightly")(print)
+    report = report_of(job, job.run)
+    assert report.unusable
+    assert report.is_hopeless
+    assert not caplog.records
+
+
+def refusing(lack_code: str, times: int = 1000) -> Any:
+    """Instead of ``acquire``: each of the first times the database refuses."""
+    left = [lack_code] * times
+
+    def acquire(request: LockRequest) -> Lease | Refusal:
+        if not left:
+            return usual_acquire(request)
+        unusable = refusal(an_error(left.pop()), job_name=request.job_name)
+        assert unusable
+        raise unusable
+
+    return acquire
+
+
+@pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True), Plan(threads=1)], ids=["once", "drain", "endless"])
+def test_a_worker_that_can_run_nothing_ends(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner, "acquire", refusing("42501"))
+    job: Any = singleton_job("nightly")(print)
+    job.enqueue()
+    reports = list(Worker(plan).work())
+    assert {report.is_hopeless for report in reports} == {True}
+    assert reports[-1].name in ("nightly", PRUNING.name)
+    assert "does not allow this user to do that" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_one_that_is_read_only_may_be_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "acquire", refusing("25006", times=2))
+    job: Any = singleton_job("nightly")(print)
+    job.enqueue()
+    reports = [*Worker(Plan(threads=1, max_jobs=2, interval=timedelta(seconds=0.01))).work()]
+    assert [report.outcome and report.outcome.status for report in reports if report.name == "nightly"][
+        -1
+    ] == "successful"
+    assert not any(report.is_hopeless for report in reports)
+
+
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+def test_what_cannot_be_enqueued_is_named(is_in_transaction: bool) -> None:
+    job: Any = singleton_job("nightly")(print)
+    enqueue = transaction.atomic(job.enqueue) if is_in_transaction else job.enqueue
+    with renamed(OneOffJob):
+        told = r"^'nightly' was not enqueued: the database .+ Run manage\.py migrate\.$"
+        with pytest.raises(DatabaseUnusable, match=told) as caught:
+            enqueue()
+    # The job that enqueues itself did run.
+    assert caught.value.job_name == ""
