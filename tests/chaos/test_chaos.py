@@ -35,7 +35,7 @@ def what_is_there(spawn: Spawn) -> set[str]:
         return files | {name for (name,) in cursor.fetchall() if "chaos" in name}
 
 
-def test_where_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(spawn: Spawn, database_url: str) -> None:
+def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(spawn: Spawn, database_url: str) -> None:
     child = chaos(spawn, database_url, "--seconds=4", "--faults=history pruned")
     assert child.finish(120) == 0, child.output
     assert re.search(r"Violations\n +0  none", child.output)
@@ -43,7 +43,7 @@ def test_where_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(spawn: Sp
     assert what_is_there(spawn) == set()
 
 
-def test_a_ctrl_c_ends_it_early_and_it_judges_what_there_is(spawn: Spawn, database_url: str) -> None:
+def test_ctrl_c_ends_it_early_and_it_judges_what_there_is(spawn: Spawn, database_url: str) -> None:
     child = chaos(spawn, database_url, "--seconds=1000", "--faults=killed,stopped")
     child.wait_for("The servers are up")
     child.send_signal(signal.SIGINT)

@@ -68,7 +68,7 @@ def test_a_body_that_begins_too_late_is_fine_if_it_does_not_trust_itself() -> No
     assert promises(start(2, 2), start(2.1, 1)) == [OVERLAP]
 
 
-def test_an_overlap_of_those_that_are_not_neighbours_is_found() -> None:
+def test_an_overlap_of_grants_that_are_not_neighbours_is_found() -> None:
     assert promises(start(1), start(2, 2), start(3, 3), start(4, 4), trust(5, 4), trust(5, 2)) == [OVERLAP]
 
 
@@ -76,7 +76,7 @@ def test_two_locks_have_nothing_to_do_with_each_other() -> None:
     assert promises(start(1, 1), start(2, 2, lock="pool"), trust(3, 1)) == []
 
 
-def test_an_overlap_is_told_with_its_time_and_its_samples() -> None:
+def test_an_overlap_is_reported_with_its_time_and_its_samples() -> None:
     history = [start(1, server=3), start(2, 2), trust(2.5, server=3), trust(2.75, server=3)]
     (violation,) = verdict(Evidence(events=history, gates={"beach": 2}))
     assert (violation.at, violation.lock) == (2.5, "beach")
@@ -84,7 +84,7 @@ def test_an_overlap_is_told_with_its_time_and_its_samples() -> None:
     assert "from 2.500 to 2.750, 2 samples, after fence 2" in violation.what
 
 
-def test_whoever_is_cleared_or_taken_over_and_trusts_itself_is_found() -> None:
+def test_a_holder_that_is_cleared_or_taken_over_and_trusts_itself_is_found() -> None:
     assert promises(start(1), taken(2), trust(2.1)) == [OVERLAP, ROBBED]
     assert promises(start(1), event("taken", 2, 0), trust(2.1), start(3, 2)) == []  # from another lease's token
     assert promises(start(1), taken(2, 0), trust(2.1)) == [ROBBED]
@@ -151,7 +151,7 @@ def test_a_one_off_that_is_done_is_fine() -> None:
 
 
 @pytest.mark.parametrize("statuses", [{7: "failed"}, {7: "waiting"}, {8: "done"}])
-def test_a_one_off_that_is_not_done_in_the_end_is_found(statuses: dict[int, str]) -> None:
+def test_a_one_off_that_is_not_done_at_the_end_is_found(statuses: dict[int, str]) -> None:
     assert promises(ordered(1), event("end", 3, number=7), one_offs=statuses) == [LOST]
 
 
@@ -159,7 +159,7 @@ def test_a_one_off_that_is_done_without_a_body_is_found() -> None:
     assert promises(ordered(1), start(2, number=7), one_offs={7: "done"}) == [LOST]
 
 
-def test_a_one_off_that_nobody_knows_to_be_asked_for_may_be_gone() -> None:
+def test_a_one_off_that_is_not_known_to_be_enqueued_may_be_gone() -> None:
     assert promises(start(2, number=7), one_offs={}) == []
 
 
@@ -198,7 +198,7 @@ def fault(at: float, to: float, name: str, number: int = 1) -> Event:
     return event("fault", at, to=to, name=name, number=number)
 
 
-def test_pairs_are_faults_that_were_there_at_the_same_time() -> None:
+def test_pairs_are_faults_that_overlapped() -> None:
     apart = [fault(1, 2, "stopped"), fault(2.1, 3, "killed")]
     together = [fault(1, 3, "stopped", 2), fault(2, 4, "killed", 2), fault(3.5, 5, "away", 2)]
     assert overlaps([*apart, *together]) == {("killed", "stopped"): 1, ("away", "killed"): 1}

@@ -211,7 +211,7 @@ def test_a_fenced_block_whose_token_is_gone_has_lost_its_lease(nodes: list[Node]
     assert "raised LeaseLost" in child.output
 
 
-def test_another_conflict_in_a_fenced_block_is_let_through(nodes: list[Node], spawn: Spawn) -> None:
+def test_another_conflict_in_a_fenced_block_is_raised(nodes: list[Node], spawn: Spawn) -> None:
     """The caller may begin the block again, because the lock was not granted to anybody else."""
     here, there, third = nodes
     here.query("INSERT INTO test_app_counter VALUES ('conflict', 0)", DATABASE)

@@ -163,7 +163,7 @@ def test_a_jobs_own_mistake_ends_no_pass_over_the_others() -> None:
 
 
 def test_a_job_that_met_with_it_itself_has_failed() -> None:
-    """Its own run did begin: what it asked for inside did not."""
+    """Its own run did begin; what it called inside did not."""
     status, line, _ = told(of_error(unusable(Lack.TABLES, "another")))
     assert status == 1
     assert line.startswith("nightly: failed, DatabaseUnusable: It lacks something.")

@@ -98,7 +98,7 @@ def test_a_window_has_what_began_in_it(django_assert_num_queries: DjangoAssertNu
     assert found.now - found.begin == 6 * HOUR
 
 
-def test_what_began_before_it_and_goes_on_is_told_apart() -> None:
+def test_runs_that_began_before_it_and_go_on_are_listed_separately() -> None:
     ran(9 * HOUR)
     long = running(9 * HOUR)
     found = period(6 * HOUR)
@@ -137,7 +137,7 @@ def test_it_reads_what_is_needed_of_a_run() -> None:
 # --- what there is to say of them
 
 
-def test_who_has_most_wins_comes_first() -> None:
+def test_the_server_with_most_wins_comes_first() -> None:
     later = run(hostname="web-2", started_at=NOW - MINUTE, finished_at=None, status="running")
     some = [later, run(hostname="web-2", status="failed"), run(hostname="web-2"), run()]
     assert winners(some) == [
@@ -147,7 +147,7 @@ def test_who_has_most_wins_comes_first() -> None:
     assert winners([]) == []
 
 
-def test_that_a_run_was_abandoned_is_no_sign_of_life_but_a_heartbeat_is() -> None:
+def test_an_abandoned_run_is_not_a_sign_of_life_but_a_heartbeat_is() -> None:
     dead = run(status="abandoned", finished_at=NOW)
     assert winners([dead])[0].last_seen == NOW - HOUR
     heartbeats = [("web-1", NOW - MINUTE), ("elsewhere", NOW)]
@@ -216,7 +216,7 @@ def test_one_offs_that_failed_lately() -> None:
     assert failed_one_offs(period(HOUR).begin) == 1
 
 
-def test_of_very_many_one_offs_so_many_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_offs_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST", 2)
     for _ in range(3):
         place(Order(job_name="nightly"), [], {})

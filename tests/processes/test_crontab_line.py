@@ -48,7 +48,7 @@ def shell(spawn: Spawn, script: str, *options: str) -> Child:
         (["Nightly", "--", "true"], 2, "'Nightly' is not a valid name"),
     ],
 )
-def test_the_exit_status_tells_what_became_of_it(spawn: Spawn, arguments: list[str], status: int, words: str) -> None:
+def test_the_exit_status_shows_the_outcome(spawn: Spawn, arguments: list[str], status: int, words: str) -> None:
     child = spawn.command("run_singleton", *arguments)
     assert child.finish() == status
     assert words in child.output
@@ -57,7 +57,7 @@ def test_the_exit_status_tells_what_became_of_it(spawn: Spawn, arguments: list[s
 
 
 @pytest.mark.parametrize(("options", "status"), [([], 0), (["-E", "9"], 9)])
-def test_a_skipped_run_is_no_error_unless_asked(spawn: Spawn, options: list[str], status: int) -> None:
+def test_a_skipped_run_is_not_an_error_unless_requested(spawn: Spawn, options: list[str], status: int) -> None:
     with job_lock("tick"):
         child = spawn.command("run_singleton", "tick", *options)
         assert child.finish() == status
@@ -114,7 +114,7 @@ def test_a_command_and_its_children_get_the_signals(spawn: Spawn) -> None:
     assert is_over("nightly", "interrupted")
 
 
-def test_a_command_that_a_signal_ends_is_said_to_be_ended_by_it(spawn: Spawn) -> None:
+def test_a_command_that_a_signal_ends_is_reported_as_such(spawn: Spawn) -> None:
     child = shell(spawn, "echo started; exec sleep 60")
     child.wait_for("started")
     child.terminate()

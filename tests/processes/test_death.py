@@ -63,7 +63,7 @@ def test_a_zombie_that_wakes_after_a_takeover_commits_nothing_and_changes_nothin
     assert ends("stops_then_writes") == ["abandoned"]
 
 
-def test_a_zombie_is_told_in_the_midst_of_its_work(call: Call) -> None:
+def test_a_zombie_is_interrupted_in_the_middle_of_its_work(call: Call) -> None:
     zombie = call("stops_then_works()")
     zombie.wait_for("stopping")
     with job_lock("stops_then_works", wait=PATIENCE) as successor:
@@ -74,7 +74,7 @@ def test_a_zombie_is_told_in_the_midst_of_its_work(call: Call) -> None:
 
 
 @pytest.mark.on_database("postgresql", "mysql")
-def test_a_holder_that_is_stopped_inside_a_fenced_transaction_blocks_the_world_for_ten_leases_only(call: Call) -> None:
+def test_a_holder_that_is_stopped_inside_a_fenced_transaction_blocks_others_for_ten_leases_only(call: Call) -> None:
     zombie = call("stops_while_writing()")
     zombie.wait_for("stopping")
     stopped_at = time.monotonic()

@@ -282,7 +282,7 @@ def shown(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def test_the_table_in_the_documentation_says_the_same() -> None:
+def test_the_table_in_the_documentation_is_the_same() -> None:
     text = (ROOT / "docs" / "how-to" / "crontab.md").read_text()
     rows = re.findall(r"^\| (.+) \| (.+; \d+) \| (.+; \d+) \|$", text, re.MULTILINE)
     assert rows == [(title, str(ours), str(flocks)) for title, _, _, ours, flocks, _ in SITUATIONS]

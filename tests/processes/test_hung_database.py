@@ -51,7 +51,7 @@ def insist(child: Child) -> None:
     assert "Traceback" not in child.output
 
 
-def test_in_the_commit_of_a_grant_which_is_in_doubt_then(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+def test_in_the_commit_of_a_grant_which_is_then_in_doubt(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
     JobStatus.objects.create(name="quick")  # so that the grant is the first COMMIT
     proxy.fall_silent_at(b"COMMIT")
     child = spawn.command("run_singleton", "quick", **through_proxy)
@@ -237,7 +237,7 @@ def test_signals_that_the_job_handles_itself_end_nothing(spawn: Spawn) -> None:
     assert child.finish() == 0
 
 
-def test_a_job_that_cleans_up_on_commit_is_not_taken_for_one_that_hangs(spawn: Spawn) -> None:
+def test_a_job_that_cleans_up_on_commit_is_not_mistaken_for_a_hanging_one(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "cleans_up_on_commit")
     child.wait_for("started")
     child.send_signal(signal.SIGTERM)

@@ -91,7 +91,7 @@ def is_held() -> bool:
 # --- without a signal
 
 
-def test_the_lease_is_kept_alive_and_it_is_said_once(spawn: Spawn, go: Path) -> None:
+def test_the_lease_is_kept_alive_and_one_line_is_logged(spawn: Spawn, go: Path) -> None:
     child = shell(spawn, "sh $REST & exit 0", *A_SHORT_LEASE)
     child.wait_for(LEFT_BEHIND)
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_with_verbosity_0_nothing_is_said(spawn: Spawn, go: Path) -> None:
 
 
 @pytest.mark.parametrize(("stream", "status"), [(1, 0), (2, 3)])
-def test_that_nobody_can_be_told_is_not_how_a_command_ended(spawn: Spawn, stream: int, status: int) -> None:
+def test_a_closed_stream_does_not_change_the_exit_status_of_a_command(spawn: Spawn, stream: int, status: int) -> None:
     code = f"import os, sys; os.close({stream}); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     script = f"sh -c 'sleep 2' & exit {status}"
     child = spawn("-c", code, "-m", "django", "run_singleton", "nightly", "--", "sh", "-c", script)
@@ -122,7 +122,7 @@ def test_that_nobody_can_be_told_is_not_how_a_command_ended(spawn: Spawn, stream
 
 
 @pytest.mark.parametrize(("options", "is_more"), [([], True), (["-o"], False)])
-def test_a_command_has_our_input_and_output_and_one_descriptor_more(
+def test_a_command_has_our_input_and_output_and_one_more_descriptor(
     spawn: Spawn, options: list[str], is_more: bool
 ) -> None:
     child = spawn.command("run_singleton", "nightly", *options, "--", sys.executable, "-c", DESCRIPTORS)
@@ -214,7 +214,7 @@ def test_what_is_stopped_is_killed_after_the_grace(spawn: Spawn) -> None:
     assert not is_alive(rest)
 
 
-def test_what_cannot_be_reached_keeps_the_lock_and_that_is_said(spawn: Spawn, go: Path) -> None:
+def test_what_cannot_be_reached_keeps_the_lock_and_is_reported(spawn: Spawn, go: Path) -> None:
     child = shell(spawn, "setsid sh $REST & exit 0", *A_SHORT_LEASE)
     rest = pid("rest", child)
     wait_for_the_end_of_the_command(child)
@@ -278,7 +278,7 @@ def test_at_a_terminal_the_command_alone_is_killed_when_the_lease_is_lost(spawn:
 # --- a lease that is lost
 
 
-def test_signals_of_earlier_on_cost_nobody_the_grace(spawn: Spawn) -> None:
+def test_earlier_signals_do_not_shorten_the_grace(spawn: Spawn) -> None:
     child = shell(spawn, "trap 'echo rereading' HUP; sh $ENDS_SLOWLY & while :; do sleep 0.05; done", "--lease", "24")
     pid("rest", child)
     for times in 1, 2:
@@ -301,7 +301,7 @@ def test_what_is_left_behind_does_not_outlive_the_lease(spawn: Spawn, and_then: 
     assert ends("nightly") == ["failed"]
 
 
-def test_what_ends_when_it_is_told_to_is_not_waited_for(spawn: Spawn) -> None:
+def test_what_ends_at_a_signal_is_not_waited_for(spawn: Spawn) -> None:
     child = shell(spawn, "sh $ENDS_ON_SIGTERM & exit 0", "--lease", "12")
     pid("rest", child)
     wait_for_the_end_of_the_command(child)

@@ -37,7 +37,7 @@ Env = dict[str, str]
 
 
 @pytest.mark.parametrize("ends_meanwhile", [True, False])
-def test_a_restart_of_the_database_costs_a_job_nothing(
+def test_a_restart_of_the_database_does_not_harm_a_job(
     call: Call, go: Path, proxy: Proxy, through_proxy: Env, ends_meanwhile: bool
 ) -> None:
     child = call("until_told()", **through_proxy)
@@ -52,7 +52,7 @@ def test_a_restart_of_the_database_costs_a_job_nothing(
     assert is_over("until_told", "successful")
 
 
-def test_a_grant_that_takes_longer_than_the_lease_is_looked_at_once_more(
+def test_a_grant_that_takes_longer_than_the_lease_is_checked_again(
     call: Call, go: Path, proxy: Proxy, through_proxy: Env
 ) -> None:
     """As when a standby or a node is lost. A run that failed before it began would cost its slot."""
@@ -68,7 +68,7 @@ def test_a_grant_that_takes_longer_than_the_lease_is_looked_at_once_more(
     assert is_over("until_told", "successful")
 
 
-def test_killed_connections_cost_a_job_nothing(call: Call, go: Path, kill_connections: Act) -> None:
+def test_killed_connections_do_not_harm_a_job(call: Call, go: Path, kill_connections: Act) -> None:
     child = call("until_told()")
     child.wait_for("started")
     kill_connections()
@@ -145,7 +145,7 @@ def slow_commits() -> Iterator[None]:
 
 @pytest.mark.on_database("postgresql")
 @pytest.mark.usefixtures("slow_commits")
-def test_who_loses_its_lease_in_a_commit_that_hangs_is_told_of_that(spawn: Spawn, go: Path) -> None:
+def test_a_holder_that_loses_its_lease_in_a_commit_that_hangs_gets_lease_lost(spawn: Spawn, go: Path) -> None:
     """The error is not a driver's complaint about the state of its connection."""
     child = spawn.command("run_singleton", "commits_when_told")
     child.wait_for("wrote")

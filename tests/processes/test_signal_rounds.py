@@ -43,7 +43,7 @@ def batches() -> Iterator[int]:
     return iter([BATCH] * max(2, ASKED // BATCH))
 
 
-def test_an_idle_worker_ends_when_it_is_told_to(spawn: Spawn) -> None:
+def test_an_idle_worker_ends_at_a_signal(spawn: Spawn) -> None:
     for count in batches():
         children = [worker(spawn, "-v", "2", "--interval", "60") for _ in range(count)]
         for child in children:
@@ -62,7 +62,7 @@ def handles_signals(child: Child) -> bool:
     return bool(int(caught, 16) & 1 << signal.SIGTERM - 1)
 
 
-def test_who_was_stopped_past_its_lease_and_is_told_to_end_begins_nothing_more(spawn: Spawn) -> None:
+def test_a_worker_that_was_stopped_past_its_lease_and_then_signalled_begins_nothing_more(spawn: Spawn) -> None:
     for count in batches():
         for number in range(count):
             OneOffJob.objects.bulk_create(asked_to_sleep(number) for _ in range(2))
@@ -109,7 +109,7 @@ def test_signals_in_quick_succession_are_one(spawn: Spawn, pause: float) -> None
     ("script", "statuses"),
     [("sh -c '{rest}'; exit 7", {7, 143}), ("sh -c '{rest}' & exit 7", {7, 143}), ("sh -c '{rest}' & wait", {0, 143})],
 )
-def test_a_command_that_is_told_to_end_at_any_moment_leaves_nothing_behind(
+def test_a_command_that_is_signalled_at_any_moment_leaves_nothing_behind(
     spawn: Spawn, script: str, statuses: set[int]
 ) -> None:
     # The command begins, or ends, while the signal is on its way.
@@ -178,7 +178,7 @@ ALARMS = """
 
 
 @pytest.mark.parametrize("alarm", ["TimeoutError", "KeyboardInterrupt", "SystemExit"])
-def test_what_a_handler_of_the_programs_own_raises_at_any_moment_leaves_nothing(spawn: Spawn, alarm: str) -> None:
+def test_what_the_programs_own_handler_raises_at_any_moment_leaves_nothing_behind(spawn: Spawn, alarm: str) -> None:
     rounds = max(40, ASKED)
     child = spawn.code(ALARMS, alarm, str(rounds))
     assert child.finish(60 + rounds) == 0

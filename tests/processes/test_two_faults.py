@@ -146,7 +146,7 @@ def test_a_process_that_was_stopped_past_its_lease_begins_only_if_it_still_has_t
 # --- an attempt that cannot be decided
 
 
-def test_an_attempt_that_others_are_in_the_way_of_is_not_called_held(spawn: Spawn, database_url: str) -> None:
+def test_an_attempt_that_others_block_is_not_reported_as_held(spawn: Spawn, database_url: str) -> None:
     """The lock is free, but the row of its gate stays locked for longer than any attempt lasts."""
     gates().remember("quick")
     with database.durable(database.alias(), idle_timeout=2 * LONG):

@@ -65,7 +65,7 @@ def nothing_is_locked() -> bool:
 
 
 @jobs_and_tasks
-def test_within_its_grace_a_run_ends_in_peace_and_its_heartbeats_go_on(spawn: Spawn, go: Path, kind: str) -> None:
+def test_within_the_grace_a_run_may_finish_and_its_heartbeats_go_on(spawn: Spawn, go: Path, kind: str) -> None:
     lock = WORKERS_LOCK if kind == "tasks" else "tells"
     enqueue(name_of(kind, "tells"))
     child = worker(spawn, "--grace", "60")
@@ -81,7 +81,7 @@ def test_within_its_grace_a_run_ends_in_peace_and_its_heartbeats_go_on(spawn: Sp
 
 
 @jobs_and_tasks
-def test_after_its_grace_what_runs_is_interrupted_and_waits_again(spawn: Spawn, kind: str) -> None:
+def test_after_the_grace_runs_are_interrupted_and_wait_again(spawn: Spawn, kind: str) -> None:
     for job in "tells", "tells_async":
         enqueue(name_of(kind, job))
     child = worker(spawn, "--grace", "1")
@@ -99,7 +99,7 @@ def test_after_its_grace_what_runs_is_interrupted_and_waits_again(spawn: Spawn, 
 
 
 @jobs_and_tasks
-def test_a_second_thought_interrupts_at_once(spawn: Spawn, kind: str) -> None:
+def test_a_second_signal_interrupts_at_once(spawn: Spawn, kind: str) -> None:
     enqueue(name_of(kind, "tells"))
     child = worker(spawn, "--grace", "600")
     child.wait_for("started")
@@ -116,7 +116,9 @@ def test_a_second_thought_interrupts_at_once(spawn: Spawn, kind: str) -> None:
 
 
 @jobs_and_tasks
-def test_what_takes_no_notice_is_ended_with_the_process_and_keeps_its_lock_for_a_lease(spawn: Spawn, kind: str) -> None:
+def test_what_ignores_the_interrupt_ends_with_the_process_and_keeps_its_lock_for_a_lease(
+    spawn: Spawn, kind: str
+) -> None:
     """No interrupt reaches a sleep in C. Nobody can tell whether the thread is still doing something: nothing begins
     beside it, and later its one-off is run again, by the rules for dead holders."""
     enqueue(name_of(kind, "nap"), 600.0)
@@ -160,7 +162,7 @@ def test_nor_does_a_thread_that_python_would_wait_for_keep_the_process(spawn: Sp
 
 
 @jobs_and_tasks
-def test_after_so_many_runs_it_ends(spawn: Spawn, kind: str) -> None:
+def test_it_ends_after_max_jobs_runs(spawn: Spawn, kind: str) -> None:
     enqueue_noted(kind, range(30))
     assert worker(spawn, "--threads", "10", "--max-jobs", "13").finish() == 0
     assert len(notes()) == 13
@@ -171,7 +173,7 @@ def test_after_so_many_runs_it_ends(spawn: Spawn, kind: str) -> None:
 # --- others
 
 
-def test_a_worker_whose_threads_are_all_busy_still_clears_the_lock_of_who_has_died(
+def test_a_worker_whose_threads_are_all_busy_still_clears_the_lock_of_a_dead_holder(
     spawn: Spawn, call: Call, go: Path
 ) -> None:
     enqueue("tells")
@@ -257,7 +259,7 @@ def test_all_else_runs_side_by_side(spawn: Spawn, kind: str) -> None:
     end(child)
 
 
-def test_what_a_job_starts_is_sent_signals(spawn: Spawn) -> None:
+def test_processes_that_a_job_starts_get_signals(spawn: Spawn) -> None:
     enqueue("ends_a_child")
     child = worker(spawn)
     eventually(all_are_done)
@@ -306,7 +308,7 @@ def edition(child: Child) -> object:
 
 
 @jobs_and_tasks
-def test_a_changed_file_starts_it_anew_after_what_is_under_way(
+def test_a_changed_file_restarts_it_after_the_current_runs(
     spawn: Spawn, project: dict[str, str], tmp_path: Path, go: Path, kind: str
 ) -> None:
     child = worker(spawn, **project)

@@ -134,7 +134,7 @@ def done_so_far() -> int:
 
 @pytest.mark.parametrize("signals", [1, 5])
 @jobs_and_tasks
-def test_a_worker_that_is_told_to_end_while_it_is_busy_leaves_nothing_locked_and_loses_nothing(
+def test_a_worker_that_is_signalled_while_it_is_busy_leaves_nothing_locked_and_loses_nothing(
     spawn: Spawn, kind: str, signals: int
 ) -> None:
     enqueue_noted(kind, range(1000), seconds=0.05)
@@ -173,7 +173,7 @@ def test_a_restart_of_the_database_while_they_are_busy_loses_nothing(
 
 @pytest.mark.on_database("postgresql", "mysql")
 @jobs_and_tasks
-def test_a_worker_that_is_told_to_end_while_the_database_is_away_leaves_nothing_locked_and_loses_nothing(
+def test_a_worker_that_is_signalled_while_the_database_is_away_leaves_nothing_locked_and_loses_nothing(
     spawn: Spawn, proxy: Proxy, database_url: str, tmp_path: Path, kind: str
 ) -> None:
     file = tmp_path / "notes"
@@ -197,7 +197,7 @@ def test_a_worker_that_is_told_to_end_while_the_database_is_away_leaves_nothing_
 
 
 @pytest.mark.on_database("postgresql", "mysql")
-def test_who_is_told_to_end_while_the_answer_to_its_grant_is_lost_leaves_no_lock(
+def test_a_caller_that_is_signalled_while_the_answer_to_its_grant_is_lost_leaves_no_lock(
     spawn: Spawn, proxy: Proxy, database_url: str, go: Path
 ) -> None:
     child = spawn.code(
@@ -285,7 +285,7 @@ def test_a_flood_of_tasks_keeps_no_job_waiting(spawn: Spawn) -> None:
     end(child)
 
 
-def test_nor_does_one_that_asks_for_itself_again(spawn: Spawn) -> None:
+def test_nor_does_a_job_that_enqueues_itself(spawn: Spawn) -> None:
     enqueue("adds_again_and_again")
     workers = [worker(spawn, "-v", "0") for _ in range(2)]
     eventually(Counter.objects.filter(name="sum").exists)

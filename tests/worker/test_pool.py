@@ -82,7 +82,7 @@ def done(pool: Pool, act: Callable[[Window], Any]) -> Any:
 # --- free threads
 
 
-def test_so_many_work_at_the_same_time_and_the_others_wait_for_one_of_them(go: threading.Event) -> None:
+def test_as_many_errands_as_threads_run_at_once_and_the_others_wait(go: threading.Event) -> None:
     pool, begun = Pool(2), threading.Semaphore(0)
 
     def task(window: Window) -> int:
@@ -128,7 +128,7 @@ def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_is_waited_for_longer_than_that(go: threading.Event) -> None:
+def test_it_waits_no_longer_than_that(go: threading.Event) -> None:
     pool = Pool(1)
     pool.send(wait_for(go))
     begun_at = time.monotonic()
@@ -138,7 +138,7 @@ def test_nobody_is_waited_for_longer_than_that(go: threading.Event) -> None:
     assert time.monotonic() - begun_at > 0.15
 
 
-def test_they_bring_what_they_have_got_all_at_once() -> None:
+def test_results_come_back_all_at_once() -> None:
     pool = Pool(1)
     numbers = iter(range(3))
     for _ in range(3):
@@ -167,7 +167,7 @@ IS_IDLE = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("waits", [COMES_BACK, IS_IDLE], ids=["main thread", "thread of its own"])
-def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_nobody_waiting_for_ever(waits: str) -> None:
+def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_no_thread_waiting_for_ever(waits: str) -> None:
     """In a process of its own, because it may hang."""
     code = """
         import faulthandler, signal, threading, time
@@ -204,7 +204,7 @@ def test_what_an_errand_raises_is_in_its_report(error: type[BaseException]) -> N
 # --- interrupts
 
 
-def test_what_is_under_way_is_interrupted_and_nothing_else(go: threading.Event) -> None:
+def test_running_errands_are_interrupted_and_nothing_else(go: threading.Event) -> None:
     pool, begun = Pool(2), threading.Semaphore(0)
 
     def stay() -> str:
@@ -365,7 +365,7 @@ def test_but_not_what_a_forked_child_raises(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("error", [None, Stop()], ids=["it returned", "it raised"])
-def test_nor_does_a_forked_child_go_on_that_comes_back_with_a_report(
+def test_nor_does_a_forked_child_that_comes_back_with_a_report_go_on(
     monkeypatch: pytest.MonkeyPatch, error: BaseException | None
 ) -> None:
     """A task's child does, because what it raises is already in its report."""
@@ -382,7 +382,7 @@ def test_nor_does_a_forked_child_go_on_that_comes_back_with_a_report(
 
 
 @pytest.mark.slow
-def test_inline_too_nobody_is_waited_for_longer_than_that() -> None:
+def test_inline_too_it_waits_no_longer_than_that() -> None:
     begun_at = time.monotonic()
     assert brought(Inline(), 0.2) == []
     assert time.monotonic() - begun_at > 0.15

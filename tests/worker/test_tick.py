@@ -40,7 +40,7 @@ def due(name: str = "nightly", slots: int = 1, **settings: Any) -> Any:
 # --- what is run
 
 
-def test_to_leave_by_sys_exit_ends_no_more_than_the_run() -> None:
+def test_sys_exit_ends_only_the_run() -> None:
     def leave() -> None:
         raise SystemExit(3)
 
@@ -68,7 +68,7 @@ def test_a_keyboard_interrupt_ends_the_pass() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
-def test_but_not_one_that_the_job_of_a_command_raises_by_itself(error: type[BaseException]) -> None:
+def test_but_one_that_a_job_of_a_command_raises_does_not(error: type[BaseException]) -> None:
     """The command handles the signals: Ctrl-C would raise `JobInterrupted`."""
 
     def interrupt() -> None:

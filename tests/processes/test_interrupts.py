@@ -77,7 +77,7 @@ def test_a_signal_interrupts_the_job_and_releases_its_lock(spawn: Spawn, signum:
     assert is_over("nap", "interrupted")
 
 
-def test_a_ctrl_c_ends_the_pass_and_what_raises_its_exception_by_itself_does_not(spawn: Spawn) -> None:
+def test_ctrl_c_ends_the_pass_but_a_job_that_raises_keyboard_interrupt_does_not(spawn: Spawn) -> None:
     for _ in range(3):
         Order(job_name="interrupts_itself").enqueue()
     Order(job_name="nap", priority=-1).enqueue()
@@ -115,7 +115,7 @@ def test_a_second_signal_hurries(spawn: Spawn) -> None:
     assert is_over("slow_to_clean_up", "interrupted")
 
 
-def test_who_waits_for_a_lock_is_told_too(spawn: Spawn) -> None:
+def test_a_command_that_waits_for_a_lock_is_interrupted_too(spawn: Spawn) -> None:
     spawn.command("run_singleton", "nap").wait_for("attempt 1")
     waiting = spawn.code("""
         from django.core.management import call_command
