@@ -116,7 +116,7 @@ class PostgreSQL(Database):
                     'SELECT pg_catalog.statement_timestamp() + (SELECT late FROM chaos.clock)';
                 GRANT USAGE ON SCHEMA chaos TO {self._role};
                 GRANT SELECT ON chaos.clock TO {self._role};
-                -- Named explicitly, lest pg_catalog comes first.
+                -- Named explicitly: otherwise pg_catalog comes first.
                 ALTER ROLE {self._role} SET search_path = chaos, pg_catalog, public;
                 """
             )

@@ -22,7 +22,7 @@ Kinds = tuple[type[Fault], ...]
 CALM = SECONDS
 
 
-# A moment; longer than the watch before a takeover, but shorter than a lease; longer than both together.
+# A moment; longer than the watch before a takeover, but shorter than a lease (likelier); longer than both together.
 DURATIONS = [0.2 * SECONDS, 0.7 * SECONDS, 0.7 * SECONDS, 2 * SECONDS]
 
 

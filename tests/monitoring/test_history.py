@@ -134,7 +134,7 @@ def test_it_reads_what_is_needed_of_a_run() -> None:
     assert found.is_bad
 
 
-# --- what there is to say of them
+# --- what the runs show
 
 
 def test_the_server_with_most_wins_comes_first() -> None:
