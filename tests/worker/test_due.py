@@ -37,7 +37,7 @@ def due(name: str = "nightly", slots: int = 1, **settings: Any) -> Any:
     return job
 
 
-# --- who is due
+# --- due jobs
 
 
 def test_jobs_whose_slot_has_come_are_due_the_oldest_first() -> None:

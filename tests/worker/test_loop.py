@@ -242,7 +242,7 @@ def test_one_worker_prunes_once_a_day(passes: list[Any], settings: Settings) -> 
     assert not locks().exists()
 
 
-# --- who is next
+# --- which is next
 
 
 def one_thread(**others: Any) -> list[str]:
