@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 NO_BREAK_SPACE = "\xa0"
-# A colour for each state of a job, a lock, a run and a one-off; they share some of their words.
+# A colour for each state of a job, a lock, a run and a one-off, and for each level; they share some of their words.
 TONES = {
+    "warning": "warn",
+    "critical": "bad",
     "successful": "good",
     "done": "good",
     "held": "busy",

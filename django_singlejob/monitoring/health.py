@@ -108,11 +108,6 @@ def _has_run(status: "JobStatus | None") -> bool:
     return bool(status and (status.last_started_at or status.schedule))
 
 
-def worst(healths: Iterable[Health]) -> Level:
-    """How bad it is, all in all."""
-    return max((health.state.level for health in healths), default=Level.OK)
-
-
 def _health(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Health:
     return Health(name=name, state=next(_states(name, status, lock)), status=status, lock=lock)
 

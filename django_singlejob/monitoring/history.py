@@ -15,7 +15,6 @@ from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
 from django_singlejob.models import JobRun
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 
 if TYPE_CHECKING:
@@ -226,13 +225,3 @@ def last_errors() -> dict[str, str]:
     ended = runs().filter(job_name=OuterRef("name"), status__in=[*BAD, "interrupted"]).order_by("-started_at")
     failing = gates().filter(consecutive_failures__gt=0).annotate(error=Subquery(ended.values("error")[:1]))
     return {name: error or "" for name, error in failing.values_list("name", "error")}
-
-
-def late_one_offs(now: datetime) -> int:
-    """How many are due for longer than ``LATE``; of more than ``MOST``, so many."""
-    return one_offs().due(now - LATE)[:MOST].count()
-
-
-def failed_one_offs(begin: datetime) -> int:
-    """How many have failed since; of more than ``MOST``, so many."""
-    return one_offs().filter(status="failed", finished_at__gte=begin)[:MOST].count()
