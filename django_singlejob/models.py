@@ -12,6 +12,7 @@ from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH,
 from django_singlejob.querysets.jobs import JobStatusQuerySet
 from django_singlejob.querysets.locks import JobLockQuerySet
 from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+from django_singlejob.querysets.passes import WorkerPassQuerySet
 from django_singlejob.querysets.rows import whether
 from django_singlejob.querysets.runs import JobRunQuerySet
 
@@ -173,6 +174,9 @@ class JobLock(Row):
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH, blank=True, default="")
     slot = models.DateTimeField(_("slot"), null=True, blank=True)
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
+    queues = models.JSONField(
+        _("queues"), default=list, blank=True, help_text=_("The queues that a worker serves; empty: all queues.")
+    )
 
     objects = JobLockQuerySet.as_manager()
 
@@ -206,6 +210,35 @@ class JobLock(Row):
     def is_suspected(self) -> bool:
         """Whether the holder may be dead: its lease has expired, or its last heartbeat lies in the future."""
         return self.is_stale or self.is_impossible
+
+
+class WorkerPass(Row):
+    """When ``singleton_worker --once`` or ``--drain`` last began: one row for each set of queues. Decides nothing."""
+
+    key = models.CharField(
+        _("key"), max_length=64, primary_key=True, help_text=_("A hash of the queues, which can be long and many.")
+    )
+    queues = models.JSONField(
+        _("queues"), default=list, blank=True, help_text=_("The queues that the pass served; empty: all queues.")
+    )
+    hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
+    pid = models.PositiveBigIntegerField(_("process id"))
+    seen_at = models.DateTimeField(_("seen at"))
+
+    objects = WorkerPassQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("worker pass")
+        verbose_name_plural = _("worker passes")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.holder
+
+    @property
+    def holder(self) -> str:
+        """For people: ``web-1, pid 4711``."""
+        return f"{self.hostname}, pid {self.pid}"
 
 
 class OneOffJob(Row):

@@ -8,6 +8,9 @@ HOSTNAME_LENGTH = 255
 COMMAND_LENGTH = 255
 PATH_LENGTH = 255
 NAME_LENGTH = 200
+# The first worker holds the lock django_singlejob.worker.1, and so on. A lock's gate is permanent, so the numbers are
+# reused.
+WORKER_LOCK = "django_singlejob.worker"
 # MySQL compares without case and trailing spaces, SQLite with both: only these names are the same everywhere.
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.:-]*", re.ASCII)
 

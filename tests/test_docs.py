@@ -197,7 +197,9 @@ def test_every_signal_stands_there_with_its_sender() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [models.JobLock, models.JobStatus, models.JobRun, models.OneOffJob], ids=lambda model: model.__name__
+    "model",
+    [models.JobLock, models.JobStatus, models.JobRun, models.OneOffJob, models.WorkerPass],
+    ids=lambda model: model.__name__,
 )
 def test_every_field_stands_there(model: Any) -> None:
     told = first_names(section("models.md", model.__name__), "Field")

@@ -8,7 +8,7 @@ import pytest
 from django.apps import apps
 from django.db import connection, models
 
-from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
+from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob, WorkerPass
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import lock, start_run
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("fresh_process")
 
 FIELDS: dict[type[Model], str] = {
     JobLock: """name token hostname pid command acquired_at heartbeat_at heartbeats heartbeat_interval expires_at
-        sent_at job_name slot attempt""",
+        sent_at job_name slot attempt queues""",
     # hold_count, last_slot, last_attempt and unrecorded are not in the design: docs/explanation/decisions.md tells why.
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
         last_started_at last_finished_at last_status
@@ -32,12 +32,14 @@ FIELDS: dict[type[Model], str] = {
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class traceback
         created_at""",
+    WorkerPass: "key queues hostname pid seen_at",
 }
 TABLES: dict[type[Model], str] = {
     JobLock: "django_singlejob_joblock",
     JobStatus: "django_singlejob_jobstatus",
     JobRun: "django_singlejob_jobrun",
     OneOffJob: "django_singlejob_oneoffjob",
+    WorkerPass: "django_singlejob_workerpass",
 }
 INDEXES: dict[type[Model], dict[str, list[str]]] = {
     JobLock: {},
@@ -54,6 +56,7 @@ INDEXES: dict[type[Model], dict[str, list[str]]] = {
         "singlejob_one_off_due": ["status", "run_after"],
         "singlejob_one_off_finished": ["status", "finished_at"],
     },
+    WorkerPass: {},
 }
 
 each_model = pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__name__)

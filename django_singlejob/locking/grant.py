@@ -59,6 +59,7 @@ class Grant:
             **facts,
             "command": holder.command,
             "job_name": request.job_name,
+            "queues": list(request.queues),
             "acquired_at": DBNow(),
             "heartbeat_at": DBNow(),
             "heartbeats": 0,

@@ -1,5 +1,6 @@
 """What is asked for, and why it may be refused."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -24,7 +25,8 @@ class LockRequest:
     """What is asked for: which lock, for which job (``""``: none), for how long, on which conditions.
 
     ``policy``: the job's schedule. ``is_scheduled``: it is asked for a slot that is due, or, a cron daemon being at it,
-    ``early``. ``one_off``: the one that it is asked for.
+    ``early``. ``one_off``: the one that it is asked for. ``queues``: of a worker's lock,
+    the queues that it serves; empty: all queues.
     """
 
     name: str
@@ -41,6 +43,7 @@ class LockRequest:
     early: timedelta = ZERO
     trigger: str | None = None
     one_off: "OneOffJob | None" = None
+    queues: Sequence[str] = ()
 
     @classmethod
     def of(cls, name: str, *, lease: timedelta | None, heartbeat: bool, wait: timedelta | None, **others: Any) -> Self:

@@ -45,6 +45,15 @@ class Migration(migrations.Migration):
                 ("job_name", models.CharField(blank=True, default="", max_length=200, verbose_name="job")),
                 ("slot", models.DateTimeField(blank=True, null=True, verbose_name="slot")),
                 ("attempt", models.PositiveIntegerField(default=1, verbose_name="attempt")),
+                (
+                    "queues",
+                    models.JSONField(
+                        blank=True,
+                        default=list,
+                        help_text="The queues that a worker serves; empty: all queues.",
+                        verbose_name="queues",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "lock",
@@ -221,6 +230,38 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "jobs",
                 "permissions": [("run_jobstatus", "Can run jobs now")],
                 "indexes": [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")],
+            },
+        ),
+        migrations.CreateModel(
+            name="WorkerPass",
+            fields=[
+                (
+                    "key",
+                    models.CharField(
+                        help_text="A hash of the queues, which can be long and many.",
+                        max_length=64,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="key",
+                    ),
+                ),
+                (
+                    "queues",
+                    models.JSONField(
+                        blank=True,
+                        default=list,
+                        help_text="The queues that the pass served; empty: all queues.",
+                        verbose_name="queues",
+                    ),
+                ),
+                ("hostname", models.CharField(max_length=255, verbose_name="host name")),
+                ("pid", models.PositiveBigIntegerField(verbose_name="process id")),
+                ("seen_at", models.DateTimeField(verbose_name="seen at")),
+            ],
+            options={
+                "verbose_name": "worker pass",
+                "verbose_name_plural": "worker passes",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(

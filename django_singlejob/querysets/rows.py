@@ -12,9 +12,9 @@ from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet
 from django_singlejob.database import alias
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.models import JobLock, JobStatus, WorkerPass
 
-Row = TypeVar("Row", "JobLock", "JobStatus")
+Row = TypeVar("Row", "JobLock", "JobStatus", "WorkerPass")
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
@@ -25,7 +25,17 @@ def rows(model: str) -> QuerySet[Any]:
     return found
 
 
-_INSTANTS = ("now", "slot", "next_slot", "last_slot", "acquired_at", "heartbeat_at", "expires_at", "sent_at")
+_INSTANTS = (
+    "now",
+    "slot",
+    "next_slot",
+    "last_slot",
+    "acquired_at",
+    "heartbeat_at",
+    "expires_at",
+    "sent_at",
+    "seen_at",
+)
 
 
 def in_utc(row: Row) -> Row:

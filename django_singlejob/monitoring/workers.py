@@ -1,0 +1,71 @@
+"""Which workers there are, and which queues they serve. It only reads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django_singlejob.names import WORKER_LOCK
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.passes import passes
+from django_singlejob.scheduling.slots import MISFIRE_GRACE
+
+# A pass by cron counts as a worker for this long after it began. A job whose slot is older than this is overdue, so
+# cron has to come by at least as often anyway.
+REMEMBERED = MISFIRE_GRACE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A worker that runs, or that ran ``--once`` or ``--drain`` a short time ago.
+
+    Attributes:
+        holder: its host name and process ID, for people: ``web-1, pid 4711``.
+        queues: the queues whose one-offs it runs; empty: all queues.
+        seen_at: when the database last heard from it (UTC).
+        is_once: whether it is a pass that ended by itself, as cron starts them.
+        is_live: whether its lease has not expired, by the database's clock; of a pass, always ``True``.
+    """
+
+    holder: str
+    queues: tuple[str, ...]
+    seen_at: datetime
+    is_once: bool
+    is_live: bool
+
+
+def workers() -> list[Worker]:
+    """The workers whose locks exist, dead ones included until somebody clears their locks, and then the passes of the
+    last ``REMEMBERED``. Takes two queries."""
+    return [*_running(), *_passes()]
+
+
+def serves(worker: Worker, queue: str) -> bool:
+    """Whether the worker runs one-offs of this queue, if it is live."""
+    return not worker.queues or queue in worker.queues
+
+
+def _running() -> Iterator[Worker]:
+    for lock in locks().filter(name__startswith=f"{WORKER_LOCK}.").order_by("acquired_at", "name").survey():
+        yield Worker(
+            holder=lock.holder,
+            queues=_names(lock.queues),
+            seen_at=lock.heartbeat_at,
+            is_once=False,
+            is_live=not lock.is_suspected,
+        )
+
+
+def _passes() -> Iterator[Worker]:
+    for row in passes().recent(REMEMBERED).order_by("-seen_at").survey():
+        yield Worker(
+            holder=row.holder,
+            queues=_names(row.queues),
+            seen_at=row.seen_at,
+            is_once=True,
+            is_live=True,
+        )
+
+
+def _names(queues: object) -> tuple[str, ...]:
+    # Somebody may have edited the row.
+    return tuple(map(str, queues)) if isinstance(queues, list) else ()
