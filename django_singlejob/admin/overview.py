@@ -32,6 +32,7 @@ from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.history import Period
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Verdict, judge
+from django_singlejob.monitoring.workers import Worker
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6
@@ -98,7 +99,7 @@ def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
         **_table_of_queues(verdict),
         **_table_of_workers(verdict),
         **recent.lanes(period),
-        "winners": recent.winners(period, healths),
+        "winners": recent.winners(period, [*healths, *verdict.locks_of_workers]),
         "costs": recent.costs(period),
         **recent.results(period),
         "lists": {model: list_of(model) for model in ("joblock", "jobstatus")},
@@ -203,7 +204,7 @@ def _table_of_holders(verdict: Verdict) -> dict[str, Any]:
 def _table_of_queues(verdict: Verdict) -> dict[str, Any]:
     """The ones with the oldest work first."""
     found = sorted(verdict.queues, key=lambda queue: (-queue.oldest, -queue.failed, queue.name))
-    rows = [_row_of_queue(queue, verdict.servants(queue)) for queue in found[:MOST_ROWS]]
+    rows = [_row_of_queue(queue, verdict.servers(queue)) for queue in found[:MOST_ROWS]]
     return {"queues": rows, "more_queues": max(len(found) - MOST_ROWS, 0)}
 
 
@@ -222,12 +223,18 @@ def _table_of_workers(verdict: Verdict) -> dict[str, Any]:
     rows = [
         (
             worker.holder,
-            badge(*(("held", _("alive")) if worker.is_live else ("stale", _("dead")))),
+            _state_of_worker(worker),
             ", ".join(worker.queues) or _("all"),
         )
         for worker in verdict.workers[:MOST_ROWS]
     ]
     return {"workers": rows, "more_workers": max(len(verdict.workers) - MOST_ROWS, 0)}
+
+
+def _state_of_worker(worker: Worker) -> SafeString:
+    if worker.is_once:
+        return badge("pass", _("pass by cron"))
+    return badge("held", _("alive")) if worker.is_live else badge("stale", _("dead"))
 
 
 def _page_of(health: Health) -> SafeString:

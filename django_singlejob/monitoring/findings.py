@@ -157,17 +157,22 @@ def _story_of_status(health: Health, status: "JobStatus") -> "tuple[_StrOrPromis
         case State.AHEAD:
             what = _("The job {name!r} waits for {slot}, which is too far away: the database's clock was set back.")
             return _text(what, **facts), _(
-                "Set its next slot and its last slot to NULL, to have it go on with its next slot from now."
+                "If the clock is right now, set next_slot and last_slot of its JobStatus to None: it goes on with its "
+                "next slot from now."
             )
-    count = status.consecutive_failures
-    what = ngettext_lazy(
-        "The last run of the job {name!r} failed, or its holder died.",
-        "The last {count} runs of the job {name!r} failed, or their holders died.",
-        count,
-    )
-    return _text(what, **facts, count=count), _(
+    return _how_it_failed(health.name, status), _(
         "Look for the error in the history and in the log, fix it, and run the job again."
     )
+
+
+def _how_it_failed(name: str, status: "JobStatus") -> "_StrOrPromise":
+    if status.consecutive_failures > 1:
+        what = _("The last {count} runs of the job {name!r} failed, or were abandoned because their holders died.")
+    elif status.last_status == "abandoned":
+        what = _("The last run of the job {name!r} was abandoned, because its holder died.")
+    else:
+        what = _("The last run of the job {name!r} failed.")
+    return _text(what, name=name, count=status.consecutive_failures)
 
 
 def _holder(lock: "JobLock") -> str:

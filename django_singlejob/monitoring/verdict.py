@@ -59,12 +59,14 @@ class Verdict:
         healths: the jobs, and the locks that are held, without those of workers; by name.
         queues: the queues that something is due in, that one-offs have failed in lately, or that a live worker names.
         workers: the workers that are alive, or whose locks are still there.
+        locks_of_workers: their locks.
     """
 
     findings: Sequence[Finding]
     healths: Sequence[Health]
     queues: Sequence[Queue]
     workers: Sequence[Worker]
+    locks_of_workers: Sequence[Health]
 
     @property
     def level(self) -> Level:
@@ -76,7 +78,7 @@ class Verdict:
         """Those of the jobs and locks that something is wrong with, by name."""
         return {found.subject: found.level for found in self.findings if found.about in ("job", "lock")}
 
-    def servants(self, queue: Queue) -> int:
+    def servers(self, queue: Queue) -> int:
         """How many live workers serve the queue."""
         return sum(worker.is_live and serves(worker, queue.name) for worker in self.workers)
 
@@ -101,6 +103,7 @@ def judge(scope: Scope = EVERYTHING, *, failures: int = 1, with_one_offs: bool =
         healths=healths,
         queues=queues,
         workers=[worker for worker in everybody if scope.has_worker(worker)],
+        locks_of_workers=own,
     )
 
 

@@ -136,7 +136,7 @@ def _as_text(verdict: Verdict) -> str:
             *_table(("JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"), map(_row, verdict.healths)),
             *_table(
                 ("QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"),
-                (_row_of_queue(queue, verdict.servants(queue)) for queue in verdict.queues),
+                (_row_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues),
             ),
             *_table(("WORKER", "QUEUES", "STATE", "LAST SEEN"), map(_row_of_worker, verdict.workers)),
             *_advice(verdict.findings),
@@ -210,7 +210,7 @@ def _failed(queue: Queue) -> str:
 
 
 def _row_of_worker(worker: Worker) -> tuple[object, ...]:
-    state = "ended by itself" if worker.is_once else "alive" if worker.is_live else "dead"
+    state = "pass" if worker.is_once else "alive" if worker.is_live else "dead"
     return (worker.holder, ", ".join(worker.queues) or "all", state, instant_in_words(worker.seen_at))
 
 
@@ -241,7 +241,7 @@ def _as_json(verdict: Verdict) -> str:
         "level": verdict.level.name.lower(),
         "findings": [_facts_of_finding(finding) for finding in verdict.findings],
         "jobs": [_facts(health, levels.get(health.name, Level.OK)) for health in verdict.healths],
-        "queues": [_facts_of_queue(queue, verdict.servants(queue)) for queue in verdict.queues],
+        "queues": [_facts_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues],
         "workers": [_columns(worker, _WORKER_COLUMNS) for worker in verdict.workers],
     }
     return json.dumps(facts, indent=2)
