@@ -31,8 +31,8 @@ class Trouble(models.TextChoices):
 
     NO_WORKER = "no_worker", _("without any worker")
     UNSERVED = "unserved", _("unserved")
-    FAILED = "failed", _("failed lately")
     DEAD = "dead", _("dead")
+    FAILED = "failed", _("failed lately")
     LATE = "late", _("late")
 
 
@@ -58,8 +58,18 @@ class Finding:
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """Sorts the worst first."""
-        return -self.level, [*State, *Trouble].index(self.kind), self.subject
+        """Sorts the worst first, and of these, what may be the cause of others."""
+        return -self.level, _RANKS.index(self.kind), self.subject
+
+
+_RANKS: list[State | Trouble] = [
+    Trouble.NO_WORKER,
+    Trouble.UNSERVED,
+    Trouble.DEAD,
+    *State,
+    Trouble.FAILED,
+    Trouble.LATE,
+]
 
 
 def roughly(duration: timedelta) -> str:

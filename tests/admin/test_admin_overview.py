@@ -233,7 +233,7 @@ def test_the_queues_and_the_workers_are_shown(one_off_viewer: Client) -> None:
     wait_for_a_worker(run_after=DBNow() - MINUTE)
     shown = said(one_off_viewer)
     assert headline(one_off_viewer) == ("good", "All is well")
-    assert "Queues Queue Due Oldest Failed in the last hour Workers default 1 1 min 0 s 0 1 mail 0 0 1 " in shown
+    assert "Queues Queue Due Oldest Failed lately Workers default 1 1 min 0 s 0 1 mail 0 0 1 " in shown
     assert re.search(r"Worker State Queues \S+, pid \d+ alive default, mail ", shown)
     assert "django_singlejob.worker.1" not in shown.partition("Running now")[2].partition("The last")[0]
 
@@ -258,7 +258,7 @@ def test_many_queues_and_workers_are_cut(one_off_viewer: Client, monkeypatch: py
         expire(f"lock-{number}")
     shown = said(one_off_viewer)
     assert headline(one_off_viewer) == ("bad", "Critical: 15 problems need attention")
-    for told in ("And 3 more locks", "And 5 more queues", "And 5 more workers"):
+    for told in ("And 5 more locks", "And 3 more queues", "And 5 more workers", "And 3 more"):
         assert told in shown
     assert shown.count("And 3 more ") == 3
 

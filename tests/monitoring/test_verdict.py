@@ -209,7 +209,7 @@ SITUATIONS: list[Situation] = [
     (a_stale_lock_of_no_job, CRITICAL, [("stale", "deploy")]),
     (an_impossible_lock, CRITICAL, [("impossible", "nightly")]),
     (a_paused_job, OK, []),
-    (all_at_once, CRITICAL, [("failing", "nightly"), ("unserved", "mali"), ("failed", "default")]),
+    (all_at_once, CRITICAL, [("unserved", "mali"), ("failing", "nightly"), ("failed", "default")]),
 ]
 each_situation = pytest.mark.parametrize(
     ("happen", "level", "findings"), SITUATIONS, ids=lambda each: getattr(each, "__name__", "")
@@ -323,7 +323,7 @@ def test_the_number_changes_nothing_else() -> None:
         (Scope(ignored=["nightly"]), [("unserved", "mali"), ("failed", "default")]),
         (Scope(ignored=["mali", "default"]), [("failing", "nightly")]),
         (Scope(jobs=["nightly"], queues=["mali"], ignored=["nightly", "mali"]), []),
-        (Scope(ignored=["unknown"]), [("failing", "nightly"), ("unserved", "mali"), ("failed", "default")]),
+        (Scope(ignored=["unknown"]), [("unserved", "mali"), ("failing", "nightly"), ("failed", "default")]),
     ],
     ids=str,
 )
@@ -406,5 +406,5 @@ def test_a_translation_is_looked_up_when_a_finding_is_read(monkeypatch: pytest.M
     a_mistyped_queue()
     (finding,) = judge().findings
     with translation.override("de"):
-        monkeypatch.setattr(translation._trans, "gettext", lambda text: "Der Stand: " + text)
+        monkeypatch.setattr("django.utils.translation._trans.gettext", lambda text: "Der Stand: " + text)
         assert str(finding.what_to_do).startswith("Der Stand: Start singleton_worker --queue mali.")

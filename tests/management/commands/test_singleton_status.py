@@ -295,8 +295,8 @@ def busy(fresh_process: None, db: None) -> None:
 def test_below_the_jobs_are_the_queues_the_workers_and_what_to_do() -> None:
     summary, jobs, queues, workers, advice = told().rstrip("\n").split("\n\n")
     assert summary == (
-        "CRITICAL: 1 unserved (queue mail), 1 failed lately (queue default), "
-        "1 dead (worker django_singlejob.worker.2). Jobs and locks: 1. | due=51 failed=2 workers=2"
+        "CRITICAL: 1 unserved (queue mail), 1 dead (worker django_singlejob.worker.2), "
+        "1 failed lately (queue default). Jobs and locks: 1. | due=51 failed=2 workers=2"
     )
     assert [line.split()[0] for line in jobs.splitlines()] == ["JOB", "nightly"]
     assert [re.split("  +", line) for line in queues.splitlines()] == [
@@ -337,7 +337,7 @@ def test_json_has_them_too() -> None:
         "is_live": True,
     }
     assert [(worker["is_once"], worker["is_live"]) for worker in found["workers"][1:]] == [(False, False), (True, True)]
-    assert found["findings"][1] == {
+    assert found["findings"][2] == {
         "kind": "failed",
         "level": "warning",
         "about": "queue",
@@ -383,14 +383,14 @@ def several(fresh_process: None, db: None) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "subjects"),
     [
-        ([], 2, ["nightly", "mail"]),
+        ([], 2, ["mail", "nightly"]),
         (["--job", "hourly"], 0, []),
         (["--job", "nightly", "--job", "hourly"], 2, ["nightly"]),
         (["--queue", "mail"], 2, ["mail"]),
-        (["--queue", "mail", "--job", "nightly"], 2, ["nightly", "mail"]),
+        (["--queue", "mail", "--job", "nightly"], 2, ["mail", "nightly"]),
         (["--ignore", "mail"], 2, ["nightly"]),
         (["--ignore", "mail", "--ignore", "nightly"], 0, []),
-        (["--ignore", "unknown"], 2, ["nightly", "mail"]),
+        (["--ignore", "unknown"], 2, ["mail", "nightly"]),
         (["--job", "nightly", "--failures", "2"], 2, ["nightly"]),
         (["--job", "nightly", "--failures", "3"], 1, ["nightly"]),
     ],
