@@ -162,7 +162,7 @@ def _story_of_status(health: Health, status: "JobStatus") -> "tuple[_StrOrPromis
         facts |= {"slot": instant_in_words(status.next_slot), "late": _roughly(status.now - status.next_slot)}
     match health.state:
         case State.OVERDUE:
-            what = _("The job {name!r} has been due for {late}, since {slot}, and nobody is running it.")
+            what = _("The job {name!r} has been due for {late}, since {slot}, and is not being run.")
             return _text(what, **facts), _("Check that cron or a worker runs on at least one server.")
         case State.AHEAD:
             what = _("The job {name!r} waits for {slot}, which is too far away: the database's clock was set back.")

@@ -81,7 +81,7 @@ def finding(state: State, failures: int = 1, **rows: Any) -> Finding:
         (
             State.OVERDUE,
             {"status": status(next_slot=NOW - HOUR)},
-            "The job 'nightly' has been due for 1 hour, since 2026-11-21 11:05:00 UTC, and nobody is running it.",
+            "The job 'nightly' has been due for 1 hour, since 2026-11-21 11:05:00 UTC, and is not being run.",
         ),
         (
             State.AHEAD,
