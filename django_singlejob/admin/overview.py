@@ -1,4 +1,4 @@
-"""The overview: in ten seconds, what runs, what is stuck, what failed, what is late."""
+"""The overview: it shows in ten seconds what runs, what is stuck, what failed and what is late."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from django_singlejob.monitoring.workers import Worker
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6
-# The lists show the others.
+# The other rows are in the lists.
 MOST_ROWS = 30
 NEEDED = ("view_jobstatus", "view_joblock", "view_jobrun")
 TONES = {Level.OK: "good", Level.WARNING: "warn", Level.CRITICAL: "bad"}
@@ -45,7 +45,7 @@ LEVELS = {Level.OK: "", Level.WARNING: gettext_lazy("Warning"), Level.CRITICAL: 
 
 @admin.register(Overview)
 class OverviewAdmin(ReadOnlyAdmin):
-    """A page and no rows: nothing but its list, which is no list, has a URL."""
+    """A page without rows. Its only URL is that of the list, which shows the overview."""
 
     class Media:
         extend = False
@@ -63,7 +63,7 @@ class OverviewAdmin(ReadOnlyAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        # To render messages would take them away from the page that they are for.
+        # A refresh must not render messages: that would take them away from the page that they are for.
         is_refresh = "Singlejob-Refresh" in request.headers
         register_jobs(request, is_refresh=is_refresh)
         context = {
@@ -83,7 +83,7 @@ def _hours(request: HttpRequest) -> int:
 
 
 def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
-    """All that the page says."""
+    """The context of the page."""
     verdict = judge(with_one_offs=with_one_offs)
     healths = verdict.healths
     period = history.period(timedelta(hours=hours))
@@ -107,7 +107,7 @@ def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
 
 
 def _cut(period: Period) -> str:
-    """What is to be known of a period with more runs than are looked at. Empty: it has no more."""
+    """A note that a period has more runs than are shown; empty if it has not."""
     if not period.is_cut:
         return ""
     facts = {"most": f"{history.MOST:,}", "time": clock_time(period.runs[-1].started_at)}
@@ -115,26 +115,26 @@ def _cut(period: Period) -> str:
 
 
 def headline(verdict: Verdict) -> tuple[str, str]:
-    """A colour, and how everything is doing, in one sentence."""
+    """A colour, and one sentence on how everything is doing."""
     count = len(verdict.findings)
     if not count:
         return TONES[Level.OK], _("All is well")
-    told = ngettext(
+    text = ngettext(
         "%(level)s: %(count)d problem needs attention", "%(level)s: %(count)d problems need attention", count
     )
-    return TONES[verdict.level], told % {"level": LEVELS[verdict.level], "count": count}
+    return TONES[verdict.level], text % {"level": LEVELS[verdict.level], "count": count}
 
 
 def states(healths: Sequence[Health]) -> list[tuple[SafeString, str]]:
-    """How many jobs are in each state, the worst first, and where they are listed."""
+    """The number of jobs in each state, the worst state first, each with the URL of their list."""
     counts = Counter(health.state for health in healths if health.is_job)
     found = [
         (badge(state, f"{counts[state]} {state.label}"), list_of("jobstatus", state=state.value))
         for state in sorted(counts, key=lambda state: (-state.level, list(State).index(state)))
     ]
     if others := sum(not health.is_job for health in healths):
-        told = ngettext("%d lock of no job", "%d locks of no job", others) % others
-        found.append((badge("held", told), list_of("joblock")))
+        text = ngettext("%d lock of no job", "%d locks of no job", others) % others
+        found.append((badge("held", text), list_of("joblock")))
     return found
 
 
@@ -159,7 +159,7 @@ def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
 
 
 def _where(finding: Finding) -> SafeString:
-    """A link to where to do something about it."""
+    """A link to the page on which to act."""
     match finding.about:
         case "job":
             return link("jobstatus", finding.subject, finding.subject)
@@ -177,7 +177,7 @@ def _one_offs_of(finding: Finding) -> str:
 
 
 def _more(others: Sequence[Finding]) -> list[tuple[str, str]]:
-    """How many more there are of each, and where they are listed."""
+    """How many other findings there are on jobs, locks, queues and workers, each with the URL of a list."""
     jobs, locks, queues, workers = (
         sum(finding.about == about for finding in others) for about in ("job", "lock", "queue", "worker")
     )
@@ -194,7 +194,7 @@ def _more(others: Sequence[Finding]) -> list[tuple[str, str]]:
 
 
 def _table_of_holders(verdict: Verdict) -> dict[str, Any]:
-    """What runs, and is well."""
+    """The locks that are held and need no attention."""
     levels = verdict.levels
     found = [health for health in verdict.healths if health.lock and health.name not in levels]
     rows = [(_page_of(health), story(health)) for health in found[:MOST_ROWS]]
@@ -202,7 +202,7 @@ def _table_of_holders(verdict: Verdict) -> dict[str, Any]:
 
 
 def _table_of_queues(verdict: Verdict) -> dict[str, Any]:
-    """The ones with the oldest work first."""
+    """The queues, those with the oldest one-offs first."""
     found = sorted(verdict.queues, key=lambda queue: (-queue.oldest, -queue.failed, queue.name))
     rows = [_row_of_queue(queue, verdict.servers(queue)) for queue in found[:MOST_ROWS]]
     return {"queues": rows, "more_queues": max(len(found) - MOST_ROWS, 0)}
@@ -238,5 +238,5 @@ def _state_of_worker(worker: Worker) -> SafeString:
 
 
 def _page_of(health: Health) -> SafeString:
-    """The job's, or, if it is none's, the lock's."""
+    """A link to the page of the job, or, if the lock belongs to no job, to the page of the lock."""
     return link("jobstatus" if health.is_job else "joblock", health.name, health.name)

@@ -27,7 +27,7 @@ DAY, HOUR, MINUTE, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(min
 
 
 class Trouble(models.TextChoices):
-    """What may be wrong with a queue or a worker; a job or a lock has a ``State``."""
+    """What may be wrong with a queue or a worker. A job or a lock has a ``State``."""
 
     NO_WORKER = "no_worker", _("without any worker")
     UNSERVED = "unserved", _("unserved")
@@ -38,15 +38,15 @@ class Trouble(models.TextChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that somebody should look at.
+    """Something that needs attention.
 
     Attributes:
         kind: what is wrong.
-        level: how bad that is.
-        about: what it is about.
-        subject: the name of that; of a worker, the name of its lock.
+        level: how bad it is.
+        about: the kind of thing that it is about.
+        subject: the name of the job, the lock or the queue; for a worker, the name of its lock.
         what_happened: a sentence for people.
-        what_to_do: one or two more.
+        what_to_do: the advice that follows it.
     """
 
     kind: State | Trouble
@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """Sorts the worst first, and of these, what may be the cause of others."""
+        """Sorts the worst findings first; within a level, those that may have caused others."""
         return -self.level, _RANKS.index(self.kind), self.subject
 
 
@@ -73,7 +73,7 @@ _RANKS: list[State | Trouble] = [
 
 
 def roughly(duration: timedelta) -> str:
-    """In two units at most, and none below a second: ``2 days 3 hours``."""
+    """A duration in at most two units, none below a second: ``2 days 3 hours``."""
     precision = HOUR if duration >= DAY else MINUTE if duration >= HOUR else SECOND
     rest, parts = max(duration, ZERO) // precision * precision, []
     for length, name in _UNITS:
@@ -100,7 +100,7 @@ def _text(text: "_StrOrPromise", *parts: Any, **facts: Any) -> "_StrOrPromise":
 
 
 def of_health(health: Health, failures: int) -> Iterator[Finding]:
-    """What is wrong with a job or a lock, if anything. It is critical after so many ``failures`` in a row."""
+    """What is wrong with a job or a lock, if anything. ``failures``: the failures in a row that are critical."""
     level = _level(health, failures)
     if level:
         what_happened, what_to_do = _story(health)
@@ -145,7 +145,7 @@ def _story_of_lock(health: Health, lock: "JobLock") -> "tuple[_StrOrPromise, _St
         case State.STALE:
             what = _("The lock {name!r} is held by {holder}, which has sent no heartbeat for {silence}.")
             return _text(what, **facts, silence=_roughly(lock.now - lock.heartbeat_at)), _IF_DEAD
-    assert health.status  # noqa: S101  (a mean is what it overruns)
+    assert health.status  # noqa: S101  (it has a mean duration, so it has a gate)
     what = _("The job {job!r} has been running for {time} on {holder}; its mean duration is {mean}.")
     lengths = {"time": _roughly(lock.now - lock.acquired_at), "mean": _roughly(health.status.mean_duration or ZERO)}
     return _text(what, **facts, **lengths), _("Look at what it is doing: its holder is alive, so it keeps its lock.")
@@ -193,8 +193,8 @@ def _holder(lock: "JobLock") -> str:
 
 
 def of_queue(queue: Queue, workers: Sequence[Worker], failures: int) -> Iterator[Finding]:
-    """What is wrong with a queue, if anything. It is critical if at least half of what finished lately has failed, and
-    at least so many ``failures``."""
+    """What is wrong with a queue, if anything. Failures are critical if they are at least half of what finished lately,
+    and at least as many as ``failures``."""
     if queue.oldest > LATE:
         yield _waiting(queue, [worker for worker in workers if worker.is_live])
     if queue.failed:
@@ -261,7 +261,7 @@ def _failed(queue: Queue, failures: int) -> Finding:
 
 
 def in_figures(count: int, *, is_cut: bool) -> "_StrOrPromise":
-    """A count that may have a limit: ``3,000 or more``."""
+    """A count, which may be cut: ``3,000 or more``."""
     return _text(_("{count:,} or more"), count=count) if is_cut else str(count)
 
 
@@ -269,8 +269,8 @@ def in_figures(count: int, *, is_cut: bool) -> "_StrOrPromise":
 
 
 def of_worker(health: Health, *, is_last: bool) -> Iterator[Finding]:
-    """What is wrong with the lock of a worker, if anything. It is critical if no other worker is left (``is_last``) to
-    put back what this one was running."""
+    """What is wrong with the lock of a worker, if anything. A death is critical if no other worker is alive
+    (``is_last``), because nothing puts back what this one was running."""
     if health.state != State.STALE or not health.lock:
         yield from of_health(health, 1)
         return

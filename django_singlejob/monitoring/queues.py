@@ -1,4 +1,4 @@
-"""The queues: what is due in each, and what has failed lately. It only reads."""
+"""The queues: what is due in each, and what has failed lately. This module only reads."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -26,12 +26,13 @@ class Queue:
 
     Attributes:
         name: the queue's name.
-        due: how many of its one-offs are due, and wait to be run.
-        is_cut: whether even more are due: they are not counted beyond ``history.MOST`` of all queues together.
-        oldest: how long the oldest of these has been due; zero if none is due.
-        failed: how many failed in the last hour; no more than ``history.MOST`` are counted.
-        finished: how many finished in that time, successful or not; ``None`` if these are too many to be counted.
-        failed_share: the part of the finished ones that failed; of the newest ones if these are too many.
+        due: the number of one-offs that are due and wait.
+        is_cut: whether even more may be due: at most ``history.MOST`` are counted in all queues together.
+        oldest: how long the oldest of them has been due; zero if none is due.
+        failed: the number of one-offs that failed in the last hour, at most ``history.MOST``.
+        finished: the number of one-offs that finished in the last hour, successful or not, if any failed; ``None`` if
+            there are too many to count.
+        failed_share: the share of the finished one-offs that failed; if there are too many to count, of the newest.
     """
 
     name: str
@@ -46,8 +47,8 @@ class Queue:
 def queues(
     names: Collection[str] = (), *, ignored: Collection[str] = (), passed_jobs: Collection[str] = ()
 ) -> list[Queue]:
-    """The queues of these names, or all, in which one-offs are due or have failed lately, by name. The one-offs of
-    ``passed_jobs`` are not counted. Takes up to four queries, however much there is."""
+    """The queues in which one-offs are due or have failed lately, sorted by name: all, or those of ``names``. The
+    one-offs of ``passed_jobs`` are not counted. Takes at most four queries, however many rows there are."""
     rows = one_offs().in_queues(list(names)).exclude(queue_name__in=ignored).exclude(job_name__in=passed_jobs)
     backlogs, results = _backlogs(rows), _results(rows)
     return [
@@ -57,7 +58,7 @@ def queues(
 
 
 def has_any(name: str) -> bool:
-    """Whether there is a one-off of that queue, waiting or finished."""
+    """Whether there is a one-off in this queue, waiting or finished."""
     return one_offs().filter(queue_name=name).exists()
 
 
@@ -77,7 +78,7 @@ def _backlogs(rows: "OneOffJobQuerySet") -> dict[str, dict[str, Any]]:
 
 
 def _behind(rows: "OneOffJobQuerySet", seen: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The queues whose work is younger than all that was looked at: a long queue must not hide a dead one."""
+    """The queues other than those ``seen``: a long queue must not hide a short one whose one-offs are younger."""
     others = rows.due().exclude(queue_name__in=seen).order_by().values("queue_name")
     found = others.annotate(count=Count("pk"), since=Min("run_after")).values_list(
         "queue_name", "count", "since", DBNow()
@@ -106,7 +107,7 @@ def _results(rows: "OneOffJobQuerySet") -> dict[str, dict[str, Any]]:
     if not failed:
         return {}
     done = _newest(rows, "done")
-    # If one of the two is cut, only what is newer than its end can be compared with the other.
+    # If one of the two samples is cut, compare only the time that both cover.
     ends = [sample[-1].at for sample in (failed, done) if len(sample) == history.MOST]
     since = max(ends, default=None)
     newer_failed, newer_done = _counts(failed, since), _counts(done, since)

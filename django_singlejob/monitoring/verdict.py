@@ -1,4 +1,4 @@
-"""One verdict on everything: what `singleton_status` prints, and what the admin's overview shows. It only reads."""
+"""One verdict on everything, which both ``singleton_status`` and the admin's overview show. This module only reads."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from django_singlejob.names import WORKER_LOCK
 
 
 class UnknownName(SingleJobError):
-    """There is nothing of that name to look at."""
+    """There is no job or queue of this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What to look at: everything, or only these jobs and queues. Nothing ``ignored`` is looked at, be it a job, a lock
-    or a queue."""
+    """What to judge: everything, or only these jobs and queues. Jobs, locks and queues that are ``ignored`` are left
+    out."""
 
     jobs: Collection[str] = ()
     queues: Collection[str] = ()
@@ -26,24 +26,24 @@ class Scope:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether only some jobs and queues are looked at."""
+        """Whether only some jobs and queues are judged."""
         return bool(self.jobs or self.queues)
 
     def has_job(self, name: str) -> bool:
-        """Whether the job, or the lock, of that name is looked at."""
+        """Whether the job or the lock of this name is judged."""
         return name not in self.ignored and (not self.is_narrow or name in self.jobs)
 
     @property
     def has_queues(self) -> bool:
-        """Whether any queue is looked at."""
+        """Whether any queue is judged."""
         return bool(self.queues or not self.is_narrow)
 
     def has_queue(self, name: str) -> bool:
-        """Whether the queue of that name is looked at."""
+        """Whether the queue of this name is judged."""
         return self.has_queues and name not in self.ignored and (not self.queues or name in self.queues)
 
     def has_worker(self, worker: Worker) -> bool:
-        """Whether the worker is looked at: if it serves a queue that is."""
+        """Whether the worker is shown. In a narrow scope, only those that serve one of its queues are."""
         return not self.is_narrow or any(serves(worker, name) for name in self.queues)
 
 
@@ -55,11 +55,12 @@ class Verdict:
     """How everything is doing.
 
     Attributes:
-        findings: what somebody should look at, the worst first.
-        healths: the jobs, and the locks that are held, without those of workers; by name.
-        queues: the queues that something is due in, that one-offs have failed in lately, or that a live worker names.
-        workers: the workers that are alive, or whose locks are still there.
-        locks_of_workers: their locks.
+        findings: what needs attention, the worst first.
+        healths: the jobs, and the locks that are held, except those of workers; sorted by name.
+        queues: the queues in which one-offs are due or have failed lately, and those that a live worker or the scope
+            names; sorted by name.
+        workers: the workers that are alive, and those that died and whose locks have not been cleared.
+        locks_of_workers: the locks of all workers.
     """
 
     findings: Sequence[Finding]
@@ -70,23 +71,26 @@ class Verdict:
 
     @property
     def level(self) -> Level:
-        """That of the worst finding."""
+        """The level of the worst finding."""
         return max((finding.level for finding in self.findings), default=Level.OK)
 
     @property
     def levels(self) -> dict[str, Level]:
-        """Those of the jobs and locks that something is wrong with, by name."""
+        """The levels of the jobs and locks that need attention, by name."""
         return {found.subject: found.level for found in self.findings if found.about in ("job", "lock")}
 
     def servers(self, queue: Queue) -> int:
-        """How many live workers serve the queue."""
+        """The number of live workers that serve the queue."""
         return sum(worker.is_live and serves(worker, queue.name) for worker in self.workers)
 
 
 def judge(scope: Scope = EVERYTHING, *, failures: int = 1, with_one_offs: bool = True) -> Verdict:
-    """Look at everything in the scope. A job or a queue is critical after so many ``failures``. Without
-    ``with_one_offs``, for a person who may not see them, no queue is looked at. The number of queries does not depend
-    on how much there is. Raises ``UnknownName`` if the scope names a job or a queue that does not exist."""
+    """Judge everything in the scope.
+
+    ``failures``: the number of failures at which a job or a queue is critical. If ``with_one_offs`` is false, for a
+    user without permission to see one-offs, no queue is judged. The number of queries does not depend on the number of
+    rows. Raises ``UnknownName`` if the scope names a job or a queue that does not exist.
+    """
     surveyed, everybody = survey(), workers()
     own = [health for health in surveyed if _is_lock_of_worker(health.name)]
     known = [health for health in surveyed if not _is_lock_of_worker(health.name)]

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 EX_UNKNOWN = 3  # to Nagios
 
-# What the database has is not shown any longer than this.
+# A text from the database is cut to this length.
 LONGEST = 1_000
-# Of one kind, in the first line: a pager shows no more.
+# The first line names no more subjects of a kind: it has to fit on a pager.
 MOST_NAMES = 10
 
 
 def positive_number(value: object) -> int:
-    """A count, 1 or more, as text too."""
+    """A whole number of 1 or more, which may be given as text."""
     number = whole_number(value)
     if not number:
         raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of 1 or more.")
@@ -106,9 +106,9 @@ class Command(CallableCommand):
             sys.exit(verdict.level)
 
     def _give_up(self, error: Exception, given: dict[str, Any]) -> NoReturn:
-        """Nothing is known of the jobs."""
+        """Report that nothing is known."""
         if given["check"]:
-            # Monitoring reads the standard output, and to it a status of 1, as a traceback has, is but a warning.
+            # Monitoring reads standard output. To it, the exit status 1 of a traceback is only a warning.
             as_json = json.dumps({"level": "unknown", "error": _problem(error)})
             self.stdout.write(as_json if given["format"] == "json" else f"UNKNOWN: {_printable(_problem(error))}")
             sys.exit(EX_UNKNOWN)
@@ -145,16 +145,16 @@ def _as_text(verdict: Verdict) -> str:
 
 
 def _summary(verdict: Verdict) -> str:
-    """For Nagios: ``CRITICAL: 1 overdue (hourly_report). Jobs and locks: 12. | due=0 failed=0 workers=2``."""
+    """What Nagios shows: ``CRITICAL: 1 overdue (hourly_report). Jobs and locks: 12. | due=0 failed=0 workers=2``."""
     by_kind = (list(group) for _kind, group in groupby(verdict.findings, key=lambda finding: finding.kind))
     troubles = ", ".join(map(_troubles, by_kind)) or "all is well"
-    # Nagios takes what follows the first bar for figures.
-    told = f"{troubles}. Jobs and locks: {len(verdict.healths)}.".replace("|", r"\x7c")
-    return f"{verdict.level.name}: {told} | {_figures(verdict)}"
+    # To Nagios, everything after the first bar is figures.
+    summary = f"{troubles}. Jobs and locks: {len(verdict.healths)}.".replace("|", r"\x7c")
+    return f"{verdict.level.name}: {summary} | {_figures(verdict)}"
 
 
 def _troubles(found: Sequence[Finding]) -> str:
-    """Those of one kind: ``2 overdue (backup, hourly_report)``."""
+    """The findings of one kind: ``2 overdue (backup, hourly_report)``."""
     more = [f"and {len(found) - MOST_NAMES} more"] if len(found) > MOST_NAMES else []
     return f"{len(found)} {found[0].kind.label} ({', '.join([*map(_subject, found[:MOST_NAMES]), *more])})"
 
@@ -179,7 +179,7 @@ def _advice(findings: Sequence[Finding]) -> list[str]:
 
 
 def _table(titles: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[str]:
-    """Nothing at all without rows."""
+    """The lines of a table; without rows there is no table."""
     shown = [titles, *(tuple(map(_printable, row)) for row in rows)]
     if len(shown) == 1:
         return []
@@ -188,7 +188,7 @@ def _table(titles: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[
 
 
 def _printable(value: object) -> str:
-    """On one line, whatever the database has."""
+    """A text on one line, whatever the database contains."""
     return printable(value, LONGEST)
 
 
@@ -204,7 +204,7 @@ def _row_of_queue(queue: Queue, workers: int) -> tuple[object, ...]:
 
 
 def _failed(queue: Queue) -> str:
-    """``20 of 25``."""
+    """How many failed, of how many: ``20 of 25``."""
     failed = in_figures(queue.failed, is_cut=queue.failed >= MOST)
     return f"{failed} of {queue.finished}" if queue.finished else str(failed)
 
@@ -215,7 +215,7 @@ def _row_of_worker(worker: Worker) -> tuple[object, ...]:
 
 
 def _last(status: "JobStatus") -> str:
-    if status.last_status in ("", "abandoned"):  # nobody saw when it died
+    if status.last_status in ("", "abandoned"):  # it is not known when its holder died
         return status.last_status
     return f"{status.last_status} {_distance(status.now, status.last_finished_at)}".strip()
 
@@ -259,7 +259,7 @@ def _facts_of_finding(finding: Finding) -> dict[str, str]:
 
 
 def _facts(health: Health, level: Level) -> dict[str, Any]:
-    """What there is to know, in JSON's own types: instants in ISO 8601 (UTC), durations in seconds."""
+    """All facts about a job or a lock in JSON's types: instants in ISO 8601 (UTC), durations in seconds."""
     return {
         "name": health.name,
         "state": health.state.value,
