@@ -13,7 +13,7 @@ from django_singlejob import registry
 from django_singlejob.conf import options
 from django_singlejob.cursor import is_ahead
 from django_singlejob.exceptions import InvalidSchedule
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.scheduling.schedule import Schedule, parse, schedule_in_words
 from django_singlejob.scheduling.slots import MISFIRE_GRACE
@@ -89,7 +89,7 @@ class Health:
 def survey(name: str | None = None) -> list[Health]:
     """All jobs that are registered or have run, and all locks that are held, sorted by name; or only those of ``name``.
     Takes two queries."""
-    statuses, seen = gates(), locks().judged()
+    statuses, seen = gates().exclude(name=FORGOTTEN), locks().judged()
     known = {job.name for job in registry.all_jobs()}
     if name is not None:
         statuses, seen = statuses.filter(name=name), seen.filter(Q(job_name=name) | Q(job_name="", name=name))
