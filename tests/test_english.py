@@ -38,13 +38,15 @@ PAGES = sorted(
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """The sentences of a file, each line with its number. Of Python, the comments and the strings."""
+    """The lines of a file that may hold prose, with their numbers. Of Python, the comments and the strings; of the tests,
+    only the docstrings, since other strings may be anything."""
     text = path.read_text()
     if path.suffix != ".py":
         yield from enumerate(text.splitlines(), 1)
         return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in (tokenize.COMMENT, tokenize.STRING):
+        is_data = path.is_relative_to(ROOT / "tests") and not token.string.startswith(('"""', "#"))
+        if token.type in (tokenize.COMMENT, tokenize.STRING) and not is_data:
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
                 yield number, line.strip("#\"' ")
 

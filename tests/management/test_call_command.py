@@ -26,6 +26,14 @@ COMMANDS = sorted(name for name, app in get_commands().items() if app == "django
 #: Values, and the texts that mean the same.
 SECONDS = {0.2: "0.2", 5: "5", timedelta(seconds=0.2): "0.2", timedelta(minutes=2): "120", "0.2": "0.2", 0: "0"}
 COUNTS = {0: "0", 7: "7", "7": "7"}
+NAMES: list[tuple[Any, list[str]]] = [
+    ("mail", ["mail"]),
+    (["mail"], ["mail"]),
+    (["mail", "slow"], ["mail", "slow"]),
+    (("mail", "slow"), ["mail", "slow"]),
+    ({"mail": 1, "slow": 2}.keys(), ["mail", "slow"]),
+    ([], []),
+]
 SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     **{name: [(value, [text]) for value, text in SECONDS.items()] for name in ("wait", "lease", "grace", "interval")},
     "min_interval": [(value, [text]) for value, text in SECONDS.items()],
@@ -39,14 +47,8 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
         ('{"day": null}', ['{"day": null}']),
         ([], ["[]"]),
     ],
-    "queue": [
-        ("mail", ["mail"]),
-        (["mail"], ["mail"]),
-        (["mail", "slow"], ["mail", "slow"]),
-        (("mail", "slow"), ["mail", "slow"]),
-        ({"mail": 1, "slow": 2}.keys(), ["mail", "slow"]),
-        ([], []),
-    ],
+    **dict.fromkeys(("queue", "job", "ignore"), NAMES),
+    "failures": [(7, ["7"]), ("7", ["7"]), (1, ["1"])],
     "format": [("json", ["json"]), ("table", ["table"])],
     "force": [("nightly", ["nightly"])],
 }
@@ -58,7 +60,8 @@ NONSENSE: dict[str, list[Any]] = {
     **{name: [-1, 1.5, "many", "1.5", True, [1]] for name in ("threads", "max_jobs", "days", "keep")},
     "conflict_exit_code": [256, -1, "some", 1.5, True],
     "args": ["{", "5", 5, {1, 2}, True],
-    "queue": [5, [5], [None], True],
+    **{name: [5, [5], [None], True] for name in ("queue", "job", "ignore")},
+    "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
     "force": [True, 5, ["nightly"]],
 }

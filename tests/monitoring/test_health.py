@@ -8,7 +8,7 @@ import pytest
 
 from django_singlejob import registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.monitoring.health import Health, Level, State, survey, worst
+from django_singlejob.monitoring.health import Health, Level, State, survey
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import ending
@@ -63,7 +63,6 @@ def state(name: str = "nightly") -> State:
 
 def test_nothing_is_wrong_if_there_is_nothing() -> None:
     assert survey() == []
-    assert worst([]) == Level.OK
 
 
 def test_a_job_between_two_runs_is_idle() -> None:
@@ -144,7 +143,6 @@ def test_a_lock_whose_last_heartbeat_lies_in_the_future_is_impossible() -> None:
     start_run()
     set_the_databases_clock(-HOUR)
     assert state() == State.IMPOSSIBLE
-    assert worst(survey()) == Level.CRITICAL
 
 
 def test_a_job_that_is_paused_is_nothing_else() -> None:
@@ -214,15 +212,6 @@ def test_the_states_are_in_that_order() -> None:
 )
 def test_how_bad_each_of_them_is(level: Level, states: list[State]) -> None:
     assert [state for state in State if state.level == level] == states
-
-
-def test_all_in_all_it_is_as_bad_as_the_worst() -> None:
-    schedule("nightly")
-    assert worst(survey()) == Level.OK
-    register("hourly")
-    assert worst(survey()) == Level.WARNING
-    change(consecutive_failures=1)
-    assert worst(survey()) == Level.CRITICAL
 
 
 def test_a_level_is_the_exit_status_of_a_nagios_plugin() -> None:

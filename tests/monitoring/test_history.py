@@ -13,17 +13,13 @@ from django_singlejob.monitoring.history import (
     Winner,
     costs,
     errors_of,
-    failed_one_offs,
     last_errors,
-    late_one_offs,
     period,
     recent_runs,
     success_rate,
     winners,
 )
-from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 
 if TYPE_CHECKING:
@@ -200,27 +196,3 @@ def test_the_last_error_of_each_failing_job(django_assert_num_queries: DjangoAss
     with django_assert_num_queries(1):
         found = last_errors()
     assert found == {"nightly": "the last", "hourly": "too long", "pruned": ""}
-
-
-def test_one_offs_are_late_some_minutes_after_they_are_due() -> None:
-    for late in (timedelta(), 4 * MINUTE, 6 * MINUTE, -HOUR):
-        one_off = place(Order(job_name="nightly"), [], {})
-        one_offs().filter(pk=one_off.pk).update(run_after=DBNow() - late)
-    assert late_one_offs(period(HOUR).now) == 1
-
-
-def test_one_offs_that_failed_lately() -> None:
-    for status, ago in ("failed", 2 * HOUR), ("failed", MINUTE), ("done", MINUTE):
-        one_off = place(Order(job_name="nightly"), [], {})
-        one_offs().filter(pk=one_off.pk).update(status=status, finished_at=DBNow() - ago)
-    assert failed_one_offs(period(HOUR).begin) == 1
-
-
-def test_one_offs_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST", 2)
-    for _ in range(3):
-        place(Order(job_name="nightly"), [], {})
-    one_offs().update(run_after=DBNow() - HOUR)
-    assert late_one_offs(period(HOUR).now) == 2
-    one_offs().update(status="failed", finished_at=DBNow())
-    assert failed_one_offs(period(HOUR).begin) == 2

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob import current_run, singleton_job
+from django_singlejob import current_run, database, singleton_job
 from django_singlejob.locking.clear import clear
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.worker.due import due_jobs, keep_up
 from tests.contract.acts import (
     MINUTE,
+    closing,
     coming_slot,
     die_running,
     fall_behind,
@@ -83,3 +85,17 @@ def test_a_new_schedule_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     (record,) = caplog.records
     assert "'nightly'" in record.getMessage()
     assert f"next due at {coming_slot(job):%F %T} UTC" in record.getMessage()
+
+
+@committed
+@pytest.mark.slow
+@pytest.mark.on_database("postgresql")
+def test_a_new_job_is_left_for_the_next_tick_while_others_begin_theirs() -> None:
+    scheduled("nightly")
+    gates().remember("hourly")
+    with ThreadPoolExecutor() as pool, database.durable(database.alias()):
+        gates().keep_fence(0)
+        assert pool.submit(closing, keep_up).result(10) is None
+    assert not gates().filter(name="nightly").exists()
+    keep_up()
+    assert gate("nightly").schedule

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -396,12 +396,12 @@ def first_line(**options: Any) -> str:
     return said.getvalue()
 
 
-def test_its_first_line_says_what_it_works_with() -> None:
+def test_its_first_line_says_what_it_works_with(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduled()
     name, vendor = connection.settings_dict["NAME"], connection.vendor
+    monkeypatch.setattr("django_singlejob.management.commands.singleton_worker.version", lambda name: "1.2")
     assert first_line() == (
-        f"django-singlejob {version('django-singlejob')}: 4 threads, all queues, 1 job, "
-        f"database 'default' ({vendor}, {name}).\n"
+        f"django-singlejob 1.2: 4 threads, all queues, 1 job, database 'default' ({vendor}, {name}).\n"
     )
     scheduled("hourly")
     assert "1 thread, queues 'mail', 'media', 2 jobs, " in first_line(threads=1, queues=["mail", "media"])
@@ -414,6 +414,14 @@ def test_it_can_be_kept_quiet() -> None:
 def test_the_first_line_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict, "NAME", "postgres://shop:secret@db/shop")
     assert "(" + connection.vendor + ", postgres://***@db/shop)." in first_line()
+
+
+def test_a_package_that_is_copied_into_a_project_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("django_singlejob.management.commands.singleton_worker.version", fail)
+    assert first_line().startswith("django-singlejob (unknown version): 4 threads")
 
 
 def test_nobody_has_to_read_the_first_line() -> None:
