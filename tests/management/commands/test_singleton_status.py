@@ -275,7 +275,7 @@ def test_json_without_jobs_is_json() -> None:
 
 
 def enqueue(queue: str = "default", *, ago: timedelta = timedelta(), count: int = 1, **columns: Any) -> None:
-    """One-offs that have been due for so long."""
+    """One-offs that have been due for that long."""
     facts: dict[str, Any] = {"task_path": "shop.tasks.mail", "queue_name": queue, "created_at": DBNow()}
     one_offs().bulk_create(OneOffJob(**facts | {"run_after": DBNow() - ago} | columns) for _ in range(count))
 
