@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.paginator import Paginator
-from django.db import Error, transaction
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
@@ -25,7 +24,7 @@ from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, back, register_jo
 from django_singlejob.admin.states import state
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import options
-from django_singlejob.database import is_undone
+from django_singlejob.locking.pausing import at_the_gate
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.history import PastRun, recent_runs
@@ -38,8 +37,6 @@ NEXT_SLOTS = 5
 # If somebody wrote a later slot by hand, the slots after it are not shown.
 LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 ATTENTION = "attention"
-
-T = TypeVar("T")
 
 # The prefix of our own jobs, which no app has in its jobs.py.
 OURS = "django_singlejob."
@@ -227,22 +224,6 @@ class JobStatusAdmin(ReadOnlyAdmin):
 def _chosen(request: HttpRequest) -> list[str]:
     known = {job.name for job in jobs(request)}
     return [name for name in request.POST.getlist(ACTION_CHECKBOX_NAME) if name in known]
-
-
-def at_the_gate(name: str, act: Callable[[], T]) -> T | None:
-    """Call ``act`` while nobody else is at the job's gate, and return its result. ``None`` if somebody is inside a
-    transaction on the gate: that may take long, and a web server has few threads to wait with."""
-    try:
-        gates().remember(name)
-        with transaction.atomic(using=gates().db):
-            if not gates().is_at_hand(name):
-                return None
-            gates().touch(name)
-            return act()
-    except Error as error:
-        if not is_undone(error):
-            raise
-        return None
 
 
 def _busy(name: str) -> str:

@@ -59,7 +59,9 @@ def live_a_little() -> None:
     locks().filter(name="weekly")._raw_delete("default")
     one_offs().filter(job_name="weekly").update(status="failed", finished_at=DBNow(), error="Oh", traceback="Oh\nno")
     expire("yearly")
-    known_gates().update(mean_duration=HOUR, run_count=9, misfire_count=2, schedule="0 1 * * *", next_slot=DBNow() - HOUR)
+    known_gates().update(
+        mean_duration=HOUR, run_count=9, misfire_count=2, schedule="0 1 * * *", next_slot=DBNow() - HOUR
+    )
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,13 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
         ({"mail": 1, "slow": 2}.keys(), ["mail", "slow"]),
         ([], []),
     ],
-    "format": [("json", ["json"]), ("table", ["table"])],
+    **{name: [("mail", ["mail"]), (["mail", "post"], ["mail", "post"]), ([], [])] for name in ("job", "task")},
+    "format": [("json", ["json"]), ("text", ["text"])],
+    "failed_since": [
+        ("2026-11-22T03:00+01:00", ["2026-11-22T02:00:00+00:00"]),
+        (datetime(2026, 11, 22, 2, tzinfo=UTC), ["2026-11-22T02:00Z"]),
+        (datetime(2026, 11, 22), ["2026-11-22"]),  # noqa: DTZ001
+    ],
     "force": [("nightly", ["nightly"])],
 }
 NONSENSE: dict[str, list[Any]] = {
@@ -59,7 +65,9 @@ NONSENSE: dict[str, list[Any]] = {
     "conflict_exit_code": [256, -1, "some", 1.5, True],
     "args": ["{", "5", 5, {1, 2}, True],
     "queue": [5, [5], [None], True],
+    **{name: [5, [5], [None], True, ""] for name in ("job", "task")},
     "format": ["xml", 5],
+    "failed_since": ["yesterday", "", 5, True, timedelta(1)],
     "force": [True, 5, ["nightly"]],
 }
 
@@ -94,10 +102,24 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def called(command: str, *words: str, **values: Any) -> None:
-    words = ("nightly", *words) if command == "run_singleton" else words
+    words = (*arguments(command, words, values), *words)
     if "-o" in words or values.get("close"):
         words += ("--", "true")
     call_command(command, *words, stdout=StringIO(), stderr=StringIO(), no_color=True, **values)
+
+
+def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> tuple[str, ...]:
+    """What the command cannot do without."""
+    match command:
+        case "run_singleton" if any(word.startswith("--format") for word in words) or values.get("format"):
+            return ("--list",)
+        case "pause_singletons" | "resume_singletons" if "--all" in words or values.get("all"):
+            return ()
+        case "run_singleton" | "forget_singleton" | "pause_singletons" | "resume_singletons":
+            return ("nightly",)
+        case "cancel_one_offs" | "retry_one_offs":
+            return ("7",)
+    return ()
 
 
 def heeded(given: list[dict[str, Any]], command: str, *words: str, **values: Any) -> dict[str, Any]:

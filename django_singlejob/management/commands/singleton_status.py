@@ -15,6 +15,7 @@ from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.management.arguments import CallableCommand
 from django_singlejob.management.exit_status import EX_UNAVAILABLE, EX_USAGE
+from django_singlejob.management.output import add_format
 from django_singlejob.monitoring.health import Health, State, survey, worst
 from django_singlejob.scheduling.schedule import MINUTE, duration_in_words
 
@@ -40,7 +41,7 @@ class Command(CallableCommand):
             help="Exits with 2 when something is overdue, stale or failing; with 1 when something is overrunning, or "
             "scheduled but never asked for; with 3 when that cannot be told; else with 0.",
         )
-        parser.add_argument("--format", choices=["table", "json"], default="table", help="Default: table.")
+        add_format(parser, "table")
 
     def handle(self, **given: Any) -> None:
         try:
@@ -139,6 +140,7 @@ def _facts(health: Health) -> dict[str, Any]:
         "level": health.state.level.name.lower(),
         "schedule": health.schedule,
         **_columns(health.status, _STATUS_COLUMNS),
+        "run_count": health.status.run_count if health.status else 0,
         "holder": _columns(health.lock, _LOCK_COLUMNS) if health.lock else None,
     }
 
