@@ -45,9 +45,13 @@ DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = sorted([ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 COMMANDS = [
+    "cancel_one_offs",
     "clear_stale_locks",
     "forget_singleton",
+    "pause_singletons",
     "prune_singletons",
+    "resume_singletons",
+    "retry_one_offs",
     "run_singleton",
     "singleton_status",
     "singleton_worker",

@@ -46,7 +46,8 @@ def keep_up() -> None:
         for name in sorted(new):
             _despite_others(name, partial(gates().remember, name))
         statuses |= gates().look_up(new, ZERO)
-    for name in schedules.keys() & statuses.keys():  # a row may be missing: others are busy with it, or just forgot it
+    # A gate is missing if others were at it, or if another release forgets it at this moment.
+    for name in schedules.keys() & statuses.keys():
         status, schedule = statuses[name], schedules[name]
         if not is_followed(status, schedule):
             _despite_others(name, partial(follow, status, schedule, status.now))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +47,14 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
         ('{"day": null}', ['{"day": null}']),
         ([], ["[]"]),
     ],
-    **dict.fromkeys(("queue", "job", "ignore"), NAMES),
+    **dict.fromkeys(("queue", "job", "ignore", "task"), NAMES),
     "failures": [(7, ["7"]), ("7", ["7"]), (1, ["1"])],
-    "format": [("json", ["json"]), ("table", ["table"])],
+    "format": [("json", ["json"]), ("text", ["text"])],
+    "failed_since": [
+        ("2026-11-22T03:00+01:00", ["2026-11-22T02:00:00+00:00"]),
+        (datetime(2026, 11, 22, 2, tzinfo=UTC), ["2026-11-22T02:00Z"]),
+        (datetime(2026, 11, 22), ["2026-11-22"]),  # noqa: DTZ001
+    ],
     "force": [("nightly", ["nightly"])],
 }
 NONSENSE: dict[str, list[Any]] = {
@@ -60,9 +65,10 @@ NONSENSE: dict[str, list[Any]] = {
     **{name: [-1, 1.5, "many", "1.5", True, [1]] for name in ("threads", "max_jobs", "days", "keep")},
     "conflict_exit_code": [256, -1, "some", 1.5, True],
     "args": ["{", "5", 5, {1, 2}, True],
-    **{name: [5, [5], [None], True] for name in ("queue", "job", "ignore")},
+    **{name: [5, [5], [None], True] for name in ("queue", "job", "ignore", "task")},
     "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
+    "failed_since": ["yesterday", "", 5, True, timedelta(1)],
     "force": [True, 5, ["nightly"]],
 }
 
@@ -97,10 +103,24 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def called(command: str, *words: str, **values: Any) -> None:
-    words = ("nightly", *words) if command == "run_singleton" else words
+    words = (*arguments(command, words, values), *words)
     if "-o" in words or values.get("close"):
         words += ("--", "true")
     call_command(command, *words, stdout=StringIO(), stderr=StringIO(), no_color=True, **values)
+
+
+def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> tuple[str, ...]:
+    """What the command cannot do without."""
+    match command:
+        case "run_singleton" if any(word.startswith("--format") for word in words) or values.get("format"):
+            return ("--list",)
+        case "pause_singletons" | "resume_singletons" if "--all" in words or values.get("all"):
+            return ()
+        case "run_singleton" | "forget_singleton" | "pause_singletons" | "resume_singletons":
+            return ("nightly",)
+        case "cancel_one_offs" | "retry_one_offs":
+            return ("7",)
+    return ()
 
 
 def heeded(given: list[dict[str, Any]], command: str, *words: str, **values: Any) -> dict[str, Any]:

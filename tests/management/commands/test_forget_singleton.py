@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 from typing import Any
 
@@ -45,6 +46,14 @@ def test_names_are_forgotten() -> None:
 def test_it_can_be_quiet() -> None:
     use("pipe")
     assert forget("pipe", verbosity=0) == (0, "", "")
+
+
+def test_json_has_it_all() -> None:
+    use("pipe")
+    status, out, err = forget("pipe", "pipe2", format="json")
+    (error,) = (facts := json.loads(out)).pop("errors")
+    assert (status, facts) == (EX_USAGE, {"forgotten": ["pipe"]})
+    assert (error["name"], error["reason"], f"{error['message']}\n") == ("pipe2", "unknown", err)
 
 
 def test_a_name_that_nobody_knows_is_an_error() -> None:

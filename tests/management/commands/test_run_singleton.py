@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -474,6 +475,35 @@ def test_the_list_tells_when_it_is_due() -> None:
     assert listed[1].endswith(f"(Europe/Rome); next: {coming_slot(job):%F %T} UTC")
     assert listed[3].startswith("    Every 1 hour 30 minutes; next: ")
     assert not gates().exists()
+
+
+def test_the_list_as_json_has_the_counts_too(calls: list[object]) -> None:
+    hourly = scheduled("hourly", schedule="5 * * * *", time_zone="Europe/Rome")
+    told("nightly", "--args=[[1]]")
+    due, count = coming_slot(hourly), gate().run_count
+    jobs = {job["name"]: job for job in json.loads(told("--list", "--format=json"))["jobs"]}
+    assert jobs["hourly"]["schedule"].endswith("(Europe/Rome)")
+    assert datetime.fromisoformat(jobs["hourly"]["next_slot"]) == due
+    assert jobs["hourly"]["run_count"] == 0
+    assert jobs["nightly"] == {
+        "name": "nightly",
+        "lock": "sales",
+        "description": "Counts the day's sales.",
+        "path": jobs["nightly"]["path"],
+        "schedule": "",
+        "next_slot": None,
+        "run_count": count,
+    }
+
+
+def test_the_list_can_be_quiet() -> None:
+    scheduled("hourly", schedule="5 * * * *")
+    assert told("--list", "-v0") == told("--list", "-v0", "--format=json") == ""
+
+
+def test_a_format_is_only_for_the_list() -> None:
+    with pytest.raises(CommandError, match="--format is for --list"):
+        told("nightly", "--format=json")
 
 
 # --- shell commands
