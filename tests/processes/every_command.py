@@ -28,6 +28,7 @@ COMMANDS = [
     ["singleton_status", "--check"],
     ["clear_stale_locks"],
     ["prune_singletons"],
+    ["pause_singletons", "quick"],
     # The last one, because it may go on.
     ["singleton_worker"],
 ]
