@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.core.management import load_command_class
 
-from django_singlejob.management.pausing import GateCommand
+from django_singlejob.management.job_choice import GateCommand
 
 
 @pytest.mark.parametrize("name", ["pause_singletons", "resume_singletons"])
