@@ -3,7 +3,7 @@
 from typing import Any
 
 from django_singlejob.locking.pausing import pause
-from django_singlejob.management.pausing import GateCommand
+from django_singlejob.management.job_choice import GateCommand
 
 
 class Command(GateCommand):
