@@ -7,6 +7,7 @@ from django_singlejob.exceptions import InvalidName
 HOSTNAME_LENGTH = 255
 COMMAND_LENGTH = 255
 PATH_LENGTH = 255
+USER_LENGTH = 255
 NAME_LENGTH = 200
 # MySQL ignores case and trailing spaces when it compares names, and SQLite does not. With these names it makes no
 # difference.

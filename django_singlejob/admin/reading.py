@@ -15,6 +15,8 @@ from django.utils.translation import gettext
 
 from django_singlejob import registry
 from django_singlejob.clock import DBNow
+from django_singlejob.holder import printable
+from django_singlejob.names import USER_LENGTH
 
 if TYPE_CHECKING:
     BaseAdmin = admin.ModelAdmin[Any]
@@ -88,6 +90,11 @@ class ReadOnlyAdmin(BaseAdmin):
     def may(self, request: HttpRequest, permission: str) -> bool:
         """Whether the user has this permission of our app, such as ``run_jobstatus``."""
         return request.user.has_perm(f"{self.opts.app_label}.{permission}")
+
+
+def user_name(request: HttpRequest) -> str:
+    """The user, as our rows record them."""
+    return printable(request.user.get_username(), USER_LENGTH)
 
 
 def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> None:

@@ -396,7 +396,7 @@ def run_one_off(job: Job, row: "OneOffJob") -> Report:
     asked = waitless(job)
     if task := django_tasks.find(row):
         asked = replace(asked, func=_of_task(job, row, task))
-    report = report_of(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row))
+    report = report_of(asked, partial(runner.run, asked, row.args, row.kwargs, trigger=row.trigger, one_off=row))
     if task and not report.reason:
         _send_finished(row, task)
     return report
