@@ -13,6 +13,7 @@ from django_singlejob.cutoff import cut_off_at
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.locking.grant import Grant
+from django_singlejob.logs import about_grant
 from django_singlejob.querysets.jobs import gates, mean_with
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
@@ -86,7 +87,8 @@ class Release:
                     raise LeaseLost(
                         f"The lock {self._name!r} could not be released, and is left to expire: {error}"
                     ) from error
-                logger.info("Releasing the lock %r failed and will be retried: %s", self._name, error)
+                message = "Releasing the lock %r failed and will be retried: %s"
+                logger.info(message, self._name, error, extra=about_grant(self._grant, reason=error))
                 database.drop(alias)
                 sleep(pause)
         raise AssertionError("backoff() never ends")

@@ -28,6 +28,7 @@ from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
+from django_singlejob.logs import about, about_grant
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import one_off_result
 from django_singlejob.one_offs.values import Unstorable, stored_result
@@ -72,17 +73,21 @@ class Claimed:
     def name(self) -> str:
         return self.row.name
 
+    def about(self, reason: BaseException | None = None) -> dict[str, Any]:
+        """The ``extra`` of a log record."""
+        return about_grant(self.lease.grant, job=self.name, reason=reason)
+
     def __call__(self, window: Window) -> Report:
         self._window = window
         if self.lease.lost:  # perhaps before the window was there
             self.result = dict(RELEASED)
-            return Report(self.name, error=LeaseLost(self.lease.why_lost()))
+            return Report(self.name, error=LeaseLost(self.lease.why_lost()), lease=self.lease)
         started_at = local_now()
         try:
             value = self._perform(window)
         except BaseException as failure:
             self.end(since(started_at), failure=failure, is_ctrl_c=window.is_ctrl_c(failure))
-            return Report(self.name, error=failure)
+            return Report(self.name, error=failure, lease=self.lease)
         finally:
             self._window = None
         self.end(since(started_at), value)
@@ -108,7 +113,7 @@ class Claimed:
         row, end = self.row, ending(failure, duration=duration, acquire_duration=ZERO, is_ctrl_c=is_ctrl_c)
         self.result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
         if "finished_at" in self.result:
-            _send_finished_before_recording(row, self.result)
+            _send_finished_before_recording(self, self.result)
 
     def _perform(self, window: Window) -> object:
         row, task = self.row, django_tasks.find(self.row)
@@ -124,8 +129,9 @@ class Claimed:
             raise TypeError(f"The task has run, but {error}.") from None
 
 
-def _send_finished_before_recording(row: "OneOffJob", result: Mapping[str, Any]) -> None:
+def _send_finished_before_recording(performed: Claimed, result: Mapping[str, Any]) -> None:
     # What it is told by is the row as it will be; by the database's clock it has not ended yet.
+    row = performed.row
     for name in ("status", "result", "error", "error_class", "traceback"):
         setattr(row, name, result[name])
     row.finished_at = utc_now()
@@ -133,7 +139,7 @@ def _send_finished_before_recording(row: "OneOffJob", result: Mapping[str, Any])
         if task := django_tasks.find(row):
             django_tasks.end(row, task)
     except BaseException as error:  # whatever a receiver does, the task has ended
-        logger.error("Nobody is told that %s has ended.", row, exc_info=error)
+        logger.error("Nobody is told that %s has ended.", row, exc_info=error, extra=performed.about(error))
 
 
 class Batches:
@@ -176,7 +182,7 @@ class Batches:
             try:
                 claimed = self._record_and_claim(lease, most, until)
             except LeaseLost as loss:
-                self._let_go(loss)
+                self._let_go(lease, loss)
                 return []
             except Error as error:
                 self._raise_unless_retryable(error, lease, was_uncertain=was_uncertain)
@@ -189,7 +195,7 @@ class Batches:
         """Have it recorded by the next ``record_and_claim``. Returns what became of it: it may not be ours any more."""
         if task.lease is not self._lease:
             _log_loss(task)
-            return report if report.error else Report(task.name, error=LeaseLost())
+            return report if report.error else Report(task.name, error=LeaseLost(), lease=task.lease)
         if task.result is None:
             task.end(ZERO, failure=report.error)
         self._performed[task] = None
@@ -217,7 +223,8 @@ class Batches:
             except Error as error:
                 if not (database.is_connection_lost(error) or database.is_transient(error)):
                     raise
-                logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
+                message = "What one-offs have done cannot be recorded, which is tried again: %s"
+                logger.warning(message, error, extra=about_grant(self._lease.grant, reason=error))
                 database.drop(database.alias())
                 if is_told_again():
                     return
@@ -257,12 +264,12 @@ class Batches:
             if lease.lost:
                 lease.renew()
         except LeaseLost as loss:
-            self._let_go(loss)
+            self._let_go(lease, loss)
             return False
         return True
 
-    def _let_go(self, loss: LeaseLost) -> None:
-        logger.error("%s Its one-offs are begun again by others.", loss)
+    def _let_go(self, lease: Lease, loss: LeaseLost) -> None:
+        logger.error("%s Its one-offs are begun again by others.", loss, extra=about_grant(lease.grant, reason=loss))
         self.fire(LeaseLost)
         self._release_lock()
         for task in self._performed:
@@ -320,7 +327,8 @@ class Batches:
                 if database.is_connection_lost(error) or database.is_transient(error):
                     self._is_uncertain = True
                     raise
-                logger.error("How %s ended cannot be recorded as it is.", task.row, exc_info=error)
+                message = "How %s ended cannot be recorded as it is."
+                logger.error(message, task.row, exc_info=error, extra=task.about(error))
                 end = ending(error, duration=ZERO, acquire_duration=ZERO)
                 task.result = one_off_result(end, error, None, is_last=True)
                 self._record_alone(task, lease)
@@ -346,7 +354,8 @@ class Batches:
         unknown = {name for name, task in found.items() if task is None}
         if unknown:
             self._unknown |= unknown
-            logger.warning("There is no task %s here: its one-offs wait.", ", ".join(sorted(unknown)))
+            names = ", ".join(sorted(unknown))
+            logger.warning("There is no task %s here: its one-offs wait.", names, extra=about())
         jobs = {name: job for name, task in found.items() if task and (job := django_tasks.job_of(task))}
         for name, job in jobs.items():
             one_offs().parallel().filter(task_path=name).make_exclusive(job)
@@ -356,7 +365,8 @@ class Batches:
 def _record(performed: Iterable[Claimed], lease: Lease, *, is_uncertain: bool) -> None:
     for result, rows in _alike(performed):
         if one_offs().finish_all(rows, lease.token, result) != len(rows) and not is_uncertain:
-            logger.warning("A one-off of %s was changed by hand while it ran.", {row.name for row in rows})
+            names = {row.name for row in rows}
+            logger.warning("A one-off of %s was changed by hand while it ran.", names, extra=about_grant(lease.grant))
 
 
 def _alike(performed: Iterable[Claimed]) -> "list[tuple[dict[str, Any], list[OneOffJob]]]":
@@ -371,4 +381,5 @@ def _alike(performed: Iterable[Claimed]) -> "list[tuple[dict[str, Any], list[One
 
 
 def _log_loss(task: Claimed) -> None:
-    logger.error("%s has ended, but not under its lease: somebody else runs it again.", task.row)
+    message = "%s has ended, but not under its lease: somebody else runs it again."
+    logger.error(message, task.row, extra=task.about())

@@ -11,6 +11,7 @@ from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.logs import about
 from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again, is_told_to_end
 from django_singlejob.reports import Report
 from django_singlejob.worker.due import PRUNING
@@ -59,7 +60,7 @@ class Worker:
         yield from self._wind_up(self._plan.grace)
         if self.is_left_under_way:
             names = ", ".join(sorted(self._tick.ours)) or "a task"
-            logger.error("The worker ends around %s, which took no notice.", names)
+            logger.error("The worker ends around %s, which took no notice.", names, extra=about())
         self._batches.leave_to_expire()
 
     def _work(self) -> Iterator[Report]:
@@ -75,7 +76,8 @@ class Worker:
                 is_temporary = database.is_connection_lost(error) or database.is_transient(error)
                 if not (is_temporary and self._plan.is_endless):
                     raise
-                logger.warning("The database does not answer, which is tried again: %s", error)
+                message = "The database does not answer, which is tried again: %s"
+                logger.warning(message, error, extra=about(reason=error))
                 database.drop(database.alias())
                 self._tick.look_again()
                 yield from self._settle(next(troubles) or self._plan.interval.total_seconds())
@@ -121,7 +123,8 @@ class Worker:
             if self._batches.has_news:
                 self._batches.record_and_claim(0)
         except Error as error:
-            logger.warning("What one-offs have done cannot be recorded, which is tried again: %s", error)
+            message = "What one-offs have done cannot be recorded, which is tried again: %s"
+            logger.warning(message, error, extra=about(reason=error))
             database.drop(database.alias())
 
     def _interrupt(self) -> bool:

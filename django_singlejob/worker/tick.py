@@ -388,7 +388,7 @@ class Tick:
 
 
 def _run_slot(job: Job) -> Report:
-    return Report(job.name, runner.run(waitless(job), trigger="schedule"))
+    return report_of(job, partial(runner.run, waitless(job), trigger="schedule"))
 
 
 def run_one_off(job: Job, row: "OneOffJob") -> Report:
@@ -398,15 +398,16 @@ def run_one_off(job: Job, row: "OneOffJob") -> Report:
         asked = replace(asked, func=_of_task(job, row, task))
     report = report_of(asked, partial(runner.run, asked, row.args, row.kwargs, trigger=row.trigger, one_off=row))
     if task and not report.reason:
-        _send_finished(row, task)
+        _send_finished(row, task, report)
     return report
 
 
-def _send_finished(row: "OneOffJob", task: "Task[..., Any]") -> None:
+def _send_finished(row: "OneOffJob", task: "Task[..., Any]", report: Report) -> None:
     try:
         django_tasks.end(one_offs().get(pk=row.pk), task)
     except (Error, ObjectDoesNotExist) as error:
-        logger.warning("Nobody is told that the task of %s has finished: %s", row, error)
+        message = "Nobody is told that the task of %s has finished: %s"
+        logger.warning(message, row, error, extra=report.about(error))
 
 
 def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[..., Any]:
