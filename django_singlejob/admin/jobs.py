@@ -25,16 +25,17 @@ from django.utils.translation import gettext, gettext_lazy as _
 from django_singlejob import registry
 from django_singlejob.admin.cells import NOTHING, badge, clock_time, distance, duration, first_line, moment, noted
 from django_singlejob.admin.charts import plot, share, sparkline
-from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, back, outside_transactions, register_jobs
+from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, back, outside_transactions, register_jobs, user_name
 from django_singlejob.admin.states import state
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import options
 from django_singlejob.locking.forgetting import forget_name
 from django_singlejob.locking.pausing import at_the_gate
+from django_singlejob.logs import about
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.history import PastRun, recent_runs
-from django_singlejob.one_offs.enqueue import PRIORITIES, Order
+from django_singlejob.one_offs.enqueue import PRIORITIES, Order, place
 from django_singlejob.querysets.jobs import FORGOTTEN, JobStatusQuerySet, gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.scheduling.schedule import PATIENCE, slots_between
@@ -191,7 +192,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
     @admin.action(description=_("Run now"), permissions=["run"])
     def run_now(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
         for name in _chosen(request):
-            answer = at_the_gate(name, partial(_order, name))
+            answer = at_the_gate(name, partial(_order, name, user_name(request)))
             if isinstance(answer, str | None):
                 self.message_user(request, answer or _busy(name), messages.WARNING)
                 continue
@@ -265,7 +266,9 @@ class JobStatusAdmin(ReadOnlyAdmin):
             LogEntry.objects.log_actions(
                 user, [JobStatus(name=name)], DELETION, gettext("Forgotten."), single_object=True
             )
-            logger.warning("The job or lock %r was forgotten in the admin by %s.", name, request.user)
+            logger.warning(
+                "The job or lock %r was forgotten in the admin by %s.", name, user_name(request), extra=about(job=name)
+            )
             self.message_user(request, gettext("%s was forgotten.") % name, messages.SUCCESS)
 
     def _change(
@@ -299,11 +302,12 @@ def _busy(name: str) -> str:
     return gettext("The job %s was not changed, because another transaction is using it. Try again.") % name
 
 
-def _order(name: str) -> OneOffJob | str:
-    """Enqueue a one-off, and return it, or the reason why not."""
+def _order(name: str, requested_by: str) -> OneOffJob | str:
+    """Enqueue a one-off for this user, and return it, or the reason why not."""
     if complaint := why_not_run(name):
         return complaint
-    return Order(job_name=name, max_attempts=registry.get(name).most_attempts, priority=PRIORITIES[-1]).enqueue()
+    order = Order(job_name=name, max_attempts=registry.get(name).most_attempts, priority=PRIORITIES[-1])
+    return place(order, [], {}, requested_by=requested_by)
 
 
 def why_not_run(name: str) -> str | None:

@@ -26,6 +26,7 @@ from django_singlejob.clock import local_now, sleep, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.liveness import WATCHED_INTERVALS, Watch
+from django_singlejob.logs import about_lock
 from django_singlejob.models import JobLock, JobStatus
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import JobLockQuerySet, locks
@@ -294,7 +295,13 @@ class JobLockAdmin(ReadOnlyAdmin):
         message, user = deed % lock.holder, cast("int", request.user.pk)
         for row, flag in (lock, DELETION), (JobStatus(name=lock.job_name or lock.name), CHANGE):
             LogEntry.objects.log_actions(user, [row], flag, message, single_object=True)
-        logger.warning("The lock %r (%s) was cleared in the admin by %s.", lock.name, lock.holder, request.user)
+        logger.warning(
+            "The lock %r (%s) was cleared in the admin by %s.",
+            lock.name,
+            lock.holder,
+            request.user,
+            extra=about_lock(lock),
+        )
         facts = {"name": lock.name, "holder": lock.holder}
         forced = gettext("The lock %(name)s was cleared by force; its holder was %(holder)s.")
         cleared = gettext("The lock %(name)s was cleared; its holder was %(holder)s.")

@@ -16,6 +16,8 @@ from django.utils.translation import gettext
 
 from django_singlejob import registry
 from django_singlejob.clock import DBNow
+from django_singlejob.holder import printable
+from django_singlejob.names import USER_LENGTH
 
 if TYPE_CHECKING:
     BaseAdmin = admin.ModelAdmin[Any]
@@ -96,6 +98,11 @@ def outside_transactions(view: Any) -> Any:
     for alias in connections:
         view = transaction.non_atomic_requests(using=alias)(view)
     return view
+
+
+def user_name(request: HttpRequest) -> str:
+    """The user, as our rows record them."""
+    return printable(request.user.get_username(), USER_LENGTH)
 
 
 def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> None:

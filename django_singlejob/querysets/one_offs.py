@@ -172,11 +172,12 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         changed."""
         return self.waiting().update(status="cancelled", version=F("version") + 1, finished_at=DBNow())
 
-    def retry(self) -> int:
-        """Let failed or cancelled ones run at least once more. Returns the number of rows changed."""
+    def retry(self, requested_by: str = "") -> int:
+        """Let failed or cancelled ones run at least once more. ``requested_by``: the user who requests this, if any.
+        Returns the number of rows changed."""
         again = {"status": "waiting", "version": F("version") + 1, "run_after": DBNow(), "finished_at": None}
         most = Greatest(F("max_attempts"), F("attempt") + 1)
-        return self.unsuccessful().update(max_attempts=most, **again)
+        return self.unsuccessful().update(max_attempts=most, requested_by=requested_by, **again)
 
     def batches(self, size: int = 1000) -> Iterator[OneOffJobQuerySet]:
         """These rows, as several querysets: one huge UPDATE would hold up the workers. No row comes twice, whatever

@@ -30,7 +30,7 @@ from django_singlejob.management.output import Output, add_format
 from django_singlejob.names import validate_own_name
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals
-from django_singlejob.reports import Report, report_of, run_due
+from django_singlejob.reports import Report, logged_quietly, report_of, run_due
 from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
 from django_singlejob.second_signal import second_signal_heeded
 
@@ -163,7 +163,7 @@ class Command(CallableCommand):
     def _run(self, job: registry.Job, child: Child | None, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Run it, and say what became of it, of each slot in a line. Returns the first non-zero exit status, else 0."""
         status = 0
-        for report in self._reports(job, given):
+        for report in map(logged_quietly, self._reports(job, given)):
             if report.error and given["traceback"]:
                 self.stderr.write("".join(traceback.format_exception(report.error)))
             terms = {"child_status": child.status if child else None, "skipped_status": given["skipped_status"]}
