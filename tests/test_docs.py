@@ -28,13 +28,14 @@ from django_singlejob import Lease, Outcome, checks, codes, conf, job_lock, mode
 from django_singlejob.locking.request import Reason
 from django_singlejob.management import child, exit_status
 from django_singlejob.management.commands import singleton_status
-from django_singlejob.monitoring import health
+from django_singlejob.monitoring import findings, health
 from django_singlejob.names import NAME_LENGTH
 from django_singlejob.one_offs import values
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.runner import CurrentRun
 from django_singlejob.scheduling import schedule, slots
 from tests.children import ROOT
+from tests.monitoring import test_verdict
 from tests.test_signals import SENDERS
 
 if TYPE_CHECKING:
@@ -44,9 +45,13 @@ DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = sorted([ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 COMMANDS = [
+    "cancel_one_offs",
     "clear_stale_locks",
     "forget_singleton",
+    "pause_singletons",
     "prune_singletons",
+    "resume_singletons",
+    "retry_one_offs",
     "run_singleton",
     "singleton_status",
     "singleton_worker",
@@ -183,6 +188,27 @@ def test_every_exit_status_of_singleton_status_stands_there() -> None:
 def test_every_state_stands_there_with_its_level() -> None:
     documented = [(row[0], row[2].upper()) for row in table((DOCS / "how-to" / "operating.md").read_text(), "State")]
     assert documented == [(str(state.label), state.level.name) for state in health.State]
+
+
+def test_every_kind_of_finding_stands_there() -> None:
+    told = first_names(section("commands.md", "singleton_status"), "Kind")
+    assert sorted(told) == sorted(findings.Trouble.values)
+
+
+def test_every_key_of_the_status_as_json_stands_there() -> None:
+    told = first_names(section("commands.md", "singleton_status"), "Key")
+    assert told == ["level", "findings", "jobs", "queues", "workers"]
+
+
+def test_the_situations_that_need_attention_are_those_that_are_tested() -> None:
+    rows = table((DOCS / "how-to" / "operating.md").read_text(), "If")
+    told = {(label.strip("*"), level) for _situation, label, level in rows if label.startswith("*")}
+    kinds = {kind.value: str(kind.label) for kind in (*health.State, *findings.Trouble)}
+    tested = {
+        (kinds[found[0][0]], level.name.lower()) for _happen, level, found in test_verdict.SITUATIONS if len(found) == 1
+    }
+    assert told == tested
+    assert len(rows) >= 15
 
 
 def test_every_outcome_of_a_misfire_stands_there() -> None:

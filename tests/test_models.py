@@ -11,7 +11,7 @@ from django.db import connection, models
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob, WorkerPass
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.one_offs import one_offs
-from tests.contract.acts import lock, start_run
+from tests.contract.acts import gate, lock, start_run
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -123,7 +123,7 @@ def test_what_can_become_of_a_one_off() -> None:
 class TestRows:
     def test_they_say_what_they_are(self) -> None:
         start_run()
-        assert str(lock()) == str(JobStatus.objects.get()) == "nightly"
+        assert str(lock()) == str(gate()) == "nightly"
         assert str(JobRun.objects.get()) == f"nightly #{JobRun.objects.get().pk} (running)"
         assert lock().holder == f"{lock().hostname}, pid {lock().pid}"
         one_off = Order(job_name="nightly").enqueue()

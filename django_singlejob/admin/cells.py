@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 NO_BREAK_SPACE = "\xa0"
-# A colour for each state of a job, a lock, a run or a one-off, which share some of their names.
+# A colour for each state of a job, a lock, a run or a one-off, and for each level. Some of their names are the same.
 TONES = {
+    "warning": "warn",
+    "critical": "bad",
     "successful": "good",
     "done": "good",
     "held": "busy",

@@ -11,7 +11,6 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.core.signing import BadSignature, Signer
-from django.db import connections, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -22,7 +21,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob.admin.cells import NOTHING, badge, distance, duration, link, list_of, moment, noted
 from django_singlejob.admin.charts import share
-from django_singlejob.admin.reading import ReadOnlyAdmin
+from django_singlejob.admin.reading import ReadOnlyAdmin, outside_transactions
 from django_singlejob.clock import local_now, sleep, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.locking.clear import clear
@@ -202,10 +201,7 @@ class JobLockAdmin(ReadOnlyAdmin):
     # --- clearing
 
     def get_urls(self) -> list[URLPattern]:
-        view: Any = self.admin_site.admin_view(self.clear_view)
-        for alias in connections:
-            # A clear is a short transaction of its own, and must not wait for the end of the request.
-            view = transaction.non_atomic_requests(using=alias)(view)
+        view = outside_transactions(self.admin_site.admin_view(self.clear_view))
         return [path("clear/", view, name="django_singlejob_joblock_clear"), *super().get_urls()]
 
     @admin.action(description=_("Clear stale locks"), permissions=["clear"])

@@ -1,4 +1,4 @@
-"""The overview: in ten seconds, what runs, what is stuck, what failed, what is late."""
+"""The overview: it shows in ten seconds what runs, what is stuck, what failed and what is late."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,30 +18,34 @@ from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_safe
 
 from django_singlejob.admin import recent
-from django_singlejob.admin.cells import badge, clock_time, first_line, link, list_of
+from django_singlejob.admin.cells import badge, clock_time, duration, first_line, link, list_of
 from django_singlejob.admin.reading import ReadOnlyAdmin, register_jobs
-from django_singlejob.admin.states import state, story
+from django_singlejob.admin.states import story
 from django_singlejob.models import Overview
 from django_singlejob.monitoring import history
-from django_singlejob.monitoring.health import Health, Level, State, survey, worst
+from django_singlejob.monitoring.findings import Finding, Trouble, in_figures
+from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.history import Period
-from django_singlejob.scheduling.schedule import MINUTE
+from django_singlejob.monitoring.queues import Queue
+from django_singlejob.monitoring.verdict import Verdict, judge
+from django_singlejob.monitoring.workers import Worker
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6
-# Who wants to see more than these goes to the lists.
+# The other rows are in the lists.
 MOST_ROWS = 30
 NEEDED = ("view_jobstatus", "view_joblock", "view_jobrun")
 TONES = {Level.OK: "good", Level.WARNING: "warn", Level.CRITICAL: "bad"}
+LEVELS = {Level.OK: "", Level.WARNING: gettext_lazy("Warning"), Level.CRITICAL: gettext_lazy("Critical")}
 
 
 @admin.register(Overview)
 class OverviewAdmin(ReadOnlyAdmin):
-    """A page and no rows: nothing but its list, which is no list, has a URL."""
+    """A page without rows. Its only URL is that of the list, which shows the overview."""
 
     class Media:
         extend = False
@@ -59,7 +63,7 @@ class OverviewAdmin(ReadOnlyAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        # To render messages would take them away from the page that they are for.
+        # A refresh must not render messages: that would take them away from the page that they are for.
         is_refresh = "Singlejob-Refresh" in request.headers
         register_jobs(request, is_refresh=is_refresh)
         context = {
@@ -79,23 +83,23 @@ def _hours(request: HttpRequest) -> int:
 
 
 def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
-    """All that the page says."""
-    healths = survey()
+    """The context of the page."""
+    verdict = judge(with_one_offs=with_one_offs)
+    healths = verdict.healths
     period = history.period(timedelta(hours=hours))
-    late = history.late_one_offs(period.now) if with_one_offs else 0
-    failed = history.failed_one_offs(period.begin) if with_one_offs else 0
     return {
         "at": date_format(timezone.localtime(period.now), "H:i:s"),
         "hours": hours,
         "choices": [(choice, choice == hours) for choice in HOURS],
         "cut": _cut(period),
-        "headline": headline(healths, late),
+        "headline": headline(verdict),
         "states": states(healths),
-        "one_offs": _one_offs(late, failed, hours),
-        **_table_of_troubles(healths),
-        **_table_of_holders(healths),
+        **_table_of_troubles(verdict),
+        **_table_of_holders(verdict),
+        **_table_of_queues(verdict),
+        **_table_of_workers(verdict),
         **recent.lanes(period),
-        "winners": recent.winners(period, healths),
+        "winners": recent.winners(period, [*healths, *verdict.locks_of_workers]),
         "costs": recent.costs(period),
         **recent.results(period),
         "lists": {model: list_of(model) for model in ("joblock", "jobstatus")},
@@ -103,81 +107,136 @@ def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
 
 
 def _cut(period: Period) -> str:
-    """What is to be known of a period with more runs than are looked at. Empty: it has no more."""
+    """A note that a period has more runs than are shown; empty if it has not."""
     if not period.is_cut:
         return ""
     facts = {"most": f"{history.MOST:,}", "time": clock_time(period.runs[-1].started_at)}
     return format_html(_("Only the newest {most} runs are counted and shown: those since {time}."), **facts)
 
 
-def headline(healths: Sequence[Health], late: int) -> tuple[str, str]:
-    """A colour, and how it is, all in all, in one sentence; ``late``: how many one-offs are."""
-    level = worst(healths)
-    troubled = sum(bool(health.state.level) for health in healths)
-    if troubled:
-        return TONES[level], ngettext("%d job needs attention", "%d jobs need attention", troubled) % troubled
-    if late:
-        return TONES[Level.WARNING], _("The jobs are well, but one-offs are late")
-    return TONES[level], _("All is well")
+def headline(verdict: Verdict) -> tuple[str, str]:
+    """A colour, and one sentence on how everything is doing."""
+    count = len(verdict.findings)
+    if not count:
+        return TONES[Level.OK], _("All is well")
+    text = ngettext(
+        "%(level)s: %(count)d problem needs attention", "%(level)s: %(count)d problems need attention", count
+    )
+    return TONES[verdict.level], text % {"level": LEVELS[verdict.level], "count": count}
 
 
 def states(healths: Sequence[Health]) -> list[tuple[SafeString, str]]:
-    """How many jobs are in each state, the worst first, and where they are listed."""
+    """The number of jobs in each state, the worst state first, each with the URL of their list."""
     counts = Counter(health.state for health in healths if health.is_job)
     found = [
         (badge(state, f"{counts[state]} {state.label}"), list_of("jobstatus", state=state.value))
         for state in sorted(counts, key=lambda state: (-state.level, list(State).index(state)))
     ]
     if others := sum(not health.is_job for health in healths):
-        told = ngettext("%d lock of no job", "%d locks of no job", others) % others
-        found.append((badge("held", told), list_of("joblock")))
+        text = ngettext("%d lock of no job", "%d locks of no job", others) % others
+        found.append((badge("held", text), list_of("joblock")))
     return found
 
 
-def _one_offs(late: int, failed: int, hours: int) -> list[tuple[str, str]]:
-    """What is wrong with them, and where they are listed; empty: nothing, or the person may not know."""
-    told_late = ngettext(
-        "%(count)s one-off has been due for more than %(minutes)d minutes: does a worker run?",
-        "%(count)s one-offs have been due for more than %(minutes)d minutes: does a worker run?",
-        late,
-    )
-    told_failed = ngettext(
-        "%(count)s one-off has failed in the last %(hours)d h.",
-        "%(count)s one-offs have failed in the last %(hours)d h.",
-        failed,
-    )
-    facts = {"minutes": history.LATE // MINUTE, "hours": hours}
-    found = [(late, told_late, "waiting"), (failed, told_failed, "failed")]
-    return [
-        (told % {"count": _bounded(count), **facts}, list_of("oneoffjob", status__exact=status))
-        for count, told, status in found
-        if count
-    ]
+# --- what needs attention
 
 
-def _bounded(count: int) -> str:
-    return _("%d or more") % count if count >= history.MOST else str(count)
-
-
-def _table_of_troubles(healths: Sequence[Health]) -> dict[str, Any]:
-    found = [health for health in healths if health.state.level]
-    found.sort(key=lambda health: (-health.state.level, health.name))
-    failing = {health.name for health in found if health.state == State.FAILING}
-    errors = history.last_errors() if failing else {}
+def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
+    found = verdict.findings[:MOST_ROWS]
+    is_any_failing = any(finding.kind == State.FAILING for finding in found)
+    errors = history.last_errors() if is_any_failing else {}
     rows = [
-        (_page_of(health), state(health), first_line(errors.get(health.name, "") if health.name in failing else ""))
-        for health in found[:MOST_ROWS]
+        (
+            _where(finding),
+            badge(finding.level.name.lower(), finding.kind.label),
+            finding.what_happened,
+            finding.what_to_do,
+            first_line(errors.get(finding.subject, "")) if finding.kind == State.FAILING else "",
+        )
+        for finding in found
     ]
-    return {"troubles": rows, "more_troubles": max(len(found) - MOST_ROWS, 0)}
+    return {"troubles": rows, "more_troubles": _more(verdict.findings[MOST_ROWS:])}
 
 
-def _table_of_holders(healths: Sequence[Health]) -> dict[str, Any]:
-    """What runs, and is well."""
-    found = [health for health in healths if health.lock and not health.state.level]
+def _where(finding: Finding) -> SafeString:
+    """A link to the page on which to act."""
+    match finding.about:
+        case "job":
+            return link("jobstatus", finding.subject, finding.subject)
+        case "queue":
+            name = _("queue %s") % finding.subject
+            return format_html('<a href="{}">{}</a>', _one_offs_of(finding), name)
+        case "worker":
+            return link("joblock", finding.subject, _("worker %s") % finding.subject)
+    return link("joblock", finding.subject, finding.subject)
+
+
+def _one_offs_of(finding: Finding) -> str:
+    status = "failed" if finding.kind == Trouble.FAILED else "waiting"
+    return list_of("oneoffjob", status__exact=status, queue_name__exact=finding.subject)
+
+
+def _more(others: Sequence[Finding]) -> list[tuple[str, str]]:
+    """How many other findings there are on jobs, locks, queues and workers, each with the URL of a list."""
+    jobs, locks, queues, workers = (
+        sum(finding.about == about for finding in others) for about in ("job", "lock", "queue", "worker")
+    )
+    found = [
+        (jobs, ngettext("And %d more job", "And %d more jobs", jobs), list_of("jobstatus", state="attention")),
+        (locks, ngettext("And %d more lock", "And %d more locks", locks), list_of("joblock", state="stale")),
+        (queues, ngettext("And %d more queue", "And %d more queues", queues), list_of("oneoffjob")),
+        (workers, ngettext("And %d more worker", "And %d more workers", workers), list_of("joblock", state="stale")),
+    ]
+    return [(text % count, url) for count, text, url in found if count]
+
+
+# --- what there is
+
+
+def _table_of_holders(verdict: Verdict) -> dict[str, Any]:
+    """The locks that are held and need no attention."""
+    levels = verdict.levels
+    found = [health for health in verdict.healths if health.lock and health.name not in levels]
     rows = [(_page_of(health), story(health)) for health in found[:MOST_ROWS]]
     return {"holders": rows, "more_holders": max(len(found) - MOST_ROWS, 0)}
 
 
+def _table_of_queues(verdict: Verdict) -> dict[str, Any]:
+    """The queues, those with the oldest one-offs first."""
+    found = sorted(verdict.queues, key=lambda queue: (-queue.oldest, -queue.failed, queue.name))
+    rows = [_row_of_queue(queue, verdict.servers(queue)) for queue in found[:MOST_ROWS]]
+    return {"queues": rows, "more_queues": max(len(found) - MOST_ROWS, 0)}
+
+
+def _row_of_queue(queue: Queue, workers: int) -> tuple[Any, ...]:
+    return (
+        queue.name,
+        list_of("oneoffjob", queue_name__exact=queue.name),
+        in_figures(queue.due, is_cut=queue.is_cut),
+        duration(queue.oldest) if queue.due else "",
+        in_figures(queue.failed, is_cut=queue.failed >= history.MOST),
+        workers,
+    )
+
+
+def _table_of_workers(verdict: Verdict) -> dict[str, Any]:
+    rows = [
+        (
+            worker.holder,
+            _state_of_worker(worker),
+            ", ".join(worker.queues) or _("all"),
+        )
+        for worker in verdict.workers[:MOST_ROWS]
+    ]
+    return {"workers": rows, "more_workers": max(len(verdict.workers) - MOST_ROWS, 0)}
+
+
+def _state_of_worker(worker: Worker) -> SafeString:
+    if worker.is_once:
+        return badge("pass", _("pass by cron"))
+    return badge("held", _("alive")) if worker.is_live else badge("stale", _("dead"))
+
+
 def _page_of(health: Health) -> SafeString:
-    """The job's, or, if it is none's, the lock's."""
+    """A link to the page of the job, or, if the lock belongs to no job, to the page of the lock."""
     return link("jobstatus" if health.is_job else "joblock", health.name, health.name)

@@ -7,6 +7,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
+from django.db import connections, transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -88,6 +89,13 @@ class ReadOnlyAdmin(BaseAdmin):
     def may(self, request: HttpRequest, permission: str) -> bool:
         """Whether the user has this permission of our app, such as ``run_jobstatus``."""
         return request.user.has_perm(f"{self.opts.app_label}.{permission}")
+
+
+def outside_transactions(view: Any) -> Any:
+    """The view, whose changes are short transactions of their own, and must not wait for the end of the request."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return view
 
 
 def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> None:

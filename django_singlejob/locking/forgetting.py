@@ -40,8 +40,8 @@ def forget_name(name: str) -> Obstacle | None:
     seen = None if name == FORGOTTEN else gates().look_up({name}, ZERO).get(name)
     if seen is None:
         return Obstacle.UNKNOWN
-    gates().remember(FORGOTTEN)
     try:
+        gates().remember(FORGOTTEN)
         return _obstacle_before(seen) or _forget(seen)
     except Error as error:
         if not database.is_undone(error):

@@ -1,4 +1,4 @@
-"""How the jobs are doing, as far as the database knows. It only reads."""
+"""How each job and each lock is doing, as far as the database knows. This module only reads."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from django_singlejob import registry
 from django_singlejob.conf import options
 from django_singlejob.cursor import is_ahead
 from django_singlejob.exceptions import InvalidSchedule
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.scheduling.schedule import Schedule, parse, schedule_in_words
 from django_singlejob.scheduling.slots import MISFIRE_GRACE
@@ -21,12 +21,12 @@ from django_singlejob.scheduling.slots import MISFIRE_GRACE
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
 
-# A slot that nobody ran for so long is overdue: whoever should ask for it does not.
+# A slot that has been due for longer is overdue: neither cron nor a worker asks for it.
 OVERDUE = MISFIRE_GRACE
 
 
 class Level(IntEnum):
-    """How bad it is: the exit status of a Nagios plugin."""
+    """How bad things are: the exit status of a Nagios plugin."""
 
     OK = 0
     WARNING = 1
@@ -34,7 +34,7 @@ class Level(IntEnum):
 
 
 class State(models.TextChoices):
-    """What a job is up to; of several that apply, the first."""
+    """The state of a job; if several apply, the first one."""
 
     PAUSED = "paused", _("paused")
     IMPOSSIBLE = "impossible", _("impossible")
@@ -49,7 +49,7 @@ class State(models.TextChoices):
 
     @property
     def level(self) -> Level:
-        """How bad that is."""
+        """How bad the state is."""
         if self in (State.IMPOSSIBLE, State.STALE, State.OVERDUE, State.AHEAD, State.FAILING):
             return Level.CRITICAL
         return Level.WARNING if self in (State.OVERRUNNING, State.UNSEEN) else Level.OK
@@ -60,10 +60,10 @@ class Health:
     """How one job, or one lock that belongs to no job, is doing.
 
     Attributes:
-        name: the job's or the lock's.
-        state: what it is up to.
-        status: its gate; ``None``: nobody has asked for it yet.
-        lock: the lock that it holds; ``None``: none.
+        name: the name of the job or of the lock.
+        state: its state.
+        status: its gate; ``None`` if no server has asked for it yet.
+        lock: the lock that it holds; ``None`` if it holds none.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Health:
 
     @property
     def schedule(self) -> str:
-        """In words, as the database has it: that is what is run by. Empty: it has none."""
+        """The schedule in the database, which decides when it runs, in words; empty if it has none."""
         if self.status and self.status.schedule:
             schedule = schedule_of(self.status)
             return schedule_in_words(schedule) if schedule else self.status.schedule
@@ -82,14 +82,14 @@ class Health:
 
     @property
     def is_job(self) -> bool:
-        """Whether it is a job's; a lock that belongs to none has a ``Health`` while it is held."""
+        """Whether this is a job. A lock that belongs to no job has a ``Health`` while it is held."""
         return registry.is_known(self.name) or _has_run(self.status)
 
 
 def survey(name: str | None = None) -> list[Health]:
-    """All jobs that are registered or have run, and all locks that are held, by name; or only those of this name. Takes
-    two queries."""
-    statuses, seen = gates(), locks().judged()
+    """All jobs that are registered or have run, and all locks that are held, sorted by name; or only those of ``name``.
+    Takes two queries."""
+    statuses, seen = gates().exclude(name=FORGOTTEN), locks().judged()
     known = {job.name for job in registry.all_jobs()}
     if name is not None:
         statuses, seen = statuses.filter(name=name), seen.filter(Q(job_name=name) | Q(job_name="", name=name))
@@ -98,7 +98,7 @@ def survey(name: str | None = None) -> list[Health]:
 
 
 def _judge(statuses: Mapping[str, "JobStatus"], seen: Iterable["JobLock"], known: set[str]) -> list[Health]:
-    # Of two locks that one job holds, as while it moves to another one: the suspected one is to be seen.
+    # A job may hold two locks, for example while it moves from one to the other: show the suspected one.
     held = {lock.job_name or lock.name: lock for lock in sorted(seen, key=lambda lock: lock.is_suspected)}
     have_run = {name for name, status in statuses.items() if _has_run(status)}
     return [_health(name, statuses.get(name), held.get(name)) for name in sorted(known | have_run | held.keys())]
@@ -106,11 +106,6 @@ def _judge(statuses: Mapping[str, "JobStatus"], seen: Iterable["JobLock"], known
 
 def _has_run(status: "JobStatus | None") -> bool:
     return bool(status and (status.last_started_at or status.schedule))
-
-
-def worst(healths: Iterable[Health]) -> Level:
-    """How bad it is, all in all."""
-    return max((health.state.level for health in healths), default=Level.OK)
 
 
 def _health(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Health:
@@ -154,7 +149,7 @@ def _is_ahead(status: "JobStatus") -> bool:
 
 
 def schedule_of(status: "JobStatus") -> Schedule | None:
-    """``None``: it has none, or that of a newer release, which this one does not understand."""
+    """``None`` if there is none, or if a newer release has written one that this release cannot parse."""
     try:
         return parse(status.schedule, status.time_zone) if status.schedule else None
     except InvalidSchedule:

@@ -1,4 +1,4 @@
-"""What the history says of the last runs. It only reads."""
+"""What the history says about the latest runs. This module only reads."""
 
 import math
 from bisect import bisect_left
@@ -15,24 +15,23 @@ from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
 from django_singlejob.models import JobRun
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
 
 RECENT = 30
-# Of more rows than these a page would be slow, and nobody could tell its bars apart.
+# With more rows a page would be slow, and its bars too narrow to tell apart.
 MOST = 3_000
-# One-offs that are due for longer wait for a worker that is not there, or for their lock.
+# One-offs that have been due for longer wait for a worker, or for the lock of their job.
 LATE = timedelta(minutes=5)
 BAD = frozenset({"failed", "abandoned"})
 COST_BOUNDS = [timedelta(milliseconds=most) for most in (5, 10, 20, 50, 100, 200, 500, 1000)]
 
 
 class PastRun(NamedTuple):
-    """What is shown of each of a job's last runs: a list of jobs has thousands, and to make an instance of each takes
-    longer than all else on its page."""
+    """What is shown of each of a job's latest runs. It is not a model instance: a list of jobs has thousands of these,
+    and to create as many instances would take longer than everything else on the page."""
 
     pk: int
     job_name: str
@@ -44,12 +43,12 @@ class PastRun(NamedTuple):
 
     @property
     def label(self) -> "_StrOrPromise":
-        """Its status, for people."""
+        """The status, for people."""
         return label(self.status)
 
 
 def label(status: str) -> "_StrOrPromise":
-    """A status of a run, for people; one that only a newer release knows, as it is."""
+    """The status of a run, for people. A status that only a newer release knows is returned unchanged."""
     return _LABELS.get(status, status)
 
 
@@ -57,8 +56,8 @@ _LABELS = dict(JobRun.Status.choices)
 
 
 def recent_runs(names: Collection[str]) -> dict[str, list[PastRun]]:
-    """The newest runs of each of these jobs, ``RECENT`` at most, oldest first. Takes two queries, which read no
-    more than they return, however long the history is."""
+    """The newest runs of each of these jobs, at most ``RECENT``, oldest first. Takes two queries, which read no more
+    than they return, however long the history is."""
     newest_first = runs().filter(job_name=OuterRef("name")).order_by("-started_at")
     oldest_wanted = Subquery(newest_first.values("started_at")[RECENT - 1 : RECENT])
     wanted = Q(pk__in=[])
@@ -75,7 +74,7 @@ def recent_runs(names: Collection[str]) -> dict[str, list[PastRun]]:
 
 
 class Run(NamedTuple):
-    """What is known of each run in a period: few columns, since they are many rows. The instants are in UTC."""
+    """What is known of each run in a period: few columns, since there may be many rows. Instants are in UTC."""
 
     pk: int
     job_name: str
@@ -91,7 +90,7 @@ class Run(NamedTuple):
 
     @property
     def label(self) -> "_StrOrPromise":
-        """Its status, for people."""
+        """The status, for people."""
         return label(self.status)
 
 
@@ -100,11 +99,11 @@ class Period:
     """The runs of the last hours.
 
     Attributes:
-        now: the database's; the period ends with it.
-        begin: where it begins.
-        runs: those that began in it, the newest first, ``MOST`` at most.
-        earlier: those that began before it, and are still running.
-        is_cut: whether more began in it than these.
+        now: the end of the period, by the database's clock.
+        begin: its begin.
+        runs: the runs that began in it, the newest first, at most ``MOST``.
+        earlier: the runs that began before it and are still running.
+        is_cut: whether more runs began in it than ``runs`` has.
     """
 
     now: datetime
@@ -115,7 +114,7 @@ class Period:
 
 
 def period(length: timedelta) -> Period:
-    """The runs of the time until now. Takes three queries, which read no more than they return."""
+    """The runs of this length of time until now. Takes three queries, which read no more than they return."""
     now = _now()
     begin = now - length
     found = _read(runs().filter(started_at__gte=begin), MOST + 1)
@@ -124,7 +123,7 @@ def period(length: timedelta) -> Period:
 
 
 def _now() -> datetime:
-    # Django has no SELECT without a table: this one reads no row, and has its answer all the same.
+    # Django has no SELECT without a table. This one reads no row, but returns the time.
     now: datetime = runs().filter(pk=0).aggregate(now=Coalesce(Max("started_at"), DBNow()))["now"]
     return now.astimezone(UTC)
 
@@ -141,12 +140,12 @@ def _run_in_utc(run: Run) -> Run:
     return run._replace(started_at=run.started_at.astimezone(UTC), finished_at=finished_at)
 
 
-# --- what there is to say of them
+# --- what the runs of a period tell
 
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """A server that won runs: how many, what part of all, how many of them ended badly, its last sign of life."""
+    """A server that won runs: how many, which share of all, how many of them ended badly, its last sign of life."""
 
     hostname: str
     won: int
@@ -156,7 +155,8 @@ class Winner:
 
 
 def winners(won: Sequence[Run], heartbeats: Iterable[tuple[str, datetime]] = ()) -> list[Winner]:
-    """Who won these runs, those with the most wins first; who sent heartbeats, and when, is a sign of life as well."""
+    """The servers that won these runs, the one with the most wins first. ``heartbeats`` are further signs of life:
+    pairs of a host name and an instant."""
     signs = [*heartbeats, *(sign for run in won for sign in _signs_of_life(run))]
     last_seen: dict[str, datetime] = {}
     for hostname, instant in signs:
@@ -171,7 +171,7 @@ def winners(won: Sequence[Run], heartbeats: Iterable[tuple[str, datetime]] = ())
 
 def _signs_of_life(run: Run) -> Iterable[tuple[str, datetime]]:
     yield run.hostname, run.started_at
-    # That a run was abandoned is recorded by somebody else.
+    # That a run was abandoned is recorded by another server.
     if run.finished_at and run.status != "abandoned":
         yield run.hostname, run.finished_at
 
@@ -180,7 +180,8 @@ def _signs_of_life(run: Run) -> Iterable[tuple[str, datetime]]:
 class Costs:
     """How long it took to acquire the locks.
 
-    ``counts``: how many took up to each bound, and longer than the one before it; beyond the last: ``None``.
+    ``counts`` has the number of runs for each bound: those that took longer than the bound before it, and no longer
+    than this one. The last bound is ``None``, for all that took longer.
     """
 
     counts: Sequence[tuple[timedelta | None, int]]
@@ -192,7 +193,7 @@ class Costs:
 
 
 def costs(won: Iterable[Run]) -> Costs | None:
-    """``None``: nobody has measured any."""
+    """``None`` if no cost was recorded."""
     ordered = sorted(run.acquire_duration for run in won if run.acquire_duration is not None)
     if not ordered:
         return None
@@ -208,7 +209,8 @@ def costs(won: Iterable[Run]) -> Costs | None:
 
 
 def success_rate(counts: Mapping[str, int]) -> float | None:
-    """The part of the runs that ended which were successful, from how many have which status; ``None``: none ended."""
+    """The share of the ended runs that were successful, from the number of runs by status; ``None`` if none has
+    ended."""
     ended = sum(count for status, count in counts.items() if status != "running")
     return counts.get("successful", 0) / ended if ended else None
 
@@ -217,22 +219,12 @@ def success_rate(counts: Mapping[str, int]) -> float | None:
 
 
 def errors_of(some: Iterable[Run]) -> dict[int, str]:
-    """The errors of these runs, by primary key; those that were pruned meanwhile are missing."""
+    """The errors of these runs, by primary key, without those that have been pruned since."""
     return dict(runs().filter(pk__in=[run.pk for run in some]).values_list("pk", "error"))
 
 
 def last_errors() -> dict[str, str]:
-    """The last error of each job that is failing."""
+    """The latest error of each failing job."""
     ended = runs().filter(job_name=OuterRef("name"), status__in=[*BAD, "interrupted"]).order_by("-started_at")
     failing = gates().filter(consecutive_failures__gt=0).annotate(error=Subquery(ended.values("error")[:1]))
     return {name: error or "" for name, error in failing.values_list("name", "error")}
-
-
-def late_one_offs(now: datetime) -> int:
-    """How many are due for longer than ``LATE``; of more than ``MOST``, so many."""
-    return one_offs().due(now - LATE)[:MOST].count()
-
-
-def failed_one_offs(begin: datetime) -> int:
-    """How many have failed since; of more than ``MOST``, so many."""
-    return one_offs().filter(status="failed", finished_at__gte=begin)[:MOST].count()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -45,17 +45,22 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         # An INSERT of one that exists would wait for any transaction on it.
         known = set(self.filter(name__in=[FORGOTTEN, *names]).values_list("name", flat=True))
         missing = sorted({*names} - known)
+        # One at a time: two transactions that insert the same rows in a different order would deadlock.
         if missing and FORGOTTEN not in known:
-            self._ensure(FORGOTTEN, 0)
+            with self._in_a_transaction():
+                self._ensure(FORGOTTEN, 0)
         for name in missing:
-            self._ensure_above_forgotten(name)
+            with self._in_a_transaction():
+                self._ensure_above_forgotten(name)
+
+    def _in_a_transaction(self) -> AbstractContextManager[None]:
+        # Of its own if possible: it does not wait for ever for another one that inserts the same row.
+        return nullcontext() if connections[self.db].in_atomic_block else durable(self.db)
 
     def _ensure_above_forgotten(self, name: str) -> None:
-        # One at a time: two transactions that insert the same rows in a different order would deadlock.
-        with nullcontext() if connections[self.db].in_atomic_block else durable(self.db):
-            # Until the insert is committed, no other gate is forgotten: its fence might be greater.
-            self.keep_fence(0)
-            self._ensure(name, self.values_list("fence", flat=True).get(name=FORGOTTEN))
+        # Until the insert is committed, no other gate is forgotten: its fence might be greater.
+        self.keep_fence(0)
+        self._ensure(name, self.values_list("fence", flat=True).get(name=FORGOTTEN))
 
     def _ensure(self, name: str, fence: int) -> None:
         self.bulk_create([self.model(name=name, fence=fence)], ignore_conflicts=True)
@@ -67,8 +72,9 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         self.filter(name=FORGOTTEN).update(**change)
 
     def drop(self, seen: JobStatus) -> bool:
-        """Delete the row if it is ``unchanged``. ``False``: somebody has passed the gate since, look again."""
-        return delete_rows(self.unchanged(seen)) == 1
+        """Delete the row if it is ``unchanged`` and keeps no end of a run. ``False``: look again."""
+        # The end of a run is kept without raising the fence.
+        return delete_rows(self.unchanged(seen).filter(unrecorded__isnull=True)) == 1
 
     def look_up(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
         """Read these gates, by name, with ``now``, ``timeline`` and ``started_recently`` (within ``min_interval``)."""
@@ -80,6 +86,10 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def scheduled(self) -> JobStatusQuerySet:
         """The gates of jobs that have a schedule."""
         return self.exclude(schedule="")
+
+    def of_jobs(self) -> JobStatusQuerySet:
+        """The gates of jobs: those that have run, have a schedule or are paused. The others belong only to a lock."""
+        return self.filter(Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True)).exclude(name=FORGOTTEN)
 
     def without_mean(self) -> JobStatusQuerySet:
         """Without reading the mean durations. A run does not need them, so one that cannot be read must not stop it."""

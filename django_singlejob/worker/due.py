@@ -40,21 +40,23 @@ def keep_up() -> None:
         catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
     for status in statuses.values():
         if registry.is_known(status.name) and registry.get(status.name).schedule is None:
-            _despite_others(status, partial(leave, status))
+            _despite_others(status.name, partial(leave, status))
     schedules = {job.name: policy.schedule for job in registry.all_jobs() if (policy := job.policy)}
     if new := schedules.keys() - statuses.keys():
-        gates().remember(*sorted(new))
+        for name in sorted(new):
+            _despite_others(name, partial(gates().remember, name))
         statuses |= gates().look_up(new, ZERO)
-    for name in schedules.keys() & statuses.keys():  # another release may forget one at this moment
+    # A gate is missing if others were at it, or if another release forgets it at this moment.
+    for name in schedules.keys() & statuses.keys():
         status, schedule = statuses[name], schedules[name]
         if not is_followed(status, schedule):
-            _despite_others(status, partial(follow, status, schedule, status.now))
+            _despite_others(name, partial(follow, status, schedule, status.now))
         elif is_ahead(status, schedule):
             slot = instant_in_words(status.next_slot or status.now)
             logger.warning("The job %r waits for %s: the database's clock was set back since it last ran.", name, slot)
 
 
-def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
+def _despite_others(name: str, change: Callable[[], object]) -> None:
     try:
         change()
     except Error as error:
@@ -62,7 +64,7 @@ def _despite_others(status: "JobStatus", change: Callable[[], object]) -> None:
             raise
         logger.info(
             "The schedule of %r is updated at the next tick, since another process is busy with it: %s",
-            status.name,
+            name,
             database.words_of(error),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib.admin.utils import quote
@@ -21,13 +22,27 @@ if TYPE_CHECKING:
     from django.test import Client
 
     from django_singlejob.locking.lease import Lease
+    from django_singlejob.querysets.jobs import JobStatusQuerySet
 
 MODELS = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
 VIEW = ("view_joblock", "view_jobstatus", "view_jobrun", "view_oneoffjob")
 #: The permissions to look after the jobs, but not to take a lock from a live holder.
-OPERATE = (*VIEW, "run_jobstatus", "change_jobstatus", "clear_joblock", "add_oneoffjob", "change_oneoffjob")
+OPERATE = (
+    *VIEW,
+    "run_jobstatus",
+    "change_jobstatus",
+    "delete_jobstatus",
+    "clear_joblock",
+    "add_oneoffjob",
+    "change_oneoffjob",
+)
 
 each_model = pytest.mark.parametrize("model", MODELS)
+
+
+def known_gates() -> JobStatusQuerySet:
+    """The gates of jobs and locks, without the one that keeps the forgotten fences."""
+    return gates().exclude(name=FORGOTTEN)
 
 
 # --- URLs
@@ -39,14 +54,17 @@ def list_of(model: str, query: str = "") -> str:
 
 def page_of(model: str, key: Any = None) -> str:
     """The page of this row, or of the first one."""
-    known = gates().exclude(name=FORGOTTEN)
-    rows: dict[str, Any] = {"joblock": locks(), "jobstatus": known, "jobrun": runs(), "oneoffjob": one_offs()}
+    rows: dict[str, Any] = {"joblock": locks(), "jobstatus": known_gates(), "jobrun": runs(), "oneoffjob": one_offs()}
     chosen = rows[model].order_by("pk").first().pk if key is None else key
     return reverse(f"admin:django_singlejob_{model}_change", args=[quote(chosen)])
 
 
 def clear_page(*names: str) -> str:
     return f"{reverse('admin:django_singlejob_joblock_clear')}?{'&'.join(f'name={name}' for name in names)}"
+
+
+def forget_page(*names: str) -> str:
+    return f"{reverse('admin:django_singlejob_jobstatus_forget')}?{urlencode({'name': names}, doseq=True)}"
 
 
 # --- actions

@@ -13,11 +13,24 @@ from django.utils import translation
 
 from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
-from tests.admin.pages import MODELS, Page, act, all_rows, begin, clear_page, each_model, list_of, page_of, shown
+from tests.admin.pages import (
+    MODELS,
+    Page,
+    act,
+    all_rows,
+    begin,
+    clear_page,
+    each_model,
+    forget_page,
+    known_gates,
+    list_of,
+    messages_of,
+    page_of,
+    shown,
+)
 from tests.contract.acts import HOUR, expire
 
 if TYPE_CHECKING:
@@ -32,9 +45,10 @@ HOSTILE = "<script>alert('it is ours')</script>\"><img src=x onerror=alert(1)>"
 def every_page() -> list[str]:
     """The URLs of all pages, for the rows that exist."""
     pages = [page for model in MODELS for page in (list_of(model), page_of(model))]
-    pages += [page_of("jobstatus", name) for name in gates().values_list("name", flat=True)]
+    pages += [page_of("jobstatus", name) for name in known_gates().values_list("name", flat=True)]
     histories = [page_of(model).replace("/change/", "/history/") for model in MODELS]
     forms = [reverse("admin:django_singlejob_oneoffjob_add"), clear_page(*locks().values_list("name", flat=True))]
+    forms.append(forget_page(*known_gates().values_list("name", flat=True)))
     return [*pages, *histories, *forms, reverse("admin:django_singlejob_overview_changelist"), reverse("admin:index")]
 
 
@@ -48,7 +62,9 @@ def live_a_little() -> None:
     locks().filter(name="weekly")._raw_delete("default")
     one_offs().filter(job_name="weekly").update(status="failed", finished_at=DBNow(), error="Oh", traceback="Oh\nno")
     expire("yearly")
-    gates().update(mean_duration=HOUR, run_count=9, misfire_count=2, schedule="0 1 * * *", next_slot=DBNow() - HOUR)
+    known_gates().update(
+        mean_duration=HOUR, run_count=9, misfire_count=2, schedule="0 1 * * *", next_slot=DBNow() - HOUR
+    )
 
 
 @pytest.mark.slow
@@ -96,7 +112,7 @@ def test_nothing_is_written_when_somebody_only_looks(admin_client: Client) -> No
 def test_hostile_text_is_only_text(admin_client: Client) -> None:
     begin("nightly")
     names = {"job_name": HOSTILE, "hostname": HOSTILE}
-    gates().update(name=HOSTILE, schedule=HOSTILE, time_zone=HOSTILE[:64], last_status=HOSTILE[:20])
+    known_gates().update(name=HOSTILE, schedule=HOSTILE, time_zone=HOSTILE[:64], last_status=HOSTILE[:20])
     locks().update(name=HOSTILE, command=HOSTILE, **names)
     runs().update(**names)
     one_offs().update(args=[HOSTILE], kwargs={HOSTILE: HOSTILE}, queue_name=HOSTILE, worker_ids=HOSTILE, **names)
@@ -189,5 +205,6 @@ def test_every_message_can_be_translated(admin_client: Client) -> None:
         ),
         *(text for action in ("cancel", "retry", "cancel") for text in act(admin_client, "oneoffjob", action, *keys)),
     ]
-    assert len(answers) == 11
+    answers += messages_of(admin_client.post(forget_page(), {"name": ["nightly", "weekly"]}, follow=True))
+    assert len(answers) == 13
     assert [text for text in answers if not text.startswith("⟦")] == []

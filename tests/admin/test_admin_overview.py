@@ -8,10 +8,12 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.html import escape
 
 from django_singlejob import singleton_job
 from django_singlejob.admin import gantt, overview, recent
@@ -116,8 +118,8 @@ def test_a_stale_lock_needs_attention(viewer: Client) -> None:
     start_run()
     expire()
     locks().update(hostname="web-7")
-    assert headline(viewer) == ("bad", "1 job needs attention")
-    assert "nightly stale web-7, pid" in said(viewer)
+    assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
+    assert "nightly stale The lock 'nightly' is held by web-7, pid" in said(viewer)
     assert "Nothing besides what needs attention." in said(viewer)
     assert f'<a href="{reverse("admin:django_singlejob_jobstatus_change", args=["nightly"])}">nightly</a>' in page(
         viewer
@@ -127,29 +129,30 @@ def test_a_stale_lock_needs_attention(viewer: Client) -> None:
 def test_a_stale_lock_of_no_job_too(viewer: Client) -> None:
     take("deploy:web")
     expire("deploy:web")
-    assert headline(viewer) == ("bad", "1 job needs attention")
+    assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
     assert "1 lock of no job" in said(viewer)
     assert f'<a href="{reverse("admin:django_singlejob_joblock_change", args=["deploy_3Aweb"])}">' in page(viewer)
 
 
 def test_an_overdue_job_needs_attention(viewer: Client) -> None:
     known(schedule="30 2 * * *", time_zone="UTC", next_slot=DBNow() - 2 * HOUR)
-    assert headline(viewer) == ("bad", "1 job needs attention")
-    assert "nightly overdue by 2" in said(viewer)
+    assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
+    assert "nightly overdue The job 'nightly' has been due for 2 hours, since " in said(viewer)
 
 
 def test_a_failing_job_is_told_with_its_last_error(viewer: Client) -> None:
     known(consecutive_failures=3)
     ran(2 * HOUR, status="failed", error="ValueError: the first")
     ran(HOUR, status="failed", error="ValueError: the last\nand more")
-    assert headline(viewer) == ("bad", "1 job needs attention")
-    assert "nightly failing 3 times in a row ValueError: the last" in said(viewer)
+    assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
+    assert "nightly failing The last 3 runs of the job 'nightly' failed" in said(viewer)
+    assert "run the job again. ValueError: the last" in said(viewer)
     assert "and more" not in said(viewer)
 
 
 def test_a_job_that_nobody_has_asked_for_is_a_warning(viewer: Client) -> None:
     scheduled("nightly", schedule="30 2 * * *")
-    assert headline(viewer) == ("warn", "1 job needs attention")
+    assert headline(viewer) == ("warn", "Warning: 1 problem needs attention")
     assert "never asked for" in said(viewer)
 
 
@@ -158,7 +161,7 @@ def test_the_worst_comes_first(viewer: Client) -> None:
     known("zealous", consecutive_failures=1)
     start_run("middling")
     expire("middling")
-    assert headline(viewer) == ("bad", "3 jobs need attention")
+    assert headline(viewer) == ("bad", "Critical: 3 problems need attention")
     places = [said(viewer).index(name) for name in ("middling", "zealous", "almost")]
     assert places == sorted(places)
 
@@ -175,7 +178,8 @@ def test_many_troubles_are_cut(viewer: Client, monkeypatch: pytest.MonkeyPatch) 
     for number in range(5):
         known(f"job-{number}", consecutive_failures=1)
         take(f"lock-{number}")
-    assert headline(viewer) == ("bad", "5 jobs need attention")
+    assert headline(viewer) == ("bad", "Critical: 5 problems need attention")
+    assert "And 3 more jobs" in said(viewer)
     assert said(viewer).count("And 3 more") == 2
     assert "job-2" not in said(viewer)
     assert "lock-2" not in said(viewer)
@@ -190,34 +194,88 @@ def one_off_viewer(client: Client, django_user_model: Any) -> Client:
 
 
 def test_one_offs_that_are_late_are_told(one_off_viewer: Client) -> None:
-    wait_for_a_worker(run_after=DBNow() - 6 * MINUTE)
+    wait_for_a_worker(run_after=DBNow() - 2 * HOUR)
     wait_for_a_worker(run_after=DBNow() - 4 * MINUTE)
-    assert headline(one_off_viewer) == ("warn", "The jobs are well, but one-offs are late")
-    assert "1 one-off has been due for more than 5 minutes: does a worker run?" in said(one_off_viewer)
-    assert f'href="{reverse("admin:django_singlejob_oneoffjob_changelist")}?status__exact=waiting"' in page(
-        one_off_viewer
-    )
+    assert headline(one_off_viewer) == ("bad", "Critical: 1 problem needs attention")
+    assert (
+        "queue default without any worker 2 one-offs are due in the queue 'default', the oldest for 2 hours. "
+        "No worker is alive. Start singleton_worker."
+    ) in said(one_off_viewer)
+    assert list_of_one_offs(status__exact="waiting", queue_name__exact="default") in page(one_off_viewer)
 
 
-def test_one_offs_that_failed_in_the_window_are_told(one_off_viewer: Client) -> None:
-    for ago in (HOUR / 2, 2 * HOUR):
+def list_of_one_offs(**query: str) -> str:
+    found = f"{reverse('admin:django_singlejob_oneoffjob_changelist')}?{urlencode(query)}"
+    return f'href="{escape(found)}"'
+
+
+def test_one_offs_that_failed_lately_are_told(one_off_viewer: Client) -> None:
+    for ago in (MINUTE, HOUR / 2, 2 * HOUR):
         wait_for_a_worker(status="failed", finished_at=DBNow() - ago)
+    wait_for_a_worker(status="done", finished_at=DBNow() - MINUTE, queue_name="a&b")
+    assert headline(one_off_viewer) == ("bad", "Critical: 1 problem needs attention")
+    assert "2 of 2 one-offs of the queue 'default' that finished in the last hour failed." in said(one_off_viewer)
+    assert list_of_one_offs(status__exact="failed", queue_name__exact="default") in page(one_off_viewer)
+
+
+def test_a_list_of_one_offs_can_be_that_of_a_queue(one_off_viewer: Client) -> None:
+    wait_for_a_worker(queue_name="a&b")
+    wait_for_a_worker(queue_name="mail")
+    listed = one_off_viewer.get(
+        reverse("admin:django_singlejob_oneoffjob_changelist"),
+        {"status__exact": "waiting", "queue_name__exact": "a&b"},
+    )
+    assert [row.queue_name for row in listed.context["cl"].result_list] == ["a&b"]
+
+
+def test_the_queues_and_the_workers_are_shown(one_off_viewer: Client) -> None:
+    take("django_singlejob.worker.1", queues=["default", "mail"])
+    wait_for_a_worker(run_after=DBNow() - MINUTE)
+    shown = said(one_off_viewer)
     assert headline(one_off_viewer) == ("good", "All is well")
-    assert "1 one-off has failed in the last 1 h." in said(one_off_viewer, hours="1")
-    assert "2 one-offs have failed in the last 6 h." in said(one_off_viewer)
+    assert "Queues Queue Due Oldest Failed lately Workers default 1 1 min 0 s 0 1 mail 0 0 1 " in shown
+    assert re.search(r"Worker State Queues \S+, pid \d+ alive default, mail ", shown)
+    assert "django_singlejob.worker.1" not in shown.partition("Running now")[2].partition("The last")[0]
+
+
+def test_a_worker_that_died_is_told_with_its_lock(viewer: Client) -> None:
+    take("django_singlejob.worker.1")
+    expire("django_singlejob.worker.1")
+    assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
+    assert "worker django_singlejob.worker.1 dead The worker " in said(viewer)
+    lock_page = reverse("admin:django_singlejob_joblock_change", args=[quote("django_singlejob.worker.1")])
+    assert f'<a href="{lock_page}">' in page(viewer)
+
+
+@pytest.mark.slow
+def test_many_queues_and_workers_are_cut(one_off_viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "MOST_ROWS", 2)
+    for number in range(5):
+        wait_for_a_worker(queue_name=f"queue-{number}", run_after=DBNow() - HOUR - number * MINUTE)
+        take(f"django_singlejob.worker.{number}")
+        expire(f"django_singlejob.worker.{number}")
+        take(f"lock-{number}")
+        expire(f"lock-{number}")
+    shown = said(one_off_viewer)
+    assert headline(one_off_viewer) == ("bad", "Critical: 15 problems need attention")
+    for told in ("And 5 more locks", "And 3 more queues", "And 5 more workers", "And 3 more"):
+        assert told in shown
+    assert shown.count("And 3 more ") == 3
 
 
 def test_of_very_many_it_says_so(one_off_viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST", 2)
     for _ in range(3):
         wait_for_a_worker(run_after=DBNow() - HOUR)
-    assert "2 or more one-offs have been due" in said(one_off_viewer)
+    assert "2 or more one-offs are due" in said(one_off_viewer)
 
 
 def test_who_may_not_see_one_offs_is_not_told_of_them(viewer: Client) -> None:
-    wait_for_a_worker(run_after=DBNow() - HOUR)
+    wait_for_a_worker(run_after=DBNow() - HOUR, queue_name="secret")
+    wait_for_a_worker(status="failed", finished_at=DBNow() - MINUTE, queue_name="secret")
     assert headline(viewer) == ("good", "All is well")
     assert "one-off" not in said(viewer)
+    assert "secret" not in page(viewer)
 
 
 # --- the last hours
@@ -415,7 +473,7 @@ def test_it_takes_as_many_queries_however_much_there_is(one_off_viewer: Client) 
     fill("a", 1)
     few = queries_of(one_off_viewer)
     fill("b", 20)
-    assert queries_of(one_off_viewer) == few <= 15
+    assert queries_of(one_off_viewer) == few <= 17
 
 
 def fill(prefix: str, number: int) -> None:

@@ -9,7 +9,7 @@ from django.utils.html import format_html
 from django_singlejob.admin import cells
 from django_singlejob.admin.cells import badge, clock_time, distance, duration, first_line, link, moment, noted
 from django_singlejob.models import JobRun, OneOffJob
-from django_singlejob.monitoring.health import State
+from django_singlejob.monitoring.health import Level, State
 
 HOSTILE = '<b class="x">&'
 ESCAPED = "&lt;b class=&quot;x&quot;&gt;&amp;"
@@ -93,6 +93,7 @@ def test_of_an_error_the_first_line_is_shown_as_far_as_it_fits() -> None:
 
 def test_each_state_has_a_tone() -> None:
     values = {*State.values, *JobRun.Status.values, *OneOffJob.Status.values, "held"}
+    values |= {level.name.lower() for level in Level if level}
     assert values - cells.TONES.keys() == {"idle", "waiting", "cancelled"}
     assert cells.TONES.keys() <= values
     assert {cells.tone(value) for value in values} == {"good", "busy", "warn", "bad", "quiet"}

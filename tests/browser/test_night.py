@@ -41,8 +41,8 @@ def test_the_lock_of_a_dead_server_is_cleared(
     holder.kill()
     eventually(locks().stale().exists)
     page.clock.fast_forward(REFRESHES_EACH)
-    says(page, "1 job needs attention")
-    expect(page.get_by_role("table", name="Needs attention")).to_contain_text("no sign of life")
+    says(page, "Critical: 1 problem needs attention")
+    expect(page.get_by_role("table", name="Needs attention")).to_contain_text("has sent no heartbeat for")
     picture(page, "night-1-stale")
 
     page.get_by_role("link", name="invoices").click()

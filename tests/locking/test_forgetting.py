@@ -5,23 +5,26 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_singlejob import job_lock, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import DBNow, local_now
 from django_singlejob.exceptions import LockHeld
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.forgetting import Obstacle, forget_name
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import FORGOTTEN, JobStatusQuerySet, gates
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.rows import delete_rows
 from django_singlejob.querysets.runs import runs
 from tests.contract.acts import MINUTE, all_at_once, closing, expire, gate, in_thread, nth_fence, start_run, take
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django_singlejob.models import JobStatus
 
 pytest_plugins = "tests.fixtures"
@@ -66,6 +69,12 @@ def test_the_highest_fence_counts_not_the_last() -> None:
     assert forget_name("often") is None
     assert forget_name("seldom") is None
     assert use("seldom") == nth_fence(5)
+
+
+def test_new_names_start_at_a_fence_that_was_written_by_hand() -> None:
+    """As in an empty database after the loss of the former one."""
+    gates().create(name=FORGOTTEN, fence=nth_fence(1_000_000))
+    assert use() == nth_fence(1_000_001)
 
 
 def test_the_gate_that_keeps_the_fence_cannot_be_forgotten() -> None:
@@ -175,6 +184,70 @@ def test_a_grant_that_comes_first_is_not_undone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(JobStatusQuerySet, "look_up", overtaken)
     assert forget_name("nightly") == Obstacle.BUSY
     assert use() == nth_fence(3)
+
+
+def test_an_outcome_that_is_kept_meanwhile_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run ends between the look at its gate and the deletion, and the history cannot be written."""
+    use()
+    look_up = JobStatusQuerySet.look_up
+
+    def overtaken(rows: JobStatusQuerySet, *args: object) -> dict[str, JobStatus]:
+        found = look_up(rows, *args)  # type: ignore[arg-type]
+        assert gates().filter(name="nightly").keep({"status": "failed"})
+        return found
+
+    monkeypatch.setattr(JobStatusQuerySet, "look_up", overtaken)
+    assert forget_name("nightly") == Obstacle.BUSY
+    monkeypatch.undo()
+    assert gate().unrecorded == {"status": "failed"}
+    assert forget_name("nightly") == Obstacle.UNRECORDED
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_the_first_name_ever_waits_for_nobody_for_long() -> None:
+    """Another process is inserting the gate that keeps the fences, and is suspended."""
+    use()
+    delete_rows(gates().filter(name=FORGOTTEN))
+    inside, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            gates().bulk_create([gates().model(name=FORGOTTEN)])
+            inside.set()
+            assert done.wait(30)
+
+    thread = threading.Thread(target=closing, args=[hold])
+    thread.start()
+    assert inside.wait(10)
+    if connection.vendor == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = 2")
+    try:
+        assert in_time(lambda: forget_name("nightly")) == Obstacle.BUSY
+    finally:
+        done.set()
+        thread.join(10)
+    assert forget_name("nightly") is None
+
+
+def in_time(act: Callable[[], Any]) -> Any:
+    begun_at = local_now()
+    answer = act()
+    assert local_now() - begun_at < 5
+    return answer
+
+
+@pytest.mark.django_db(transaction=False)
+def test_it_works_in_a_testcase() -> None:
+    assert connection.in_atomic_block
+    fence = use(times=2)
+    assert forget_name("nightly") is None
+    assert use() == fence + 1
+    lease = take("held")
+    assert forget_name("held") == Obstacle.HELD
+    assert not connection.needs_rollback
+    lease.release()
+    assert is_known("held")
 
 
 def test_a_caller_that_looked_before_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,17 +13,13 @@ from django_singlejob.monitoring.history import (
     Winner,
     costs,
     errors_of,
-    failed_one_offs,
     last_errors,
-    late_one_offs,
     period,
     recent_runs,
     success_rate,
     winners,
 )
-from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 
 if TYPE_CHECKING:
@@ -38,7 +34,7 @@ NOW = datetime(2026, 11, 21, 12, 5, tzinfo=UTC)
 
 
 def ran(ago: timedelta, name: str = "nightly", **columns: Any) -> int:
-    """Somebody began a run so long ago, which took a second. Returns its primary key."""
+    """Record a run that started `ago` and took a second. Returns its primary key."""
     facts = {"fence": 1, "token": uuid4(), "status": "successful", "trigger": "call", "hostname": "web-1", "pid": 1}
     times = {"started_at": DBNow() - ago, "finished_at": DBNow() - ago + SECOND, "duration": SECOND}
     return runs().create(job_name=name, **facts | times | columns).pk
@@ -49,7 +45,7 @@ def running(ago: timedelta, **columns: Any) -> int:
 
 
 def run(**columns: Any) -> Run:
-    """One that is not in the database."""
+    """A run that is not in the database."""
     facts: dict[str, Any] = {
         "pk": 1,
         "job_name": "nightly",
@@ -98,7 +94,7 @@ def test_a_window_has_what_began_in_it(django_assert_num_queries: DjangoAssertNu
     assert found.now - found.begin == 6 * HOUR
 
 
-def test_what_began_before_it_and_goes_on_is_told_apart() -> None:
+def test_runs_that_began_before_it_and_go_on_are_listed_separately() -> None:
     ran(9 * HOUR)
     long = running(9 * HOUR)
     found = period(6 * HOUR)
@@ -134,10 +130,10 @@ def test_it_reads_what_is_needed_of_a_run() -> None:
     assert found.is_bad
 
 
-# --- what there is to say of them
+# --- what the runs show
 
 
-def test_who_has_most_wins_comes_first() -> None:
+def test_the_server_with_most_wins_comes_first() -> None:
     later = run(hostname="web-2", started_at=NOW - MINUTE, finished_at=None, status="running")
     some = [later, run(hostname="web-2", status="failed"), run(hostname="web-2"), run()]
     assert winners(some) == [
@@ -147,7 +143,7 @@ def test_who_has_most_wins_comes_first() -> None:
     assert winners([]) == []
 
 
-def test_that_a_run_was_abandoned_is_no_sign_of_life_but_a_heartbeat_is() -> None:
+def test_an_abandoned_run_is_not_a_sign_of_life_but_a_heartbeat_is() -> None:
     dead = run(status="abandoned", finished_at=NOW)
     assert winners([dead])[0].last_seen == NOW - HOUR
     heartbeats = [("web-1", NOW - MINUTE), ("elsewhere", NOW)]
@@ -200,27 +196,3 @@ def test_the_last_error_of_each_failing_job(django_assert_num_queries: DjangoAss
     with django_assert_num_queries(1):
         found = last_errors()
     assert found == {"nightly": "the last", "hourly": "too long", "pruned": ""}
-
-
-def test_one_offs_are_late_some_minutes_after_they_are_due() -> None:
-    for late in (timedelta(), 4 * MINUTE, 6 * MINUTE, -HOUR):
-        one_off = place(Order(job_name="nightly"), [], {})
-        one_offs().filter(pk=one_off.pk).update(run_after=DBNow() - late)
-    assert late_one_offs(period(HOUR).now) == 1
-
-
-def test_one_offs_that_failed_lately() -> None:
-    for status, ago in ("failed", 2 * HOUR), ("failed", MINUTE), ("done", MINUTE):
-        one_off = place(Order(job_name="nightly"), [], {})
-        one_offs().filter(pk=one_off.pk).update(status=status, finished_at=DBNow() - ago)
-    assert failed_one_offs(period(HOUR).begin) == 1
-
-
-def test_of_very_many_one_offs_so_many_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST", 2)
-    for _ in range(3):
-        place(Order(job_name="nightly"), [], {})
-    one_offs().update(run_after=DBNow() - HOUR)
-    assert late_one_offs(period(HOUR).now) == 2
-    one_offs().update(status="failed", finished_at=DBNow())
-    assert failed_one_offs(period(HOUR).begin) == 2

@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob.holder import this_process
 from django_singlejob.models import OneOffJob
+from django_singlejob.monitoring.queues import queues
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.worker.batches import Batches
 from django_singlejob.worker.due import exclusive, is_anything_due
@@ -97,6 +98,7 @@ QUESTIONS: dict[str, Callable[[], object]] = {
     "the next one-off": lambda: exclusive([]).next_due(),
     "the next one-off of jobs": lambda: exclusive([]).filter(job_name__in=["nightly"]).next_due(),
     "the next one-off of a queue": lambda: exclusive(["default"], {"hourly"}).next_due(),
+    "what is due and what has failed, by queue": queues,
     "orphans": lambda: one_offs().abandon_orphans("Its lock is gone."),
 }
 

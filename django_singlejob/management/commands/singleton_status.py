@@ -1,32 +1,51 @@
-"""``manage.py singleton_status``: how the jobs are doing, for people and for monitoring."""
+"""``manage.py singleton_status``: how jobs, queues and workers are doing, for people and for monitoring."""
 
+import argparse
 import json
 import sys
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.management.base import CommandParser
 
 from django_singlejob import registry
 from django_singlejob.clock import instant_in_words
-from django_singlejob.conf import ZERO
-from django_singlejob.management.arguments import CallableCommand
+from django_singlejob.holder import printable
+from django_singlejob.management.arguments import CallableCommand, text, whole_number
 from django_singlejob.management.exit_status import explanation_of, refuse_settings
-from django_singlejob.monitoring.health import Health, State, survey, worst
-from django_singlejob.scheduling.schedule import MINUTE, duration_in_words
+from django_singlejob.management.output import add_format
+from django_singlejob.monitoring.findings import Finding, in_figures, roughly
+from django_singlejob.monitoring.health import Health, Level
+from django_singlejob.monitoring.history import MOST
+from django_singlejob.monitoring.queues import Queue
+from django_singlejob.monitoring.verdict import Scope, Verdict, judge
+from django_singlejob.monitoring.workers import Worker
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
 
 EX_UNKNOWN = 3  # to Nagios
 
-DAY, HOUR, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(seconds=1)
+# A text from the database is cut to this length.
+LONGEST = 1_000
+# The first line names no more subjects of a kind: it has to fit on a pager.
+MOST_NAMES = 10
+
+
+def positive_number(value: object) -> int:
+    """A whole number of 1 or more, which may be given as text."""
+    number = whole_number(value)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of 1 or more.")
+    return number
 
 
 class Command(CallableCommand):
     help = (
-        "Shows how each job is doing: its state, who holds its lock, its last run, its next slot. With --check the "
-        "exit status is that of a Nagios plugin."
+        "Shows how everything is doing: each job with its state, the holder of its lock, its last run and its next "
+        "slot; the queues; the workers. With --check the exit status is that of a Nagios plugin."
     )
     requires_system_checks = ()
 
@@ -34,65 +53,158 @@ class Command(CallableCommand):
         parser.add_argument(
             "--check",
             action="store_true",
-            help="Exits with 2 when something is overdue, stale or failing; with 1 when something is overrunning, or "
-            "scheduled but never asked for; with 3 when that cannot be told; else with 0.",
+            help="Exits with the status of a Nagios plugin: 0 if all is well, 1 for a warning, 2 if something is "
+            "critical, 3 if nothing is known.",
         )
-        parser.add_argument("--format", choices=["table", "json"], default="table", help="Default: table.")
+        parser.add_argument(
+            "--job",
+            action="append",
+            default=[],
+            type=text,
+            metavar="NAME",
+            help="Looks only at this job or lock. May be given several times. Queues are left out unless --queue names "
+            "them.",
+        )
+        parser.add_argument(
+            "--queue",
+            action="append",
+            default=[],
+            type=text,
+            metavar="NAME",
+            help="Looks only at this queue. May be given several times. Jobs are left out unless --job names them.",
+        )
+        parser.add_argument(
+            "--ignore",
+            action="append",
+            default=[],
+            type=text,
+            metavar="NAME",
+            help="Leaves out the job (with its one-offs), the lock or the queue of this name. May be given several "
+            "times.",
+        )
+        parser.add_argument(
+            "--failures",
+            default=1,
+            type=positive_number,
+            metavar="N",
+            help="A job is critical after N failures in a row, and a queue after N in the last hour if these are at "
+            "least half of what finished. Fewer failures are a warning. Default: 1.",
+        )
+        add_format(parser, "table")
 
     def handle(self, **given: Any) -> None:
+        scope = Scope(jobs=given["job"], queues=given["queue"], ignored=given["ignore"])
         try:
             registry.autodiscover()
             refuse_settings()
-            healths = survey()
+            verdict = judge(scope, failures=given["failures"])
         except Exception as error:
             self._give_up(error, given)
-        self.stdout.write(_as_json(healths) if given["format"] == "json" else _as_text(healths))
-        if given["check"] and worst(healths):
-            sys.exit(worst(healths))
+        self.stdout.write(_as_json(verdict) if given["format"] == "json" else _as_text(verdict))
+        if given["check"] and verdict.level:
+            sys.exit(verdict.level)
 
     def _give_up(self, error: Exception, given: dict[str, Any]) -> NoReturn:
-        """Nothing is known of the jobs."""
+        """Report that nothing is known."""
         explanation = explanation_of(error)
         problem = str(explanation or f"{type(error).__name__}: {error}")
         if given["check"]:
-            # Monitoring reads the standard output, and to it a status of 1, as a traceback has, is but a warning.
+            # Monitoring reads standard output. To it, the exit status 1 of a traceback is only a warning.
             as_json = json.dumps({"level": "unknown", "error": problem})
-            self.stdout.write(as_json if given["format"] == "json" else f"UNKNOWN: {problem}")
+            self.stdout.write(as_json if given["format"] == "json" else f"UNKNOWN: {_printable(problem)}")
             sys.exit(EX_UNKNOWN)
         if explanation:
             raise explanation from error
         raise error
 
 
-def _as_text(healths: list[Health]) -> str:
-    return "\n".join([_summary(healths), *_table(healths)])
+def _as_text(verdict: Verdict) -> str:
+    return "\n".join(
+        [
+            _summary(verdict),
+            *_table(("JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"), map(_row, verdict.healths)),
+            *_table(
+                ("QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"),
+                (_row_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues),
+            ),
+            *_table(("WORKER", "QUEUES", "STATE", "LAST SEEN"), map(_row_of_worker, verdict.workers)),
+            *_advice(verdict.findings),
+        ]
+    )
 
 
-def _summary(healths: list[Health]) -> str:
-    """``CRITICAL: 1 overdue (hourly_report). Jobs and locks: 12.``"""
-    by_state: dict[State, list[str]] = {state: [] for state in State if state.level}
-    for health in healths:
-        by_state.get(health.state, []).append(health.name)
-    troubles = [f"{len(names)} {state.label} ({', '.join(names)})" for state, names in by_state.items() if names]
-    return f"{worst(healths).name}: {', '.join(troubles) or 'all is well'}. Jobs and locks: {len(healths)}."
+def _summary(verdict: Verdict) -> str:
+    """What Nagios shows: ``CRITICAL: 1 overdue (hourly_report). Jobs and locks: 12. | due=0 failed=0 workers=2``."""
+    by_kind = (list(group) for _kind, group in groupby(verdict.findings, key=lambda finding: finding.kind))
+    troubles = ", ".join(map(_troubles, by_kind)) or "all is well"
+    # To Nagios, everything after the first bar is figures.
+    summary = f"{troubles}. Jobs and locks: {len(verdict.healths)}.".replace("|", r"\x7c")
+    return f"{verdict.level.name}: {summary} | {_figures(verdict)}"
 
 
-def _table(healths: list[Health]) -> list[str]:
-    if not healths:
+def _troubles(found: Sequence[Finding]) -> str:
+    """The findings of one kind: ``2 overdue (backup, hourly_report)``."""
+    more = [f"and {len(found) - MOST_NAMES} more"] if len(found) > MOST_NAMES else []
+    return f"{len(found)} {found[0].kind.label} ({', '.join([*map(_subject, found[:MOST_NAMES]), *more])})"
+
+
+def _subject(finding: Finding) -> str:
+    name = _printable(finding.subject)
+    return f"{finding.about} {name}" if finding.about in ("queue", "worker") else name
+
+
+def _figures(verdict: Verdict) -> str:
+    figures = {
+        "due": sum(queue.due for queue in verdict.queues),
+        "failed": sum(queue.failed for queue in verdict.queues),
+        "workers": sum(worker.is_live for worker in verdict.workers),
+    }
+    return " ".join(f"{name}={count}" for name, count in figures.items())
+
+
+def _advice(findings: Sequence[Finding]) -> list[str]:
+    lines = [f"{found.level.name}: {found.what_happened} {found.what_to_do}" for found in findings]
+    return ["", *map(_printable, lines)] if lines else []
+
+
+def _table(titles: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[str]:
+    """The lines of a table; without rows there is no table."""
+    shown = [titles, *(tuple(map(_printable, row)) for row in rows)]
+    if len(shown) == 1:
         return []
-    rows = [("JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"), *map(_row, healths)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in shown)]
 
 
-def _row(health: Health) -> tuple[str, ...]:
+def _printable(value: object) -> str:
+    """A text on one line, whatever the database contains."""
+    return printable(value, LONGEST)
+
+
+def _row(health: Health) -> tuple[object, ...]:
     status, lock = health.status, health.lock
-    holder = f"{lock.holder} for {_roughly(lock.now - lock.acquired_at)}" if lock else ""
-    return (health.name, str(health.state.label), holder, _last(status) if status else "", _next(health))
+    holder = f"{lock.holder} for {roughly(lock.now - lock.acquired_at)}" if lock else ""
+    return (health.name, health.state.label, holder, _last(status) if status else "", _next(health))
+
+
+def _row_of_queue(queue: Queue, workers: int) -> tuple[object, ...]:
+    due, oldest = in_figures(queue.due, is_cut=queue.is_cut), roughly(queue.oldest) if queue.due else ""
+    return (queue.name, due, oldest, _failed(queue), workers)
+
+
+def _failed(queue: Queue) -> str:
+    """How many failed, of how many: ``20 of 25``."""
+    failed = in_figures(queue.failed, is_cut=queue.failed >= MOST)
+    return f"{failed} of {queue.finished}" if queue.finished else str(failed)
+
+
+def _row_of_worker(worker: Worker) -> tuple[object, ...]:
+    state = "pass" if worker.is_once else "alive" if worker.is_live else "dead"
+    return (worker.holder, ", ".join(worker.queues) or "all", state, instant_in_words(worker.seen_at))
 
 
 def _last(status: "JobStatus") -> str:
-    if status.last_status in ("", "abandoned"):  # nobody saw when it died
+    if status.last_status in ("", "abandoned"):  # it is not known when its holder died
         return status.last_status
     return f"{status.last_status} {_distance(status.now, status.last_finished_at)}".strip()
 
@@ -106,29 +218,51 @@ def _next(health: Health) -> str:
 def _distance(now: datetime, instant: datetime | None) -> str:
     if instant is None:
         return ""
-    return f"{_roughly(now - instant)} ago" if instant < now else f"in {_roughly(instant - now)}"
+    return f"{roughly(now - instant)} ago" if instant < now else f"in {roughly(instant - now)}"
 
 
-def _roughly(duration: timedelta) -> str:
-    """Two units at most, none below a second: ``2 days 3 hours``."""
-    precision = HOUR if duration >= DAY else MINUTE if duration >= HOUR else SECOND
-    return duration_in_words(max(duration, ZERO) // precision * precision)
+# --- JSON
 
 
-def _as_json(healths: list[Health]) -> str:
-    return json.dumps({"level": worst(healths).name.lower(), "jobs": list(map(_facts, healths))}, indent=2)
+def _as_json(verdict: Verdict) -> str:
+    levels = verdict.levels
+    facts = {
+        "level": verdict.level.name.lower(),
+        "findings": [_facts_of_finding(finding) for finding in verdict.findings],
+        "jobs": [_facts(health, levels.get(health.name, Level.OK)) for health in verdict.healths],
+        "queues": [_facts_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues],
+        "workers": [_columns(worker, _WORKER_COLUMNS) for worker in verdict.workers],
+    }
+    return json.dumps(facts, indent=2)
 
 
-def _facts(health: Health) -> dict[str, Any]:
-    """What there is to know, in JSON's own types: instants in ISO 8601 (UTC), durations in seconds."""
+def _facts_of_finding(finding: Finding) -> dict[str, str]:
+    return {
+        "kind": finding.kind.value,
+        "level": finding.level.name.lower(),
+        "about": finding.about,
+        "subject": finding.subject,
+        "what_happened": str(finding.what_happened),
+        "what_to_do": str(finding.what_to_do),
+    }
+
+
+def _facts(health: Health, level: Level) -> dict[str, Any]:
+    """All facts about a job or a lock in JSON's types: instants in ISO 8601 (UTC), durations in seconds."""
     return {
         "name": health.name,
         "state": health.state.value,
-        "level": health.state.level.name.lower(),
+        "level": level.name.lower(),
         "schedule": health.schedule,
         **_columns(health.status, _STATUS_COLUMNS),
+        "run_count": health.status.run_count if health.status else 0,
         "holder": _columns(health.lock, _LOCK_COLUMNS) if health.lock else None,
     }
+
+
+def _facts_of_queue(queue: Queue, workers: int) -> dict[str, Any]:
+    oldest = _plain(queue.oldest) if queue.due else None
+    return {**_columns(queue, _QUEUE_COLUMNS), "oldest": oldest, "workers": workers}
 
 
 _STATUS_COLUMNS = [
@@ -155,6 +289,8 @@ _LOCK_COLUMNS = [
     "slot",
     "attempt",
 ]
+_QUEUE_COLUMNS = ["name", "due", "failed", "finished"]
+_WORKER_COLUMNS = ["holder", "queues", "seen_at", "is_once", "is_live"]
 
 
 def _columns(row: object, names: list[str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import os
 import sys
 from contextlib import closing, suppress
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 from django.conf import settings
@@ -166,10 +166,17 @@ def _introduction(plan: Plan) -> str:
     # A name may be a whole URL to some drivers.
     name = redact([str(connections[alias].settings_dict["NAME"])])
     return (
-        f"django-singlejob {version('django-singlejob')}: {_counted(plan.threads, 'thread')}, {queues}, "
+        f"django-singlejob {_version()}: {_counted(plan.threads, 'thread')}, {queues}, "
         f"{_counted(len([*registry.all_jobs()]), 'job')}, "
         f"database {alias!r} ({connections[alias].vendor}, {printable(name, PATH_LENGTH)})."
     )
+
+
+def _version() -> str:
+    try:
+        return version("django-singlejob")
+    except PackageNotFoundError:  # somebody has copied the package into a project
+        return "(unknown version)"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -1,16 +1,17 @@
-"""`run_singleton` as it is called in this process; `processes/` has its signals and exit statuses."""
+"""`run_singleton`, called in this process; `processes/` covers its signals and exit statuses."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def told(*arguments: str, **options: Any) -> str:
-    """What the command says."""
+    """The command's output."""
     output = StringIO()
     call_command("run_singleton", *arguments, stdout=output, stderr=output, no_color=True, **options)
     return without_seconds(output.getvalue())
@@ -63,7 +64,7 @@ def told(*arguments: str, **options: Any) -> str:
 
 @pytest.fixture
 def calls() -> list[object]:
-    """The arguments of the calls of the job `nightly`."""
+    """The arguments with which the job `nightly` was called."""
     calls: list[object] = []
 
     @singleton_job(description="Counts the day's sales.", lock="sales")
@@ -73,7 +74,7 @@ def calls() -> list[object]:
     return calls
 
 
-# --- what is wrong with the arguments
+# --- wrong arguments
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,7 @@ def test_nothing_is_listed_where_there_is_nothing() -> None:
 
 
 def due(slots: int = 1, **settings: Any) -> Any:
-    """A job with so many slots that are due, half an hour late. It returns its run."""
+    """A job with `slots` due slots, half an hour late. It returns its run."""
     job = scheduled(**settings)
     fall_behind(job, slots)
     return job
@@ -476,6 +477,35 @@ def test_the_list_tells_when_it_is_due() -> None:
     assert not gates().exists()
 
 
+def test_the_list_as_json_has_the_counts_too(calls: list[object]) -> None:
+    hourly = scheduled("hourly", schedule="5 * * * *", time_zone="Europe/Rome")
+    told("nightly", "--args=[[1]]")
+    due, count = coming_slot(hourly), gate().run_count
+    jobs = {job["name"]: job for job in json.loads(told("--list", "--format=json"))["jobs"]}
+    assert jobs["hourly"]["schedule"].endswith("(Europe/Rome)")
+    assert datetime.fromisoformat(jobs["hourly"]["next_slot"]) == due
+    assert jobs["hourly"]["run_count"] == 0
+    assert jobs["nightly"] == {
+        "name": "nightly",
+        "lock": "sales",
+        "description": "Counts the day's sales.",
+        "path": jobs["nightly"]["path"],
+        "schedule": "",
+        "next_slot": None,
+        "run_count": count,
+    }
+
+
+def test_the_list_can_be_quiet() -> None:
+    scheduled("hourly", schedule="5 * * * *")
+    assert told("--list", "-v0") == told("--list", "-v0", "--format=json") == ""
+
+
+def test_a_format_is_only_for_the_list() -> None:
+    with pytest.raises(CommandError, match="--format is for --list"):
+        told("nightly", "--format=json")
+
+
 # --- shell commands
 
 
@@ -533,7 +563,7 @@ def test_a_loss_that_is_noticed_while_it_is_started_ends_it(monkeypatch: pytest.
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             started.append(self.pid)
-            # As the keeper of the lease does, and the main thread has time to notice.
+            # As the keeper of the lease does; the main thread has time to notice.
             threading.Thread(target=windows[-1].fire, args=[LeaseLost]).start()
             time.sleep(0.2)
 

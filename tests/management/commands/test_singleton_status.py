@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -10,11 +11,15 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_singlejob import registry, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import DBNow, instant_in_words
 from django_singlejob.exceptions import DuplicateJob
+from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
+from django_singlejob.models import OneOffJob
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.passes import passes
 from django_singlejob.results import ending
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
@@ -39,7 +44,7 @@ TITLES = ["JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"]
 
 
 def told(*arguments: str, status: int = 0) -> str:
-    """What the command says on its standard output when it exits with that status."""
+    """The command's standard output. It must exit with that status."""
     output = StringIO()
     with pytest.raises(SystemExit) if status else nullcontext() as ended:
         call_command("singleton_status", *arguments, stdout=output, no_color=True)
@@ -53,7 +58,7 @@ def facts(*arguments: str, status: int = 0) -> dict[str, Any]:
 
 
 def schedule(name: str = "nightly", **settings: Any) -> None:
-    """The job is registered, and somebody has asked for it."""
+    """Register the job, and enter it in the database."""
     singleton_job(name, **{"schedule": "30 2 * * *"} | settings)(print)
     keep_up()
 
@@ -85,7 +90,8 @@ def trouble(fresh_process: None, db: None) -> None:
 
 def rows(text: str) -> list[list[str]]:
     """The cells of the table: each begins where its title does."""
-    titles, *lines = text.splitlines()[2:]
+    _summary, table, *_others = text.split("\n\n")
+    titles, *lines = table.splitlines()
     begins = [titles.index(title) for title in TITLES]
     ends = [*begins[1:], None]
     for line in lines:
@@ -100,21 +106,21 @@ def row(name: str = "nightly") -> dict[str, str]:
 
 
 def test_where_there_is_nothing_it_is_well() -> None:
-    assert told("--check") == "OK: all is well. Jobs and locks: 0.\n"
+    assert told("--check") == "OK: all is well. Jobs and locks: 0. | due=0 failed=0 workers=0\n"
 
 
 @pytest.mark.usefixtures("trouble")
 def test_the_first_line_says_what_is_wrong_the_worst_first() -> None:
     assert told().startswith(
         "CRITICAL: 1 stale (stale), 1 overdue (overdue), 1 failing (failing), 1 overrunning (overrunning), "
-        "1 never asked for (unseen). Jobs and locks: 8.\n\n"
+        "1 never asked for (unseen). Jobs and locks: 8. | due=0 failed=0 workers=0\n\n"
     )
 
 
 def test_several_of_a_kind_are_told_together() -> None:
     for name in "hourly", "nightly":
         singleton_job(name, schedule="@daily")(print)
-    assert told().startswith("WARNING: 2 never asked for (hourly, nightly). Jobs and locks: 2.\n")
+    assert told().startswith("WARNING: 2 never asked for (hourly, nightly). Jobs and locks: 2. | ")
 
 
 @pytest.mark.usefixtures("trouble")
@@ -258,11 +264,187 @@ def test_json_has_null_for_what_nobody_knows() -> None:
         "level": "warning",
         "schedule": "At 00:00 every day (UTC)",
     }
+    assert job.pop("run_count") == 0
     assert {*job.values()} == {None}
 
 
 def test_json_without_jobs_is_json() -> None:
-    assert facts("--check") == {"level": "ok", "jobs": []}
+    assert facts("--check") == {"level": "ok", "findings": [], "jobs": [], "queues": [], "workers": []}
+
+
+# --- queues and workers
+
+
+def enqueue(queue: str = "default", *, ago: timedelta = timedelta(), count: int = 1, **columns: Any) -> None:
+    """One-offs that have been due for that long."""
+    facts: dict[str, Any] = {"task_path": "shop.tasks.mail", "queue_name": queue, "created_at": DBNow()}
+    one_offs().bulk_create(OneOffJob(**facts | {"run_after": DBNow() - ago} | columns) for _ in range(count))
+
+
+@pytest.fixture
+def busy(fresh_process: None, db: None) -> None:
+    """One job, three queues, three workers."""
+    schedule()
+    enqueue("mail", ago=2 * HOUR + 20 * SECOND, count=50)
+    enqueue(ago=MINUTE + SECOND / 2)
+    enqueue(status="failed", count=2, finished_at=DBNow() - MINUTE)
+    enqueue(status="done", count=3, finished_at=DBNow() - MINUTE)
+    take("django_singlejob.worker.1", queues=["default", "media"])
+    take("django_singlejob.worker.2", queues=["default"])
+    expire("django_singlejob.worker.2")
+    passes().mark(["default"], this_process())
+
+
+@pytest.mark.usefixtures("busy")
+def test_below_the_jobs_are_the_queues_the_workers_and_what_to_do() -> None:
+    summary, jobs, queues, workers, advice = told().rstrip("\n").split("\n\n")
+    assert summary == (
+        "CRITICAL: 1 unserved (queue mail), 1 dead (worker django_singlejob.worker.2), "
+        "1 failed lately (queue default). Jobs and locks: 1. | due=51 failed=2 workers=2"
+    )
+    assert [line.split()[0] for line in jobs.splitlines()] == ["JOB", "nightly"]
+    assert [re.split("  +", re.sub(r" \d seconds?", "", line)) for line in queues.splitlines()] == [
+        ["QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"],
+        ["default", "1", "1 minute", "2 of 5", "2"],
+        ["mail", "50", "2 hours", "0", "0"],
+        ["media", "0", "0", "1"],
+    ]
+    alive, dead = lock("django_singlejob.worker.1"), lock("django_singlejob.worker.2")
+    assert [re.split("  +", line) for line in workers.splitlines()] == [
+        ["WORKER", "QUEUES", "STATE", "LAST SEEN"],
+        [alive.holder, "default, media", "alive", instant_in_words(alive.heartbeat_at)],
+        [dead.holder, "default", "dead", instant_in_words(dead.heartbeat_at)],
+        [alive.holder, "default", "pass", instant_in_words(passes().get().seen_at)],
+    ]
+    assert advice.splitlines()[0] == (
+        "CRITICAL: 50 one-offs are due in the queue 'mail', the oldest for 2 hours. No live worker serves this queue. "
+        "Start singleton_worker --queue mail. If the name is mistyped, fix it in the code, cancel the one-offs, and "
+        "enqueue them again."
+    )
+    assert [line.partition(":")[0] for line in advice.splitlines()] == ["CRITICAL", "WARNING", "WARNING"]
+
+
+@pytest.mark.usefixtures("busy")
+def test_json_has_them_too() -> None:
+    found = facts()
+    default, mail, media = found["queues"]
+    assert default.pop("oldest") == pytest.approx(60, abs=30)
+    assert default == {"name": "default", "due": 1, "failed": 2, "finished": 5, "workers": 2}
+    assert (mail["due"], mail["oldest"] // 60, mail["workers"]) == (50, 120, 0)
+    assert media == {"name": "media", "due": 0, "oldest": None, "failed": 0, "finished": 0, "workers": 1}
+    worker = lock("django_singlejob.worker.1")
+    assert found["workers"][0] == {
+        "holder": worker.holder,
+        "queues": ["default", "media"],
+        "seen_at": iso(worker.heartbeat_at),
+        "is_once": False,
+        "is_live": True,
+    }
+    assert [(worker["is_once"], worker["is_live"]) for worker in found["workers"][1:]] == [(False, False), (True, True)]
+    assert found["findings"][2] == {
+        "kind": "failed",
+        "level": "warning",
+        "about": "queue",
+        "subject": "default",
+        "what_happened": "2 of 5 one-offs of the queue 'default' that finished in the last hour failed.",
+        "what_to_do": "Look for their errors in the admin's list of one-offs, fix them, and retry the one-offs.",
+    }
+
+
+def test_of_many_the_first_line_names_some() -> None:
+    for number in range(12):
+        singleton_job(f"job-{number:02}", schedule="@daily")(print)
+    names = ", ".join(f"job-{number:02}" for number in range(10))
+    assert told().startswith(f"WARNING: 12 never asked for ({names}, and 2 more). Jobs and locks: 12. | ")
+
+
+def test_what_the_database_has_forges_no_line() -> None:
+    enqueue("mail\nOK: all is well\x1b[2J | due=0", ago=HOUR)
+    take("block")
+    locks().update(hostname="web\nOK: all is well\x1b[2J")
+    text = told("--check", status=2)
+    first, *others = text.splitlines()
+    assert first == (
+        r"CRITICAL: 1 without any worker (queue mail\nOK: all is well\x1b[2J \x7c due=0). Jobs and locks: 1. "
+        "| due=1 failed=0 workers=0"
+    )
+    assert not [line for line in others if line.startswith("OK")]
+    assert "\x1b" not in text
+
+
+# --- a part of everything
+
+
+@pytest.fixture
+def several(fresh_process: None, db: None) -> None:
+    for name in "hourly", "nightly":
+        schedule(name)
+    change("nightly", consecutive_failures=2)
+    enqueue("mail", ago=HOUR)
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize(
+    ("options", "status", "subjects"),
+    [
+        ([], 2, ["mail", "nightly"]),
+        (["--job", "hourly"], 0, []),
+        (["--job", "nightly", "--job", "hourly"], 2, ["nightly"]),
+        (["--queue", "mail"], 2, ["mail"]),
+        (["--queue", "mail", "--job", "nightly"], 2, ["mail", "nightly"]),
+        (["--ignore", "mail"], 2, ["nightly"]),
+        (["--ignore", "mail", "--ignore", "nightly"], 0, []),
+        (["--ignore", "unknown"], 2, ["mail", "nightly"]),
+        (["--job", "nightly", "--failures", "2"], 2, ["nightly"]),
+        (["--job", "nightly", "--failures", "3"], 1, ["nightly"]),
+    ],
+    ids=str,
+)
+def test_only_a_part_is_judged(options: list[str], status: int, subjects: list[str]) -> None:
+    found = facts("--check", *options, status=status)
+    assert [finding["subject"] for finding in found["findings"]] == subjects
+
+
+@pytest.mark.usefixtures("several")
+def test_only_that_part_is_shown() -> None:
+    assert [cells[0] for cells in rows(told("--job", "hourly"))] == ["hourly"]
+    assert "QUEUE" not in told("--job", "hourly")
+    assert "JOB" not in told("--queue", "mail")
+    assert [job["level"] for job in facts("--failures", "3")["jobs"]] == ["ok", "warning"]
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        (
+            "--job",
+            "There is no job 'mali': none of that name is registered, has run, or holds a lock. Check the name: ",
+        ),
+        ("--queue", "There is no queue 'mali': no one-off was enqueued in it, and no live worker serves it by name. "),
+    ],
+)
+def test_an_unknown_name_is_told_with_what_to_do(option: str, problem: str) -> None:
+    assert told("--check", option, "mali", status=3).startswith(f"UNKNOWN: {problem}")
+    assert facts("--check", option, "mali", status=3)["error"].startswith(problem)
+    with pytest.raises(CommandError) as refusal:
+        told(option, "mali")
+    assert refusal.value.returncode == 2
+    assert str(refusal.value).startswith(problem)
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many", "1.5"])
+def test_a_number_of_failures_is_1_or_more(number: str) -> None:
+    with pytest.raises(CommandError, match=r"argument --failures: '.*' is not a whole number of "):
+        told("--failures", number)
+
+
+def test_call_command_takes_pythons_values() -> None:
+    schedule()
+    change(consecutive_failures=2)
+    output = StringIO()
+    call_command("singleton_status", job=["nightly"], ignore="hourly", failures=3, format="json", stdout=output)
+    assert json.loads(output.getvalue())["level"] == "warning"
 
 
 # --- the exit status
@@ -270,7 +452,7 @@ def test_json_without_jobs_is_json() -> None:
 
 def test_it_is_0_when_all_is_well() -> None:
     schedule()
-    assert told("--check").startswith("OK: all is well. Jobs and locks: 1.\n")
+    assert told("--check").startswith("OK: all is well. Jobs and locks: 1. | ")
 
 
 def test_it_is_1_for_a_warning() -> None:

@@ -1,4 +1,4 @@
-"""`singleton_worker` as it is called in this process; `processes/` has what a cron daemon or systemd would start."""
+"""`singleton_worker`, called in this process; `processes/` has what cron or systemd would start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -54,14 +54,14 @@ committed = pytest.mark.django_db(transaction=True, available_apps=["django_sing
 
 
 def called(**options: Any) -> tuple[str, str]:
-    """What the command says, and what it complains of."""
+    """The command's standard output and standard error."""
     said, complained = StringIO(), StringIO()
     call_command("singleton_worker", "--once", stdout=said, stderr=complained, no_color=True, **options)
     return without_seconds(said.getvalue()), complained.getvalue()
 
 
 def called_and_left(**options: Any) -> tuple[Any, str]:
-    """The exit status that is none, and what the command says of it."""
+    """The exit status, which must not be zero, and the command's message."""
     output = StringIO()
     with pytest.raises(SystemExit) as left:
         call_command("singleton_worker", "--once", stdout=output, stderr=output, no_color=True, **options)
@@ -69,7 +69,7 @@ def called_and_left(**options: Any) -> tuple[Any, str]:
 
 
 def due(name: str = "nightly", body: Callable[[], object] | None = None, slots: int = 1, **settings: Any) -> Any:
-    """A job with so many slots that are due; without a body it returns its run."""
+    """A job with `slots` due slots. Without a body, it returns its run."""
     if body is None:
         job = scheduled(name, **settings)
     else:
@@ -296,7 +296,7 @@ def test_those_of_other_queues_are_left_to_other_workers() -> None:
 
 
 def worked(**options: Any) -> tuple[str, str]:
-    """What the command says of its runs until it ends well, and what it complains of."""
+    """What the command prints about its runs until it exits with status 0, and its standard error."""
     said, complained = StringIO(), StringIO()
     looking = {"interval": timedelta(seconds=0.01)} | options
     call_command("singleton_worker", stdout=said, stderr=complained, no_color=True, **looking)
@@ -384,7 +384,7 @@ def test_none_is_an_option_that_is_not_given(mode: str) -> None:
 
 
 def drained(**options: Any) -> tuple[str, str]:
-    """What the command says of its runs until it ends with status 0, and what it complains of."""
+    """What the command prints about its runs until it exits with status 0, and its standard error."""
     said, complained = StringIO(), StringIO()
     call_command("singleton_worker", "--drain", stdout=said, stderr=complained, no_color=True, **options)
     return without_seconds(behind_the_first_line(said)), complained.getvalue()
@@ -396,12 +396,12 @@ def first_line(**options: Any) -> str:
     return said.getvalue()
 
 
-def test_its_first_line_says_what_it_works_with() -> None:
+def test_its_first_line_says_what_it_works_with(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduled()
     name, vendor = connection.settings_dict["NAME"], connection.vendor
+    monkeypatch.setattr("django_singlejob.management.commands.singleton_worker.version", lambda name: "1.2")
     assert first_line() == (
-        f"django-singlejob {version('django-singlejob')}: 4 threads, all queues, 1 job, "
-        f"database 'default' ({vendor}, {name}).\n"
+        f"django-singlejob 1.2: 4 threads, all queues, 1 job, database 'default' ({vendor}, {name}).\n"
     )
     scheduled("hourly")
     assert "1 thread, queues 'mail', 'media', 2 jobs, " in first_line(threads=1, queues=["mail", "media"])
@@ -414,6 +414,14 @@ def test_it_can_be_kept_quiet() -> None:
 def test_the_first_line_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict, "NAME", "postgres://shop:secret@db/shop")
     assert "(" + connection.vendor + ", postgres://***@db/shop)." in first_line()
+
+
+def test_a_package_that_is_copied_into_a_project_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("django_singlejob.management.commands.singleton_worker.version", fail)
+    assert first_line().startswith("django-singlejob (unknown version): 4 threads")
 
 
 def test_nobody_has_to_read_the_first_line() -> None:

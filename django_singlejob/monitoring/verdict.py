@@ -1,0 +1,152 @@
+"""One verdict on everything, which both ``singleton_status`` and the admin's overview show. This module only reads."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from django_singlejob.exceptions import SingleJobError
+from django_singlejob.monitoring.findings import Finding, of_health, of_queue, of_worker
+from django_singlejob.monitoring.health import Health, Level, State, survey
+from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
+from django_singlejob.monitoring.workers import Worker, serves, workers
+from django_singlejob.names import WORKER_LOCK
+
+
+class UnknownName(SingleJobError):
+    """There is no job or queue of this name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What to judge: everything, or only these jobs and queues. Jobs, locks and queues that are ``ignored`` are left
+    out."""
+
+    jobs: Collection[str] = ()
+    queues: Collection[str] = ()
+    ignored: Collection[str] = ()
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether only some jobs and queues are judged."""
+        return bool(self.jobs or self.queues)
+
+    def has_job(self, name: str) -> bool:
+        """Whether the job or the lock of this name is judged."""
+        return name not in self.ignored and (not self.is_narrow or name in self.jobs)
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether any queue is judged."""
+        return bool(self.queues or not self.is_narrow)
+
+    def has_queue(self, name: str) -> bool:
+        """Whether the queue of this name is judged."""
+        return self.has_queues and name not in self.ignored and (not self.queues or name in self.queues)
+
+    def has_worker(self, worker: Worker) -> bool:
+        """Whether the worker is shown. In a narrow scope, only those that serve one of its queues are."""
+        return not self.is_narrow or any(serves(worker, name) for name in self.queues)
+
+
+EVERYTHING = Scope()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How everything is doing.
+
+    Attributes:
+        findings: what needs attention, the worst first.
+        healths: the jobs, and the locks that are held, except those of workers; sorted by name.
+        queues: the queues in which one-offs are due or have failed lately, and those that a live worker or the scope
+            names; sorted by name.
+        workers: the workers that are alive, and those that died and whose locks have not been cleared.
+        locks_of_workers: the locks of all workers.
+    """
+
+    findings: Sequence[Finding]
+    healths: Sequence[Health]
+    queues: Sequence[Queue]
+    workers: Sequence[Worker]
+    locks_of_workers: Sequence[Health]
+
+    @property
+    def level(self) -> Level:
+        """The level of the worst finding."""
+        return max((finding.level for finding in self.findings), default=Level.OK)
+
+    @property
+    def levels(self) -> dict[str, Level]:
+        """The levels of the jobs and locks that need attention, by name."""
+        return {found.subject: found.level for found in self.findings if found.about in ("job", "lock")}
+
+    def servers(self, queue: Queue) -> int:
+        """The number of live workers that serve the queue."""
+        return sum(worker.is_live and serves(worker, queue.name) for worker in self.workers)
+
+
+def judge(scope: Scope = EVERYTHING, *, failures: int = 1, with_one_offs: bool = True) -> Verdict:
+    """Judge everything in the scope.
+
+    ``failures``: the number of failures at which a job or a queue is critical. If ``with_one_offs`` is false, for a
+    user without permission to see one-offs, no queue is judged. The number of queries does not depend on the number of
+    rows. Raises ``UnknownName`` if the scope names a job or a queue that does not exist.
+    """
+    surveyed, everybody = survey(), workers()
+    own = [health for health in surveyed if _is_lock_of_worker(health.name)]
+    known = [health for health in surveyed if not _is_lock_of_worker(health.name)]
+    _refuse_unknown_jobs(scope, known)
+    healths = [health for health in known if scope.has_job(health.name)]
+    queues = _queues(scope, known, everybody) if with_one_offs and scope.has_queues else []
+    findings = [
+        *(finding for health in healths for finding in of_health(health, failures)),
+        *(finding for queue in queues for finding in of_queue(queue, everybody, failures)),
+        *_of_workers(scope, own, everybody),
+    ]
+    return Verdict(
+        findings=sorted(findings, key=lambda finding: finding.rank),
+        healths=healths,
+        queues=queues,
+        workers=[worker for worker in everybody if scope.has_worker(worker)],
+        locks_of_workers=own,
+    )
+
+
+def _is_lock_of_worker(name: str) -> bool:
+    return name.startswith(f"{WORKER_LOCK}.")
+
+
+def _queues(scope: Scope, healths: Sequence[Health], everybody: Sequence[Worker]) -> list[Queue]:
+    paused = [health.name for health in healths if health.state == State.PAUSED]
+    found = read_queues(scope.queues, ignored=scope.ignored, passed_jobs=[*paused, *scope.ignored])
+    named = {name for worker in everybody if worker.is_live for name in worker.queues}
+    _refuse_unknown_queues(scope, named | {queue.name for queue in found})
+    missing = {name for name in named | {*scope.queues} if scope.has_queue(name)} - {queue.name for queue in found}
+    return sorted([*found, *(Queue(name=name) for name in missing)], key=lambda queue: queue.name)
+
+
+def _of_workers(scope: Scope, own: Sequence[Health], everybody: Sequence[Worker]) -> Iterator[Finding]:
+    if scope.is_narrow:
+        return
+    is_last = not any(worker.is_live for worker in everybody)
+    for health in own:
+        if health.name not in scope.ignored:
+            yield from of_worker(health, is_last=is_last)
+
+
+def _refuse_unknown_jobs(scope: Scope, healths: Sequence[Health]) -> None:
+    known = {health.name for health in healths}
+    for name in scope.jobs:
+        if name not in known:
+            raise UnknownName(
+                f"There is no job {name!r}: none of that name is registered, has run, or holds a lock. "
+                "Check the name: singleton_status without --job lists them."
+            )
+
+
+def _refuse_unknown_queues(scope: Scope, known: Collection[str]) -> None:
+    for name in scope.queues:
+        if name not in known and not has_any(name):
+            raise UnknownName(
+                f"There is no queue {name!r}: no one-off was enqueued in it, and no live worker serves it by name. "
+                "Check the name: singleton_status without --queue lists those in use."
+            )

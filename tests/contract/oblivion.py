@@ -1,0 +1,44 @@
+"""What the processes of ``test_forgotten`` do: some use three locks, others forget them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from django_singlejob import LockHeld, job_lock
+from django_singlejob.clock import local_now, sleep
+from django_singlejob.locking.forgetting import Obstacle, forget_name
+
+NAMES = ("north", "south", "west")
+DURATION = 5.0
+
+
+def use_and_note(ledger: str) -> None:
+    """Acquire locks, and note each fence while the lock is held, so that the notes of a name are in order."""
+    file = os.open(Path(ledger), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    until, longest, count = local_now() + DURATION, 0.0, 0
+    while local_now() < until:
+        name, begun_at = random.choice(NAMES), local_now()
+        with suppress(LockHeld), job_lock(name, wait=timedelta(seconds=2)) as lease:
+            os.write(file, f"{name} {lease.fence}\n".encode())
+            count += 1
+        longest = max(longest, local_now() - begun_at)
+    print(json.dumps({"longest": longest, "count": count}))
+
+
+def forget_all_the_time() -> None:
+    until, longest, count = local_now() + DURATION, 0.0, 0
+    answers: dict[str, int] = {}
+    while local_now() < until:
+        begun_at = local_now()
+        answer = forget_name(random.choice(NAMES))
+        assert answer in (None, Obstacle.UNKNOWN, Obstacle.HELD, Obstacle.BUSY), answer
+        answers[str(answer)] = answers.get(str(answer), 0) + 1
+        count += answer is None
+        longest = max(longest, local_now() - begun_at)
+        sleep(0.01)
+    print(json.dumps({"longest": longest, "count": count, "answers": answers}))

@@ -1,0 +1,116 @@
+"""What is due in each queue, and what has failed lately."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from django_singlejob.clock import DBNow
+from django_singlejob.conf import ZERO
+from django_singlejob.models import OneOffJob
+from django_singlejob.monitoring import history
+from django_singlejob.monitoring.queues import Queue, has_any, queues
+from django_singlejob.querysets.one_offs import one_offs
+
+if TYPE_CHECKING:
+    from pytest_django import DjangoAssertNumQueries
+
+pytestmark = pytest.mark.django_db
+
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+
+
+def place(queue: str = "default", *, due: timedelta = ZERO, count: int = 1, **columns: Any) -> None:
+    """One-offs that have been due for that long."""
+    facts: dict[str, Any] = {"queue_name": queue, "run_after": DBNow() - due, "created_at": DBNow()}
+    one_offs().bulk_create(OneOffJob(**facts | columns) for _ in range(count))
+
+
+def finish(status: str, queue: str = "default", *, count: int = 1, ago: timedelta = MINUTE) -> None:
+    place(queue, count=count, status=status, finished_at=DBNow() - ago)
+
+
+def by_name(**given: Any) -> dict[str, Queue]:
+    return {queue.name: queue for queue in queues(**given)}
+
+
+def test_where_nothing_is_due_there_is_no_queue() -> None:
+    place(due=-HOUR)
+    place(status="in_progress")
+    place(status="cancelled", finished_at=DBNow())
+    finish("done")
+    assert queues() == []
+
+
+def test_what_is_due_is_counted_by_queue() -> None:
+    place("mail", due=2 * HOUR)
+    place("mail", due=HOUR, count=2)
+    place("default", due=MINUTE)
+    default, mail = queues()
+    assert (default.name, default.due, default.oldest // MINUTE) == ("default", 1, 1)
+    assert (mail.name, mail.due, mail.oldest // HOUR, mail.is_cut) == ("mail", 3, 2, False)
+    assert (mail.failed, mail.finished, mail.failed_share) == (0, 0, 0)
+
+
+def test_what_failed_in_the_last_hour_is_counted_beside_what_finished() -> None:
+    finish("failed", count=2)
+    finish("failed", ago=HOUR + MINUTE)
+    finish("done", count=6)
+    finish("done", "mail")
+    (queue,) = queues()
+    assert (queue.due, queue.oldest) == (0, ZERO)
+    assert (queue.failed, queue.finished, queue.failed_share) == (2, 8, 0.25)
+
+
+def test_only_some_queues_and_jobs_are_looked_at() -> None:
+    for name in "default", "mail", "media":
+        place(name, job_name="nightly")
+        place(name, job_name="hourly")
+    assert by_name(names=["mail"]).keys() == {"mail"}
+    assert by_name(ignored=["mail"]).keys() == {"default", "media"}
+    assert [queue.due for queue in queues(passed_jobs=["nightly"])] == [1, 1, 1]
+    assert queues(passed_jobs=["nightly", "hourly"]) == []
+
+
+def test_beyond_a_limit_it_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    place(due=HOUR, count=3)
+    monkeypatch.setattr(history, "MOST", 3)
+    assert not by_name()["default"].is_cut
+    monkeypatch.setattr(history, "MOST", 2)
+    assert (by_name()["default"].due, by_name()["default"].is_cut) == (2, True)
+
+
+def test_a_long_queue_does_not_hide_others(
+    monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    monkeypatch.setattr(history, "MOST", 3)
+    place("long", due=2 * HOUR, count=4)
+    for number in range(2):
+        place(f"dead-{number}", due=HOUR + number * MINUTE, count=1 + number)
+    place("other", due=MINUTE, count=5)
+    with django_assert_num_queries(3):
+        found = by_name()
+    assert {name: (queue.due, queue.is_cut) for name, queue in found.items()} == {
+        "long": (3, True),
+        "dead-0": (1, False),
+        "dead-1": (2, False),
+        "other": (3, True),
+    }
+    assert [found[name].oldest // MINUTE for name in ("long", "dead-0", "dead-1", "other")] == [120, 60, 61, 1]
+
+
+def test_of_very_many_that_finished_the_newest_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST", 4)
+    finish("failed", ago=HOUR / 2, count=4)
+    assert (by_name()["default"].failed, by_name()["default"].failed_share) == (4, 1)
+    finish("done", count=9)
+    (queue,) = queues()
+    assert (queue.failed, queue.finished, queue.failed_share) == (4, None, 0)
+
+
+def test_a_queue_exists_if_anything_was_enqueued_in_it() -> None:
+    finish("cancelled", "mail", ago=72 * HOUR)
+    assert has_any("mail")
+    assert not has_any("mali")
