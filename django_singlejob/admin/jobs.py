@@ -266,9 +266,8 @@ class JobStatusAdmin(ReadOnlyAdmin):
             LogEntry.objects.log_actions(
                 user, [JobStatus(name=name)], DELETION, gettext("Forgotten."), single_object=True
             )
-            logger.warning(
-                "The job or lock %r was forgotten in the admin by %s.", name, user_name(request), extra=about(job=name)
-            )
+            message = "The job or lock %r was forgotten in the admin by %s."
+            logger.warning(message, name, user_name(request), extra=about(job=name))
             self.message_user(request, gettext("%s was forgotten.") % name, messages.SUCCESS)
 
     def _change(

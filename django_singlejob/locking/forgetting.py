@@ -16,7 +16,7 @@ from django_singlejob.querysets.one_offs import one_offs
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
 
-# A server that still runs a release with the job may just have run the slot that would be forgotten.
+# A server that still runs a release with the job would start it again: the slot and the start are forgotten.
 _RECENTLY = timedelta(minutes=5)
 
 
@@ -55,8 +55,6 @@ def _obstacle_before(seen: "JobStatus") -> Obstacle | None:
         return Obstacle.REGISTERED
     if seen.unrecorded is not None:
         return Obstacle.UNRECORDED
-    if seen.schedule and seen.last_started_at and seen.last_started_at > seen.now - _RECENTLY:
-        return Obstacle.RECENT
     return None
 
 
@@ -66,16 +64,18 @@ def _forget(seen: "JobStatus") -> Obstacle | None:
         gates().keep_fence(seen.fence)
         is_dropped = gates().is_at_hand(seen.name) and gates().drop(seen)
         # Only now: from here on, nobody can pass the gate.
-        obstacle = _obstacle_behind(seen.name) if is_dropped else Obstacle.BUSY
+        obstacle = _obstacle_behind(seen) if is_dropped else Obstacle.BUSY
         if obstacle:
             database.roll_back(alias)
     return obstacle
 
 
-def _obstacle_behind(name: str) -> Obstacle | None:
-    """What only the holder of the gate can be sure of."""
-    if locks().filter(Q(name=name) | Q(job_name=name)).exists():
+def _obstacle_behind(seen: "JobStatus") -> Obstacle | None:
+    """What cannot change any more while the gate is ours."""
+    if locks().filter(Q(name=seen.name) | Q(job_name=seen.name)).exists():
         return Obstacle.HELD
-    if (one_offs().waiting() | one_offs().in_progress()).filter(job_name=name).exists():
+    if (one_offs().waiting() | one_offs().in_progress()).filter(job_name=seen.name).exists():
         return Obstacle.DUE
+    if seen.last_started_at and seen.last_started_at > seen.now - _RECENTLY:
+        return Obstacle.RECENT
     return None

@@ -9,9 +9,10 @@ from django.contrib.admin.models import LogEntry
 from django.db import connections
 
 from django_singlejob import job_lock, registry, singleton_job
+from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from tests.admin.pages import Page, forget_page, list_of, messages_of, page_of, shown
-from tests.contract.acts import start_run, take
+from tests.contract.acts import HOUR, start_run, take
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -21,8 +22,10 @@ pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 
 def has_run(*names: str) -> None:
+    """Long enough ago to be forgotten."""
     for name in names:
         start_run(name).release()
+        gates().filter(name=name).update(last_started_at=DBNow() - HOUR)
 
 
 def confirm(client: Client, *names: str) -> list[str]:

@@ -47,6 +47,11 @@ def use(name: str = "nightly", times: int = 1) -> int:
     return fences[-1]
 
 
+def start_long_ago() -> None:
+    """The last run of the job started long enough ago to be forgotten."""
+    gates().filter(name="nightly").update(last_started_at=DBNow() - 6 * MINUTE)
+
+
 def test_a_name_that_was_mistyped_once_is_forgotten() -> None:
     use()
     assert forget_name("nightly") is None
@@ -98,6 +103,7 @@ def test_nor_a_job_that_holds_another_lock() -> None:
     assert forget_name("shop") == Obstacle.HELD
     assert gate("nightly").last_started_at is not None
     lease.release()
+    start_long_ago()
     assert forget_name("nightly") is None
 
 
@@ -126,12 +132,13 @@ def test_nor_a_job_with_one_offs(status: str) -> None:
     assert forget_name("nightly") is None
 
 
-def test_nor_a_scheduled_job_that_ran_just_now() -> None:
-    """A server with the release that has it would begin with the slot that has just run."""
+@pytest.mark.parametrize("schedule", ["@hourly", ""])
+def test_nor_a_job_that_ran_just_now(schedule: str) -> None:
+    """A server with the release that has it would repeat the slot, or not heed the interval between two starts."""
     start_run().release()
-    gates().filter(name="nightly").update(schedule="@hourly", next_slot=DBNow() - timedelta(days=3))
+    gates().filter(name="nightly").update(schedule=schedule, next_slot=DBNow() - timedelta(days=3))
     assert forget_name("nightly") == Obstacle.RECENT
-    gates().filter(name="nightly").update(last_started_at=DBNow() - 6 * MINUTE)
+    start_long_ago()
     assert forget_name("nightly") is None
 
 
@@ -144,6 +151,7 @@ def test_nor_a_job_whose_outcome_is_not_in_the_history_yet() -> None:
 
 def test_the_history_keeps_its_runs() -> None:
     start_run().release()
+    start_long_ago()
     count = runs().filter(job_name="nightly").count()
     assert count == 1
     assert forget_name("nightly") is None
