@@ -53,11 +53,11 @@ def test_a_zombie_that_wakes_after_a_takeover_commits_nothing_and_changes_nothin
     zombie = call("stops_then_writes()")
     zombie.wait_for("stopping")
     with job_lock("stops_then_writes", wait=PATIENCE) as successor:
-        gate = JobStatus.objects.values().get()
+        gate = JobStatus.objects.values().get(name="stops_then_writes")
         zombie.send_signal(signal.SIGCONT)
         assert zombie.finish() == 0
         assert "raised LeaseLost" in zombie.output
-        assert JobStatus.objects.values().get() == gate
+        assert JobStatus.objects.values().get(name="stops_then_writes") == gate
         assert JobLock.objects.get().token == successor.token
     assert not Counter.objects.exists()
     assert ends("stops_then_writes") == ["abandoned"]
