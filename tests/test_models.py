@@ -123,7 +123,7 @@ def test_what_can_become_of_a_one_off() -> None:
 class TestRows:
     def test_they_say_what_they_are(self) -> None:
         start_run()
-        assert str(lock()) == str(JobStatus.objects.get()) == "nightly"
+        assert str(lock()) == str(JobStatus.objects.get(name="nightly")) == "nightly"
         assert str(JobRun.objects.get()) == f"nightly #{JobRun.objects.get().pk} (running)"
         assert lock().holder == f"{lock().hostname}, pid {lock().pid}"
         one_off = Order(job_name="nightly").enqueue()
