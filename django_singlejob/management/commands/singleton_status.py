@@ -106,7 +106,8 @@ class Command(CallableCommand):
     def _give_up(self, error: Exception, given: dict[str, Any]) -> NoReturn:
         """Report that nothing is known."""
         explanation = explanation_of(error)
-        problem = str(explanation or f"{type(error).__name__}: {error}")
+        notes = getattr(error, "__notes__", [])  # such as the setting that has a module imported
+        problem = str(explanation or ". ".join([f"{type(error).__name__}: {error}", *notes]))
         if given["check"]:
             # Monitoring reads standard output. To it, the exit status 1 of a traceback is only a warning.
             as_json = json.dumps({"level": "unknown", "error": problem})

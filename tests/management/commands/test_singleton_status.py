@@ -529,3 +529,7 @@ def test_an_error_in_a_jobs_module_is_no_mere_warning_to_monitoring(monkeypatch:
     with pytest.raises(ZeroDivisionError):
         told()
     assert told("--check", status=3) == "UNKNOWN: ZeroDivisionError: division by zero\n"
+    noted = ZeroDivisionError("division by zero")
+    noted.add_note("It is in a jobs.py.")
+    monkeypatch.setattr(registry, "autodiscover", broken(noted))
+    assert told("--check", status=3) == "UNKNOWN: ZeroDivisionError: division by zero. It is in a jobs.py.\n"
