@@ -22,6 +22,7 @@ def mark_pass(queues: Sequence[str] = ()) -> None:
         with database.durable(alias, statement_timeout=PATIENCE), limited(alias, PATIENCE):
             passes().mark(queues, this_process())
     except Exception as error:
-        logger.warning("Monitoring does not see this pass, because it could not be recorded: %s", error)
+        words = database.words_of(error)
+        logger.warning("Monitoring does not see this pass, because it could not be recorded: %s", words)
         if database.is_connection_lost(error):
             database.drop(alias)
