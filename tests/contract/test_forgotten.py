@@ -14,7 +14,7 @@ from tests.databases import APPS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.children import Spawn
+    from tests.children import Child, Spawn
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True, available_apps=APPS)]
 
@@ -48,5 +48,5 @@ def check_that_fences_only_grow(spawn: Spawn, tmp_path: Path, env: dict[str, str
     assert longest < 10
 
 
-def start(spawn: Spawn, act: str, env: dict[str, str]) -> Spawn:
+def start(spawn: Spawn, act: str, env: dict[str, str]) -> Child:
     return spawn.code(f"from tests.contract.oblivion import *; {act}", **env)

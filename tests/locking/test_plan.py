@@ -63,7 +63,7 @@ def test_what_started_a_moment_ago_is_not_run_again() -> None:
 
 @pytest.mark.parametrize("status", ["failed", "interrupted"])
 def test_a_failure_before_the_last_start_says_nothing_about_how_that_ended(status: str) -> None:
-    before = {"last_status": status, "last_finished_at": NOW - HOUR, "last_started_at": NOW - MINUTE}
+    before: dict[str, Any] = {"last_status": status, "last_finished_at": NOW - HOUR, "last_started_at": NOW - MINUTE}
     answer = plan(request(min_interval=HOUR, rerun_abandoned=False), seen(dead={"attempt": 1}, **before))
     assert reason(answer) == Reason.ALREADY_RAN
     assert isinstance(answer, Refusal)
