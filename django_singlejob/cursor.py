@@ -13,6 +13,7 @@ from django.db.models import F
 from django_singlejob import database
 from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
+from django_singlejob.logs import about
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.registry import Job
 from django_singlejob.scheduling.schedule import Schedule, next_slot
@@ -54,7 +55,9 @@ def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timede
     changes = {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": slot}
     if _move_on(status, changes | _count(_overtaken(status, now))):
         level = logging.WARNING if status.schedule else logging.INFO
-        logger.log(level, "The job %r has a new schedule. It is next due at %s.", status.name, instant_in_words(slot))
+        message = "The job %r has a new schedule. It is next due at %s."
+        extra = about(job=status.name, slot=slot)
+        logger.log(level, message, status.name, instant_in_words(slot), extra=extra)
         tell(status.name, _overtaken(status, now))
 
 
@@ -100,9 +103,9 @@ def tell(name: str, misfires: Sequence[Misfires]) -> None:
     """Log slots that no server ran in time, and send ``slot_misfired``, once for each series of slots."""
     for missed in misfires:
         slots = f"{missed.count} slots from {instant_in_words(missed.first)} to" if missed.count > 1 else "the slot"
-        logger.warning(
-            "The job %r misfired: %s %s, %s.", name, slots, instant_in_words(missed.last), missed.outcome.label
-        )
+        last, outcome = instant_in_words(missed.last), missed.outcome
+        extra = about(job=name, slot=missed.last, reason=outcome)
+        logger.warning("The job %r misfired: %s %s, %s.", name, slots, last, outcome.label, extra=extra)
         slot_misfired.send_robust(
             sender=Job, name=name, slot=missed.last, reason=missed.outcome, first=missed.first, count=missed.count
         )

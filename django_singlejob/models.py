@@ -9,7 +9,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.database import alias
-from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH, PATH_LENGTH
+from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH, PATH_LENGTH, USER_LENGTH
 from django_singlejob.querysets.jobs import JobStatusQuerySet
 from django_singlejob.querysets.locks import JobLockQuerySet
 from django_singlejob.querysets.one_offs import OneOffJobQuerySet
@@ -61,6 +61,14 @@ class JobRun(Row):
     token = models.UUIDField(_("token"), unique=True, help_text=_("Token of the lock it ran under."))
     status = models.CharField(_("status"), max_length=20, choices=Status)
     trigger = models.CharField(_("trigger"), max_length=20, choices=Trigger)
+    # Not a foreign key: users may live in another database, and the history outlives them.
+    requested_by = models.CharField(
+        _("requested by"),
+        max_length=USER_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("The user who requested it in the admin; blank if nobody did."),
+    )
     slot = models.DateTimeField(_("slot"), null=True, blank=True)
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
@@ -309,6 +317,13 @@ class OneOffJob(Row):
     error_class = models.CharField(_("error class"), max_length=PATH_LENGTH, blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
     created_at = models.DateTimeField(_("created at"))
+    requested_by = models.CharField(
+        _("requested by"),
+        max_length=USER_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("The user who added or last retried it in the admin; blank if nobody did."),
+    )
 
     objects = OneOffJobQuerySet.as_manager()
 
@@ -332,6 +347,11 @@ class OneOffJob(Row):
     def name(self) -> str:
         """The job's name, or the task's path."""
         return self.job_name or self.task_path
+
+    @property
+    def trigger(self) -> JobRun.Trigger:
+        """The trigger of the run that it requests."""
+        return JobRun.Trigger.MANUAL if self.requested_by else JobRun.Trigger.ONE_OFF
 
 
 class Overview(JobStatus):

@@ -7,6 +7,7 @@ from django_singlejob.exceptions import InvalidName
 HOSTNAME_LENGTH = 255
 COMMAND_LENGTH = 255
 PATH_LENGTH = 255
+USER_LENGTH = 255
 NAME_LENGTH = 200
 # The first worker holds the lock django_singlejob.worker.1, and so on. A lock's gate is permanent, so the numbers are
 # reused.

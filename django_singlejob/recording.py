@@ -24,6 +24,7 @@ from django_singlejob import database
 from django_singlejob.clock import instant_in_words, local_now, since, utc_now
 from django_singlejob.cutoff import limited
 from django_singlejob.holder import printable, this_process
+from django_singlejob.logs import about
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
 
@@ -111,7 +112,8 @@ def writers(lease: timedelta | None = None) -> Iterator[Writer]:
 
 
 def _leave_out(problem: BaseException | None) -> None:
-    logger.info("The history could not be written and is skipped for now: %s", printable(str(problem), PROBLEM_LENGTH))
+    message = "The history could not be written and is skipped for now: %s"
+    logger.info(message, printable(str(problem), PROBLEM_LENGTH), extra=about(reason=problem))
     if problem and database.is_connection_lost(problem):
         database.drop(database.alias())
 
@@ -212,7 +214,12 @@ class Entry:
             else:
                 # The release has not kept the end if the job released its lock itself.
                 _at_gate(self.facts["job_name"], methodcaller("keep", _kept(self._token, result)))
-                _log("The end of a run of %r is not in the history yet (%s): %s", failed, {**self.facts, **result})
+                _log(
+                    "The end of a run of %r is not in the history yet (%s): %s",
+                    failed,
+                    {**self.facts, **result},
+                    self.pk,
+                )
 
     def _insert_or_finish(self, result: Mapping[str, Any]) -> int:
         pk = self.pk or self._found_or_inserted()
@@ -264,8 +271,11 @@ def _facts(lock: "JobLock") -> dict[str, Any]:
     return {**facts, "hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at}
 
 
-def _log(sentence: str, problem: object, facts: Mapping[str, Any]) -> None:
-    logger.error(sentence, facts["job_name"], problem, json.dumps(facts, cls=DjangoJSONEncoder))
+def _log(sentence: str, problem: object, facts: Mapping[str, Any], run: int | None = None) -> None:
+    known: dict[str, Any] = {"run": run, **{name: facts.get(name) for name in ("fence", "slot", "token")}}
+    reason = problem if isinstance(problem, BaseException) else None
+    text = json.dumps(facts, cls=DjangoJSONEncoder)
+    logger.error(sentence, facts["job_name"], problem, text, extra=about(job=facts["job_name"], reason=reason, **known))
 
 
 def catch_up(kept: Mapping[str, object]) -> None:
@@ -301,7 +311,8 @@ def _record(kept: object) -> None:
         token, result = _read(kept)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A row that was edited by hand must not block the history of everything else.
-        logger.error("The end of a run that a gate keeps cannot be read (%r): %s", error, printable(str(kept), 2000))
+        message = "The end of a run that a gate keeps cannot be read (%r): %s"
+        logger.error(message, error, printable(str(kept), 2000), extra=about(reason=error))
         return
     by = this_process()
     remark = (
@@ -310,7 +321,7 @@ def _record(kept: object) -> None:
     )
     result["error"] = "\n".join(filter(None, [result.get("error"), remark]))
     if runs().finish(token, result):
-        logger.info("The end of the run with the token %s is now in the history.", token)
+        logger.info("The end of the run with the token %s is now in the history.", token, extra=about(token=token))
 
 
 def _read(kept: Any) -> tuple[UUID, dict[str, Any]]:

@@ -12,7 +12,9 @@ from django_singlejob import runner
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, JobInterrupted, UnsafeTransaction
 from django_singlejob.interrupt import is_ctrl_c
+from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
+from django_singlejob.logs import about, about_grant
 from django_singlejob.received_signals import is_told_to_end
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
@@ -22,13 +24,17 @@ logger = logging.getLogger("django_singlejob")
 # After one of these, the caller cannot run another slot of the job.
 FINAL = (JobInterrupted, DatabaseUnreachable, DatabaseUnusable, UnsafeTransaction)
 
+_NO_HANDLER = logging.NullHandler()
+
 
 class Report(NamedTuple):
-    """What happened to a due job or task: its outcome, or the exception that was raised."""
+    """What happened to a due job or task: its outcome, or the exception that was raised. ``lease``: the lease under
+    which it ran, if that is known."""
 
     name: str
     outcome: runner.Outcome | None = None
     error: BaseException | None = None
+    lease: Lease | None = None
 
     @property
     def reason(self) -> Reason | None:
@@ -47,16 +53,23 @@ class Report(NamedTuple):
         """Whether nothing else can be run either, until somebody has changed the database."""
         return self.unusable is not None and self.unusable.is_lasting
 
+    def about(self, error: BaseException | None) -> dict[str, Any]:
+        """The ``extra`` of a log record about the run and this error."""
+        if self.lease is None:
+            return about(job=self.name, reason=error)
+        return about_grant(self.lease.grant, job=self.name, reason=error)
 
-def report_of(job: Job, run: Callable[[], runner.Outcome]) -> Report:
-    """Call ``run`` and report its outcome or its exception."""
+
+def report_of(job: Job, run: Callable[..., runner.Outcome]) -> Report:
+    """Call ``run``, which is ``runner.run`` with arguments, and report its outcome or its exception."""
     pid = os.getpid()
+    leases: list[Lease] = []
     try:
-        return Report(job.name, run())
+        return Report(job.name, run(on_grant=leases.append), lease=next(iter(leases), None))
     except BaseException as error:
         if os.getpid() != pid:
             raise  # a forked child is exiting, and what follows belongs to its parent
-        return Report(job.name, error=error)
+        return Report(job.name, error=error, lease=next(iter(leases), None))
 
 
 def run_due(
@@ -89,11 +102,21 @@ def waitless(job: Job) -> Job:
 
 def logged(report: Report) -> Report:
     """Log the report's error, if there is one, and return the report. The log may be the only place that shows it."""
-    status = status_of(report.error)
+    status, extra = status_of(report.error), report.about(report.error)
     if isinstance(report.error, DatabaseUnreachable) or report.unusable:
-        logger.error("%s", report.error)
+        logger.error("%s", report.error, extra=extra)
     elif status == "interrupted":
-        logger.warning("The job %r was interrupted: %s", report.name, summary(report.error))
+        logger.warning("The job %r was interrupted: %s", report.name, summary(report.error), extra=extra)
     elif status != "successful":
-        logger.error("The job %r failed.", report.name, exc_info=report.error)
+        logger.error("The job %r failed.", report.name, exc_info=report.error, extra=extra)
     return report
+
+
+def logged_quietly(report: Report) -> Report:
+    """The same for a command that prints the error itself. If the project has no handler for the record, Python would
+    print it once more, with its traceback."""
+    logger.addHandler(_NO_HANDLER)
+    try:
+        return logged(report)
+    finally:
+        logger.removeHandler(_NO_HANDLER)

@@ -23,6 +23,7 @@ from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
+from django_singlejob.logs import about, about_grant
 from django_singlejob.one_offs.enqueue import Order, place, result_of_job
 from django_singlejob.one_offs.values import comes_back
 from django_singlejob.querysets.one_offs import one_offs
@@ -135,14 +136,15 @@ def run(
     command: Sequence[str] | None = None,
     early: timedelta = ZERO,
     one_off: "OneOffJob | None" = None,
+    on_grant: Callable[[Lease], object] | None = None,
 ) -> Outcome:
     """Run the job if its lock can be acquired. With ``trigger="schedule"``, a slot of its schedule must also be due, or
-    be due within ``early``.
+    be due within ``early``. ``on_grant`` is called with the lease if the lock is granted.
 
     Raises the job's own exception, unchanged; ``LeaseLost`` if the job ended without an error but not under its lock;
     ``LockHeld`` if the job has ``on_held="raise"``; ``UnsafeTransaction``; ``DatabaseUnreachable``.
     """
-    asked = RunRequest(job, args, kwargs or {}, trigger, command, early, one_off)
+    asked = RunRequest(job, args, kwargs or {}, trigger, command, early, one_off, on_grant)
     with Window() as window:
         if job.is_async:
             return async_to_sync(_run_in_loop)(asked, window)
@@ -187,6 +189,7 @@ class RunRequest:
     command: Sequence[str] | None = None
     early: timedelta = ZERO
     one_off: "OneOffJob | None" = None
+    on_grant: Callable[[Lease], object] | None = None
     asked_at: float = field(default_factory=local_now)
 
     def of_lock(self) -> LockRequest:
@@ -211,10 +214,11 @@ class RunRequest:
 
 
 def _skip(job: Job, refusal: Refusal) -> Outcome:
+    extra = about(job=job.name, lock=job.lock, reason=refusal.reason)
     if refusal.reason == Reason.UNDECIDED:
-        logger.warning("The job %r was skipped. %s", job.name, held_message(job.lock, refusal))
+        logger.warning("The job %r was skipped. %s", job.name, held_message(job.lock, refusal), extra=extra)
     else:
-        logger.info("The job %r was skipped: %s.", job.name, refusal.reason.label)
+        logger.info("The job %r was skipped: %s.", job.name, refusal.reason.label, extra=extra)
     job_skipped.send_robust(sender=Job, name=job.name, reason=refusal.reason)
     if job.on_held == "raise" and refusal.may_be_held:
         raise LockHeld(held_message(job.lock, refusal))
@@ -251,6 +255,8 @@ class _Execution:
         self._run = CurrentRun(job=asked.job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
         self._acquire_duration = since(asked.asked_at)
         self._started_at = local_now()
+        if asked.on_grant:
+            asked.on_grant(lease)
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -321,13 +327,14 @@ class _Execution:
 
     def _end_one_off(self, result: Mapping[str, Any]) -> None:
         if not one_offs().finish(self._lease.token, result):
-            name = self._asked.job.name
-            logger.warning("A one-off of %r was changed by hand while it ran: only the history has its result.", name)
+            message = "A one-off of %r was changed by hand while it ran: only the history has its result."
+            logger.warning(message, self._asked.job.name, extra=about_grant(self._lease.grant))
 
     def _retry(self) -> Callable[[], object] | None:
         job, args, kwargs = self._asked.job, self._asked.args, self._asked.kwargs
         if not comes_back([args, dict(kwargs)]):
-            logger.error("The job %r is not retried: its arguments would not come back from JSON unchanged.", job.name)
+            message = "The job %r is not retried: its arguments would not come back from JSON unchanged."
+            logger.error(message, job.name, extra=about_grant(self._lease.grant))
             return None
         order = Order(job_name=job.name, max_attempts=job.most_attempts)
         again_at = DBNow() + (job.delay_before_retry(1) or ZERO)

@@ -27,6 +27,7 @@ from django_singlejob.clock import local_now, wait
 from django_singlejob.cutoff import cut_off
 from django_singlejob.database import alias, is_on_one_host
 from django_singlejob.handlers import SECOND_SIGNAL, held
+from django_singlejob.logs import about
 from django_singlejob.received_signals import ENDING_SIGNALS, ReceivedSignals, blocked_signals, threads_of_command
 
 logger = logging.getLogger("django_singlejob")
@@ -187,7 +188,7 @@ def _set_bell(number: int) -> int:
 
 
 def _log(message: str) -> None:
-    logger.error("%s", message)
+    logger.error("%s", message, extra=about())
     for stream in sys.stdout, sys.stderr:
         with suppress(Exception):  # it may be closed, or there may be none
             stream.flush()

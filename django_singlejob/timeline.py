@@ -22,6 +22,7 @@ from django.db.models.sql.compiler import SQLCompiler
 from django_singlejob import database
 from django_singlejob.clock import local_now, since
 from django_singlejob.holder import printable
+from django_singlejob.logs import about
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
@@ -122,7 +123,6 @@ def _ask_without(alias: str, ask: Callable[[], T], error: Error) -> T:
         _silent.discard(alias)  # it was something else that was refused
         raise
     problem = printable(str(error), PROBLEM_LENGTH)
-    logger.warning(
-        "The database %r does not report its timeline, so a fail-over may repeat fences (%s).", alias, problem
-    )
+    message = "The database %r does not report its timeline, so a fail-over may repeat fences (%s)."
+    logger.warning(message, alias, problem, extra=about(reason=error))
     return answer

@@ -92,13 +92,13 @@ def test_e004_jobs_that_cannot_be_registered(
     messages = check_jobs(None)
     assert ids(messages) == ["singlejob.E004"]
     assert messages[0].msg.startswith("The jobs cannot be registered: ")
-    assert str(messages[0].hint).startswith(f"Fix the error in {app / 'jobs.py'}, line 2;")
+    assert str(messages[0].hint).startswith(f"Fix the error in {app / 'jobs.py'}, line 2.")
 
 
 def test_e004_names_the_line_of_what_is_not_even_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "autodiscover", lambda: compile("\n1 +", "/srv/shop/jobs.py", "exec"))
     [message] = check_jobs(None)
-    assert str(message.hint).startswith("Fix the error in /srv/shop/jobs.py, line 2;")
+    assert str(message.hint).startswith("Fix the error in /srv/shop/jobs.py, line 2.")
 
 
 def test_e004_is_not_what_settings_are(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import sys
 import tomllib
 import unittest
 from dataclasses import fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -26,6 +26,7 @@ from django.dispatch import Signal
 import django_singlejob
 from django_singlejob import Lease, Outcome, checks, codes, conf, job_lock, models, registry, signals, singleton_job
 from django_singlejob.locking.request import Reason
+from django_singlejob.logs import about
 from django_singlejob.management import child, exit_status
 from django_singlejob.management.commands import singleton_status
 from django_singlejob.monitoring import findings, health
@@ -45,9 +46,13 @@ DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = sorted([ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 COMMANDS = [
+    "cancel_one_offs",
     "clear_stale_locks",
     "forget_singleton",
+    "pause_singletons",
     "prune_singletons",
+    "resume_singletons",
+    "retry_one_offs",
     "run_singleton",
     "singleton_status",
     "singleton_worker",
@@ -216,6 +221,12 @@ def test_every_nickname_of_a_schedule_stands_there() -> None:
     for nickname in documented - {"@singleton_job"}:
         schedule.parse(nickname)
     assert documented >= {"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}
+
+
+def test_every_attribute_of_a_log_record_stands_there_with_its_type() -> None:
+    documented = {names(row[0])[0]: names(row[1])[0] for row in table(section("logging.md"), "Attribute")}
+    facts = about(job="a", lock="a", run=1, fence=1, slot=datetime.now(UTC), reason="held", token="1")
+    assert documented == {name: type(fact).__name__ for name, fact in facts.items()}
 
 
 def test_every_signal_stands_there() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: What to look for, and what to write instead.
 PATTERNS = {
-    r"\bwhoever\b": "'anyone who', or a noun: the caller, the holder, another server",
+    r"\b[Ww]hoever\b": "'anyone who', or a noun: the caller, the holder, another server",
     r"(?:^|[;:] |(?<!\d)\. )Who\b(?![^.]*(?:\?|$))": "a noun: the caller, the holder, another server",
     r"(?<![Tt]here )\bis no (?!longer\b|more\b|such\b|other\b|later\b|earlier\b)": "'is not a'",
     r"\btold\b": "'reported', 'recorded' or 'passed', or name the one that says it",
@@ -38,8 +38,10 @@ PAGES = sorted(
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """The sentences of a file, each line with its number. Of Python, the comments and the strings; of the tests, only
-    the docstrings: other strings may be anything."""
+    """The lines of a file that may hold prose, with their numbers.
+
+    Of Python, these are the comments and the strings; of the tests, only the docstrings: other strings may be anything.
+    """
     text = path.read_text()
     if path.suffix != ".py":
         yield from enumerate(text.splitlines(), 1)

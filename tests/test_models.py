@@ -11,7 +11,7 @@ from django.db import connection, models
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob, WorkerPass
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.one_offs import one_offs
-from tests.contract.acts import lock, start_run
+from tests.contract.acts import gate, lock, start_run
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -26,11 +26,11 @@ FIELDS: dict[type[Model], str] = {
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
         last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count coalesced_count unrecorded""",
-    JobRun: """id job_name fence token status trigger slot attempt hostname pid started_at finished_at duration
-        acquire_duration error traceback""",
+    JobRun: """id job_name fence token status trigger requested_by slot attempt hostname pid started_at finished_at
+        duration acquire_duration error traceback""",
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class traceback
-        created_at""",
+        created_at requested_by""",
     WorkerPass: "key queues hostname pid seen_at",
 }
 TABLES: dict[type[Model], str] = {
@@ -123,7 +123,7 @@ def test_what_can_become_of_a_one_off() -> None:
 class TestRows:
     def test_they_say_what_they_are(self) -> None:
         start_run()
-        assert str(lock()) == str(JobStatus.objects.get(name="nightly")) == "nightly"
+        assert str(lock()) == str(gate()) == "nightly"
         assert str(JobRun.objects.get()) == f"nightly #{JobRun.objects.get().pk} (running)"
         assert lock().holder == f"{lock().hostname}, pid {lock().pid}"
         one_off = Order(job_name="nightly").enqueue()

@@ -1,45 +1,51 @@
-"""The jobs and how each is doing. You can run them now, pause them and resume them."""
+"""The jobs and how each is doing. You can run them now, pause them, resume them, and forget those that are gone."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.admin.views.main import SEARCH_VAR
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db import Error, transaction
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob import registry
 from django_singlejob.admin.cells import NOTHING, badge, clock_time, distance, duration, first_line, moment, noted
 from django_singlejob.admin.charts import plot, share, sparkline
-from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, back, register_jobs
+from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, back, outside_transactions, register_jobs, user_name
 from django_singlejob.admin.states import state
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import options
-from django_singlejob.database import is_undone
+from django_singlejob.locking.forgetting import forget_name
+from django_singlejob.locking.pausing import at_the_gate
+from django_singlejob.logs import about
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.history import PastRun, recent_runs
-from django_singlejob.one_offs.enqueue import PRIORITIES, Order
+from django_singlejob.one_offs.enqueue import PRIORITIES, Order, place
 from django_singlejob.querysets.jobs import FORGOTTEN, JobStatusQuerySet, gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.scheduling.schedule import PATIENCE, slots_between
+
+logger = logging.getLogger("django_singlejob")
 
 NEXT_SLOTS = 5
 # If somebody wrote a later slot by hand, the slots after it are not shown.
 LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 ATTENTION = "attention"
-
-T = TypeVar("T")
 
 # The prefix of our own jobs, which no app has in its jobs.py.
 OURS = "django_singlejob."
@@ -87,7 +93,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
     sortable_by = ()
     # Each row shows its last runs.
     list_per_page = 50
-    actions = ["run_now", "pause", "resume"]
+    actions = ["run_now", "pause", "resume", "forget"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobStatus]:
         return gates().exclude(name=FORGOTTEN)
@@ -121,6 +127,9 @@ class JobStatusAdmin(ReadOnlyAdmin):
     def has_pause_permission(self, request: HttpRequest) -> bool:
         return self.may(request, "change_jobstatus")
 
+    def has_forget_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, "delete_jobstatus")
+
     # --- the list
 
     @admin.display(description=_("state"))
@@ -153,6 +162,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
         row: Any = context["original"]
         if hasattr(row, "health"):
             context.update(self._details(request, row))
+        context["may_forget"] = self.has_forget_permission(request) and is_forgettable(row.name)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _details(self, request: HttpRequest, row: Any) -> dict[str, Any]:
@@ -182,7 +192,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
     @admin.action(description=_("Run now"), permissions=["run"])
     def run_now(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
         for name in _chosen(request):
-            answer = at_the_gate(name, partial(_order, name))
+            answer = at_the_gate(name, partial(_order, name, user_name(request)))
             if isinstance(answer, str | None):
                 self.message_user(request, answer or _busy(name), messages.WARNING)
                 continue
@@ -207,6 +217,60 @@ class JobStatusAdmin(ReadOnlyAdmin):
         )
         return back(request, "jobstatus")
 
+    @admin.action(description=_("Forget"), permissions=["forget"])
+    def forget(self, request: HttpRequest, queryset: object) -> HttpResponse:
+        return self._ask_to_forget(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
+
+    def get_urls(self) -> list[URLPattern]:
+        view = outside_transactions(self.admin_site.admin_view(self.forget_view))
+        return [path("forget/", view, name="django_singlejob_jobstatus_forget"), *super().get_urls()]
+
+    def forget_view(self, request: HttpRequest) -> HttpResponse:
+        """On GET, ask whether to forget the named jobs and locks. On POST, forget them."""
+        if not (self.has_view_permission(request) and self.has_forget_permission(request)):
+            raise PermissionDenied
+        if request.method != "POST":
+            return self._ask_to_forget(request, request.GET.getlist("name"))
+        self._forget_all(request, [name for name in request.POST.getlist("name") if "\0" not in name])
+        return HttpResponseRedirect(reverse("admin:django_singlejob_jobstatus_changelist"))
+
+    def _ask_to_forget(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
+        register_jobs(request)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": gettext("Forget jobs and locks"),
+            "original": gettext("Forget"),  # for the breadcrumbs
+            "has_view_permission": True,
+            "opts": self.opts,
+            "media": self.media,
+            "names": [name for name in names if is_forgettable(name)],
+            "refused": [name for name in names if not is_forgettable(name)],
+        }
+        return TemplateResponse(request, "admin/django_singlejob/jobstatus/forget.html", context)
+
+    def _forget_all(self, request: HttpRequest, names: Sequence[str]) -> None:
+        try:
+            registry.autodiscover()
+        except Exception as error:
+            # Any name may belong to a job in there.
+            message = gettext("Nothing was forgotten, because a jobs.py cannot be imported: %s")
+            self.message_user(request, message % f"{type(error).__name__}: {error}", messages.ERROR)
+            return
+        for name in names:
+            obstacle = forget_name(name)
+            if obstacle:
+                message = gettext("%(name)s was not forgotten: %(reason)s.")
+                self.message_user(request, message % {"name": name, "reason": obstacle.label}, messages.WARNING)
+                continue
+            user = cast("int", request.user.pk)
+            LogEntry.objects.log_actions(
+                user, [JobStatus(name=name)], DELETION, gettext("Forgotten."), single_object=True
+            )
+            logger.warning(
+                "The job or lock %r was forgotten in the admin by %s.", name, user_name(request), extra=about(job=name)
+            )
+            self.message_user(request, gettext("%s was forgotten.") % name, messages.SUCCESS)
+
     def _change(
         self, request: HttpRequest, act: Callable[[JobStatusQuerySet, str], bool], logged: str, done: str, left: str
     ) -> None:
@@ -224,36 +288,26 @@ class JobStatusAdmin(ReadOnlyAdmin):
         self.log_change(request, JobStatus(name=name), message)
 
 
+def is_forgettable(name: str) -> bool:
+    """Whether the code may no longer have the name. Our own jobs are not registered."""
+    return not (registry.is_known(name) or name.startswith(OURS))
+
+
 def _chosen(request: HttpRequest) -> list[str]:
     known = {job.name for job in jobs(request)}
     return [name for name in request.POST.getlist(ACTION_CHECKBOX_NAME) if name in known]
-
-
-def at_the_gate(name: str, act: Callable[[], T]) -> T | None:
-    """Call ``act`` while nobody else is at the job's gate, and return its result. ``None`` if somebody is inside a
-    transaction on the gate: that may take long, and a web server has few threads to wait with."""
-    try:
-        gates().remember(name)
-        with transaction.atomic(using=gates().db):
-            if not gates().is_at_hand(name):
-                return None
-            gates().touch(name)
-            return act()
-    except Error as error:
-        if not is_undone(error):
-            raise
-        return None
 
 
 def _busy(name: str) -> str:
     return gettext("The job %s was not changed, because another transaction is using it. Try again.") % name
 
 
-def _order(name: str) -> OneOffJob | str:
-    """Enqueue a one-off, and return it, or the reason why not."""
+def _order(name: str, requested_by: str) -> OneOffJob | str:
+    """Enqueue a one-off for this user, and return it, or the reason why not."""
     if complaint := why_not_run(name):
         return complaint
-    return Order(job_name=name, max_attempts=registry.get(name).most_attempts, priority=PRIORITIES[-1]).enqueue()
+    order = Order(job_name=name, max_attempts=registry.get(name).most_attempts, priority=PRIORITIES[-1])
+    return place(order, [], {}, requested_by=requested_by)
 
 
 def why_not_run(name: str) -> str | None:

@@ -11,7 +11,6 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.core.signing import BadSignature, Signer
-from django.db import connections, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -22,11 +21,12 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob.admin.cells import NOTHING, badge, distance, duration, link, list_of, moment, noted
 from django_singlejob.admin.charts import share
-from django_singlejob.admin.reading import ReadOnlyAdmin
+from django_singlejob.admin.reading import ReadOnlyAdmin, outside_transactions
 from django_singlejob.clock import local_now, sleep, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.liveness import WATCHED_INTERVALS, Watch
+from django_singlejob.logs import about_lock
 from django_singlejob.models import JobLock, JobStatus
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import JobLockQuerySet, locks
@@ -202,10 +202,7 @@ class JobLockAdmin(ReadOnlyAdmin):
     # --- clearing
 
     def get_urls(self) -> list[URLPattern]:
-        view: Any = self.admin_site.admin_view(self.clear_view)
-        for alias in connections:
-            # A clear is a short transaction of its own, and must not wait for the end of the request.
-            view = transaction.non_atomic_requests(using=alias)(view)
+        view = outside_transactions(self.admin_site.admin_view(self.clear_view))
         return [path("clear/", view, name="django_singlejob_joblock_clear"), *super().get_urls()]
 
     @admin.action(description=_("Clear stale locks"), permissions=["clear"])
@@ -298,7 +295,13 @@ class JobLockAdmin(ReadOnlyAdmin):
         message, user = deed % lock.holder, cast("int", request.user.pk)
         for row, flag in (lock, DELETION), (JobStatus(name=lock.job_name or lock.name), CHANGE):
             LogEntry.objects.log_actions(user, [row], flag, message, single_object=True)
-        logger.warning("The lock %r (%s) was cleared in the admin by %s.", lock.name, lock.holder, request.user)
+        logger.warning(
+            "The lock %r (%s) was cleared in the admin by %s.",
+            lock.name,
+            lock.holder,
+            request.user,
+            extra=about_lock(lock),
+        )
         facts = {"name": lock.name, "holder": lock.holder}
         forced = gettext("The lock %(name)s was cleared by force; its holder was %(holder)s.")
         cleared = gettext("The lock %(name)s was cleared; its holder was %(holder)s.")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django import forms
@@ -26,12 +27,12 @@ from django_singlejob.admin.cells import (
     noted,
     preformatted,
 )
-from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, back, register_jobs
+from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, back, register_jobs, user_name
 from django_singlejob.admin.runs import BRIEFLY
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.models import OneOffJob
 from django_singlejob.monitoring.health import OVERDUE
-from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
 from django_singlejob.querysets.runs import runs
 
@@ -159,6 +160,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         "priority",
         "backend",
         "created",
+        "requester",
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OneOffJob]:
@@ -216,6 +218,10 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     def created(self, row: Any) -> str:
         return moment(row.created_at, row.now)
 
+    @admin.display(description=_("requested by"))
+    def requester(self, row: OneOffJob) -> str:
+        return row.requested_by or NOTHING
+
     @admin.display(description=_("result"))
     def outcome(self, row: OneOffJob) -> str:
         return NOTHING if row.result is None else _as_json(row.result)
@@ -253,8 +259,8 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: OneOffJob, form: Any, change: bool) -> None:
-        row = form.order().enqueue(*obj.args, **obj.kwargs)
-        obj.pk = row.pk
+        order = form.order()
+        obj.pk = place(order, *order.stored(obj.args, obj.kwargs), requested_by=user_name(request)).pk
 
     @admin.action(description=_("Cancel waiting one-offs"), permissions=["order"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> HttpResponse | None:
@@ -269,7 +275,8 @@ class OneOffJobAdmin(ReadOnlyAdmin):
 
     @admin.action(description=_("Retry failed or cancelled one-offs"), permissions=["order"])
     def retry(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> HttpResponse | None:
-        count, left = self._each(request, queryset, OneOffJobQuerySet.retry, gettext("Requested a retry."))
+        again = methodcaller("retry", requested_by=user_name(request))
+        count, left = self._each(request, queryset, again, gettext("Requested a retry."))
         done = ngettext(
             "%d one-off will be retried as soon as a worker is free.",
             "%d one-offs will be retried as soon as a worker is free.",

@@ -7,6 +7,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
+from django.db import connections, transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -15,6 +16,8 @@ from django.utils.translation import gettext
 
 from django_singlejob import registry
 from django_singlejob.clock import DBNow
+from django_singlejob.holder import printable
+from django_singlejob.names import USER_LENGTH
 
 if TYPE_CHECKING:
     BaseAdmin = admin.ModelAdmin[Any]
@@ -88,6 +91,18 @@ class ReadOnlyAdmin(BaseAdmin):
     def may(self, request: HttpRequest, permission: str) -> bool:
         """Whether the user has this permission of our app, such as ``run_jobstatus``."""
         return request.user.has_perm(f"{self.opts.app_label}.{permission}")
+
+
+def outside_transactions(view: Any) -> Any:
+    """The view, whose changes are short transactions of their own, and must not wait for the end of the request."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return view
+
+
+def user_name(request: HttpRequest) -> str:
+    """The user, as our rows record them."""
+    return printable(request.user.get_username(), USER_LENGTH)
 
 
 def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> None:

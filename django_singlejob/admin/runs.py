@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.admin.cells import NOTHING, badge, duration, first_line, link, moment, preformatted
+from django_singlejob.admin.cells import NOTHING, badge, duration, first_line, link, moment, noted, preformatted
 from django_singlejob.admin.reading import NOW, ReadOnlyAdmin
 from django_singlejob.models import JobRun
 from django_singlejob.querysets.jobs import gates
@@ -79,7 +79,7 @@ def _choices(request: HttpRequest, parameter: str, known: Any) -> list[tuple[str
 
 @admin.register(JobRun)
 class JobRunAdmin(ReadOnlyAdmin):
-    list_display = ["job_name", "result", "began", "took", "problem", "hostname", "trigger", "lock_cost", "attempt"]
+    list_display = ["job_name", "result", "began", "took", "problem", "hostname", "cause", "lock_cost", "attempt"]
     list_filter = ["status", "trigger", ServerFilter, JobFilter]
     search_fields = ["job_name"]
     search_help_text = _("Part of the job's name.")
@@ -95,7 +95,7 @@ class JobRunAdmin(ReadOnlyAdmin):
         "took",
         "lock_cost",
         "server",
-        "trigger",
+        "cause",
         "slot_at",
         "attempt",
         "problem",
@@ -136,6 +136,10 @@ class JobRunAdmin(ReadOnlyAdmin):
     def took(self, run: Any) -> str:
         return duration(run.now - run.started_at if run.status == "running" else run.duration)
 
+    @admin.display(description=_("trigger"))
+    def cause(self, run: JobRun) -> SafeString:
+        return noted(run.get_trigger_display(), run.requested_by)
+
     @admin.display(description=_("slot"))
     def slot_at(self, run: Any) -> str:
         return moment(run.slot, run.now)
@@ -167,7 +171,7 @@ class JobRunAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("one-off"))
     def one_off(self, run: JobRun) -> str:
-        if run.trigger != "one_off":
+        if run.trigger not in ("one_off", "manual"):
             return NOTHING
         ended = Q(status__in=["done", "failed"])
         if run.finished_at:

@@ -32,6 +32,7 @@ from django_singlejob.locking.liveness import (
 )
 from django_singlejob.locking.plan import PlannedRun, Snapshot, plan
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
+from django_singlejob.logs import about, about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.received_signals import is_told_to_end
@@ -245,7 +246,8 @@ class Acquisition:
     def _log_once(self, level: int, message: str, *facts: object) -> None:
         if message not in self._logged:
             self._logged.add(message)
-            logger.log(level, message, *facts)
+            extra = about(job=self.request.job_name, lock=self.request.name, token=self.token)
+            logger.log(level, message, *facts, extra=extra)
 
     def _watch_on(self, lock: "JobLock", left: timedelta) -> Refusal | Undecided:
         self._longest_pause = self._watch.pause(lock)
@@ -321,5 +323,6 @@ class Acquisition:
 
 
 def _report_takeover(lease: Lease, former: "JobLock") -> None:
-    logger.warning("The lock %r was taken over from %s. %s.", lease.name, former.holder, silence(former))
+    message = "The lock %r was taken over from %s. %s."
+    logger.warning(message, lease.name, former.holder, silence(former), extra=about_grant(lease.grant))
     lock_taken_over.send_robust(sender=type(former), name=lease.name, lease=lease, lock=former)

@@ -7,6 +7,7 @@ import threading
 from uuid import UUID
 
 from django_singlejob import database
+from django_singlejob.logs import about
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
@@ -40,12 +41,14 @@ def release_granted(token: UUID) -> bool:
         return True
     name, _ = granted
     if gave_up_since(0):
-        logger.warning("The lock %r is left to expire, because the database did not answer.", name)
+        message = "The lock %r is left to expire, because the database did not answer."
+        logger.warning(message, name, extra=about(lock=name, token=token))
         return False
     try:
         return _release_row(name, token)
     except Exception as error:
-        logger.warning("The lock %r could not be released, and is left to expire: %s", name, database.words_of(error))
+        message = "The lock %r could not be released, and is left to expire: %s"
+        logger.warning(message, name, database.words_of(error), extra=about(lock=name, token=token, reason=error))
         return False
 
 

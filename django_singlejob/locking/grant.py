@@ -54,7 +54,8 @@ class Grant:
         fence, holder = next_fence(snapshot.gate), request.holder
         run: dict[str, Any] = {"token": token, "slot": planned.slot, "attempt": planned.attempt}
         facts = {**run, "hostname": holder.hostname, "pid": holder.pid}
-        entry = Entry(snapshot.own, request.lease, {**facts, "fence": fence, "trigger": request.trigger})
+        asked = {"trigger": request.trigger, "requested_by": request.requested_by}
+        entry = Entry(snapshot.own, request.lease, {**facts, "fence": fence, **asked})
         columns = {
             **facts,
             "command": holder.command,

@@ -17,6 +17,7 @@ from django_singlejob.clock import local_now, wait
 from django_singlejob.database import alias, words_of
 from django_singlejob.exceptions import JobTimeout, LeaseLost
 from django_singlejob.locking.lease import Lease
+from django_singlejob.logs import about_grant
 from django_singlejob.received_signals import blocked_signals
 from django_singlejob.signals import lease_lost
 
@@ -105,7 +106,7 @@ class _Keeper:
         try:
             self._lease.check()
         except LeaseLost as loss:
-            logger.error("%s", loss)
+            logger.error("%s", loss, extra=about_grant(self._lease.grant, reason=loss))
             self._window.fire(LeaseLost)
             lease_lost.send_robust(sender=Lease, name=self._lease.name, lease=self._lease)
 
@@ -132,7 +133,9 @@ class _Keeper:
     def _retry_soon(self, error: Exception) -> None:
         # No heartbeat gets through while the lease's own transaction is the only writer, and none is needed.
         if not (self._is_left or self._lease.is_only_writer):
-            logger.warning("A heartbeat of %r failed and will be retried soon: %s", self._lease.name, words_of(error))
+            message = "A heartbeat of %r failed and will be retried soon: %s"
+            extra = about_grant(self._lease.grant, reason=error)
+            logger.warning(message, self._lease.name, words_of(error), extra=extra)
         self._beat_at = min(self._beat_at, local_now() + min(self._interval / HURRY, 1.0))
         self._wake.set()
 

@@ -26,6 +26,7 @@ from django_singlejob.interrupt import Window, interrupt_behind
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.release import Release
+from django_singlejob.logs import about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import Ending
@@ -252,9 +253,8 @@ class Lease:
         try:
             self._beat()
         except Error as error:
-            logger.warning(
-                "The heartbeat after a fenced transaction of %r failed: %s", self.name, database.words_of(error)
-            )
+            message = "The heartbeat after a fenced transaction of %r failed: %s"
+            logger.warning(message, self.name, database.words_of(error), extra=about_grant(self.grant, reason=error))
 
     def _renew_at_the_end(self, failure: BaseException | None) -> None:
         sent_at = local_now()

@@ -24,6 +24,7 @@ from django_singlejob import recording
 from django_singlejob.clock import local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.database import alias, is_on_one_host, sent_now
+from django_singlejob.logs import about_lock
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.recording import Writer
@@ -76,7 +77,7 @@ class Watch:
         to_pass = min(_left_by_clocks(lock), _lease_and_margin(lock) - max(unchanged, unchanged_for))
         if to_watch <= ZERO and (to_pass > ZERO or lock.is_impossible) and not self._is_reported:
             self._is_reported = True
-            logger.warning("%s", disagreement(lock))
+            logger.warning("%s", disagreement(lock), extra=about_lock(lock))
         return max(to_watch, to_pass, ZERO)
 
     def _take_note(self, lock: "JobLock") -> float:

@@ -14,6 +14,7 @@ from django_singlejob.database import words_of
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.locking.grant import Grant
+from django_singlejob.logs import about_grant
 from django_singlejob.querysets.jobs import gates, mean_with
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
@@ -86,7 +87,8 @@ class Release:
                     forget(self._token)  # otherwise the process would wait for it, or fail, again when it exits
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
                     raise LeaseLost(_left_to_expire(self._name, error)) from error
-                logger.info("Releasing the lock %r failed and will be retried: %s", self._name, words_of(error))
+                message = "Releasing the lock %r failed and will be retried: %s"
+                logger.info(message, self._name, words_of(error), extra=about_grant(self._grant, reason=error))
                 database.drop(alias)
                 sleep(pause)
         raise AssertionError("backoff() never ends")

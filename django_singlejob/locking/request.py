@@ -58,6 +58,11 @@ class LockRequest:
         return self.job_name or self.name
 
     @property
+    def requested_by(self) -> str:
+        """The user who requested the run in the admin; empty if nobody did."""
+        return self.one_off.requested_by if self.one_off else ""
+
+    @property
     def due_policy(self) -> Policy | None:
         """The schedule whose slot is requested; ``None`` for a call outside of any schedule."""
         return self.policy if self.is_scheduled else None

@@ -2,10 +2,11 @@
 
 import argparse
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
 
 from django_singlejob.conf import ZERO
 
@@ -82,6 +83,17 @@ def _duration(value: object) -> timedelta | None:
         return timedelta(seconds=float(value))
     except (ValueError, OverflowError):
         return None
+
+
+def instant(value: object) -> datetime:
+    """An instant: ISO 8601 as text, or a ``datetime``. Without an offset it is in the current time zone."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if not isinstance(found, datetime):
+        raise argparse.ArgumentTypeError(f"{value!r} is not an instant, such as 2026-11-22T03:00.")
+    return timezone.make_aware(found) if timezone.is_naive(found) else found
 
 
 def whole_number(value: object) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from django_singlejob.clock import local_now, sleep
 from django_singlejob.exceptions import JobInterrupted, SingleJobError
 from django_singlejob.interrupt import Window
+from django_singlejob.logs import about, about_grant
 from django_singlejob.management.descendants import Group, Pipe
 from django_singlejob.received_signals import ReceivedSignals
 from django_singlejob.runner import current_run
@@ -182,8 +183,11 @@ class Child:
                 self._process.send_signal(signum)
         except ProcessLookupError:
             pass  # it has just ended
-        except PermissionError:  # as of sudo; never to be raised into the wait for it
-            logger.warning("The command may not be sent signal %s: it goes on, and so does its lock.", signum)
+        except PermissionError as error:  # as of sudo; never to be raised into the wait for it
+            message = "The command may not be sent signal %s: it goes on, and so does its lock."
+            run = current_run()
+            extra = about_grant(run.lease.grant, reason=error) if run else about(reason=error)
+            logger.warning(message, signum, extra=extra)
 
     def _end(self) -> None:
         if self._process is None:

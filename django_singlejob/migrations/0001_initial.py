@@ -107,6 +107,16 @@ class Migration(migrations.Migration):
                         verbose_name="trigger",
                     ),
                 ),
+                (
+                    "requested_by",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="The user who requested it in the admin; blank if nobody did.",
+                        max_length=255,
+                        verbose_name="requested by",
+                    ),
+                ),
                 ("slot", models.DateTimeField(blank=True, null=True, verbose_name="slot")),
                 ("attempt", models.PositiveIntegerField(default=1, verbose_name="attempt")),
                 ("hostname", models.CharField(max_length=255, verbose_name="host name")),
@@ -400,6 +410,16 @@ class Migration(migrations.Migration):
                 ),
                 ("traceback", models.TextField(blank=True, default="", verbose_name="traceback")),
                 ("created_at", models.DateTimeField(verbose_name="created at")),
+                (
+                    "requested_by",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="The user who added or last retried it in the admin; blank if nobody did.",
+                        max_length=255,
+                        verbose_name="requested by",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "one-off job",

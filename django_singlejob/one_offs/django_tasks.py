@@ -10,6 +10,7 @@ import django
 from django.utils.module_loading import import_string
 
 from django_singlejob import registry
+from django_singlejob.logs import about
 from django_singlejob.registry import Job
 
 if django.VERSION >= (6, 0):
@@ -58,8 +59,8 @@ def _at(path: str) -> "Task[..., Any] | None":
         found = import_string(path)
     except ImportError:
         return None
-    except Exception:  # importing a module may raise anything, and the other tasks must still run
-        logger.exception("The module of the task %r cannot be imported.", path)
+    except Exception as error:  # importing a module may raise anything, and the other tasks must still run
+        logger.exception("The module of the task %r cannot be imported.", path, extra=about(job=path, reason=error))
         return None
     return found if isinstance(found, Task) else None
 

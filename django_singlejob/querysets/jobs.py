@@ -87,6 +87,10 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The gates of jobs that have a schedule."""
         return self.exclude(schedule="")
 
+    def of_jobs(self) -> JobStatusQuerySet:
+        """The gates of jobs: those that have run, have a schedule or are paused. The others belong only to a lock."""
+        return self.filter(Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True)).exclude(name=FORGOTTEN)
+
     def without_mean(self) -> JobStatusQuerySet:
         """Without reading the mean durations. A run does not need them, so one that cannot be read must not stop it."""
         return self.defer("mean_duration")

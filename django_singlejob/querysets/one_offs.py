@@ -19,7 +19,7 @@ from django_singlejob.exceptions import LeaseLost
 from django_singlejob.querysets.rows import AttemptQuerySet, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
@@ -56,6 +56,10 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
     def ended(self) -> OneOffJobQuerySet:
         """One-offs that are done, failed or cancelled."""
         return self.filter(status__in=["done", "failed", "cancelled"])
+
+    def unsuccessful(self) -> OneOffJobQuerySet:
+        """One-offs that failed or were cancelled."""
+        return self.filter(status__in=["failed", "cancelled"])
 
     def exclusive(self) -> OneOffJobQuerySet:
         """One-offs that run under their job's lock."""
@@ -168,11 +172,20 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         changed."""
         return self.waiting().update(status="cancelled", version=F("version") + 1, finished_at=DBNow())
 
-    def retry(self) -> int:
-        """Let failed or cancelled ones run at least once more. Returns the number of rows changed."""
+    def retry(self, requested_by: str = "") -> int:
+        """Let failed or cancelled ones run at least once more. ``requested_by``: the user who requests this, if any.
+        Returns the number of rows changed."""
         again = {"status": "waiting", "version": F("version") + 1, "run_after": DBNow(), "finished_at": None}
         most = Greatest(F("max_attempts"), F("attempt") + 1)
-        return self.filter(status__in=["failed", "cancelled"]).update(max_attempts=most, **again)
+        return self.unsuccessful().update(max_attempts=most, requested_by=requested_by, **again)
+
+    def batches(self, size: int = 1000) -> Iterator[OneOffJobQuerySet]:
+        """These rows, as several querysets: one huge UPDATE would hold up the workers. No row comes twice, whatever
+        its status is by then."""
+        last = 0
+        while keys := list(self.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
+            last = keys[-1]
+            yield self.filter(pk__in=keys)
 
     def surplus(self, age: timedelta) -> OneOffJobQuerySet:
         """One-offs that ended longer ago than ``age``."""

@@ -29,6 +29,7 @@ from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
+from django_singlejob.logs import about, about_grant
 from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import one_off_result
@@ -71,17 +72,21 @@ class Claimed:
     def name(self) -> str:
         return self.row.name
 
+    def about(self, reason: BaseException | None = None) -> dict[str, Any]:
+        """The ``extra`` of a log record."""
+        return about_grant(self.lease.grant, job=self.name, reason=reason)
+
     def __call__(self, window: Window) -> Report:
         self._window = window
         if self.lease.lost:  # perhaps before there was a window to interrupt
             self.result = dict(RELEASED)
-            return Report(self.name, error=LeaseLost(self.lease.why_lost()))
+            return Report(self.name, error=LeaseLost(self.lease.why_lost()), lease=self.lease)
         started_at = local_now()
         try:
             value = self._perform(window)
         except BaseException as failure:
             self.end(since(started_at), failure=failure, is_ctrl_c=window.is_ctrl_c(failure))
-            return Report(self.name, error=failure)
+            return Report(self.name, error=failure, lease=self.lease)
         finally:
             self._window = None
         self.end(since(started_at), value)
@@ -107,7 +112,7 @@ class Claimed:
         row, end = self.row, ending(failure, duration=duration, acquire_duration=ZERO, is_ctrl_c=is_ctrl_c)
         self.result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
         if "finished_at" in self.result:
-            _send_finished_before_recording(row, self.result)
+            _send_finished_before_recording(self, self.result)
 
     def _perform(self, window: Window) -> object:
         row, task = self.row, django_tasks.find(self.row)
@@ -123,8 +128,9 @@ class Claimed:
             raise TypeError(f"The task has run, but {error}.") from None
 
 
-def _send_finished_before_recording(row: "OneOffJob", result: Mapping[str, Any]) -> None:
+def _send_finished_before_recording(performed: Claimed, result: Mapping[str, Any]) -> None:
     # Receivers see the row as it will be recorded. By the database's clock it has not finished yet.
+    row = performed.row
     for name in ("status", "result", "error", "error_class", "traceback"):
         setattr(row, name, result[name])
     row.finished_at = utc_now()
@@ -132,7 +138,8 @@ def _send_finished_before_recording(row: "OneOffJob", result: Mapping[str, Any])
         if task := django_tasks.find(row):
             django_tasks.end(row, task)
     except BaseException as error:  # whatever a receiver does, the task has finished
-        logger.error("The signal that %s has finished could not be sent.", row, exc_info=error)
+        message = "The signal that %s has finished could not be sent."
+        logger.error(message, row, exc_info=error, extra=performed.about(error))
 
 
 class Batches:
@@ -184,7 +191,7 @@ class Batches:
             try:
                 claimed = self._record_and_claim(lease, most, until)
             except LeaseLost as loss:
-                self._let_go(loss)
+                self._let_go(lease, loss)
                 return []
             except Error as error:
                 self._raise_unless_retryable(error, lease, was_uncertain=was_uncertain)
@@ -198,7 +205,7 @@ class Batches:
         is no longer ours."""
         if task.lease is not self._lease:
             _log_loss(task)
-            return report if report.error else Report(task.name, error=LeaseLost())
+            return report if report.error else Report(task.name, error=LeaseLost(), lease=task.lease)
         if task.result is None:
             task.end(ZERO, failure=report.error)
         self._performed[task] = None
@@ -229,9 +236,8 @@ class Batches:
             except Error as error:
                 if not (database.is_connection_lost(error) or database.is_transient(error)):
                     raise
-                logger.warning(
-                    "The results of one-offs could not be recorded and will be retried: %s", database.words_of(error)
-                )
+                message = "The results of one-offs could not be recorded and will be retried: %s"
+                logger.warning(message, database.words_of(error), extra=about_grant(self._lease.grant, reason=error))
                 database.drop(database.alias())
                 if is_told_again():
                     return
@@ -245,7 +251,7 @@ class Batches:
             try:
                 self._lease.finish(patience=patience)
             except LeaseLost as loss:
-                logger.warning("%s", loss)
+                logger.warning("%s", loss, extra=about_grant(self._lease.grant, reason=loss))
         self._lease, self._is_uncertain = None, False
 
     def fire(self, exception: type[BaseException]) -> None:
@@ -279,15 +285,16 @@ class Batches:
             if lease.lost:
                 lease.renew()
         except LeaseLost as loss:
-            self._let_go(loss)
+            self._let_go(lease, loss)
             return False
         return True
 
-    def _let_go(self, loss: LeaseLost) -> None:
+    def _let_go(self, lease: Lease, loss: LeaseLost) -> None:
+        extra = about_grant(lease.grant, reason=loss)
         if self._claimed:
-            logger.error("%s Others retry the one-offs that this worker was running.", loss)
+            logger.error("%s Others retry the one-offs that this worker was running.", loss, extra=extra)
         else:
-            logger.warning("%s No one-off was running under it.", loss)
+            logger.warning("%s No one-off was running under it.", loss, extra=extra)
         self.fire(LeaseLost)
         self._release_lock()
         for task in self._performed:
@@ -345,9 +352,8 @@ class Batches:
                 if database.is_connection_lost(error) or database.is_transient(error):
                     self._is_uncertain = True
                     raise
-                logger.error(
-                    "The result of %s cannot be recorded as it is: recorded as failed.", task.row, exc_info=error
-                )
+                message = "The result of %s cannot be recorded as it is: recorded as failed."
+                logger.error(message, task.row, exc_info=error, extra=task.about(error))
                 end = ending(error, duration=ZERO, acquire_duration=ZERO)
                 task.result = one_off_result(end, error, None, is_last=True)
                 self._record_alone(task, lease)
@@ -373,7 +379,8 @@ class Batches:
         unknown = {name for name, task in found.items() if task is None}
         if unknown:
             self._unknown |= unknown
-            logger.warning("This release of the code has no task %s: its one-offs wait.", ", ".join(sorted(unknown)))
+            names = ", ".join(sorted(unknown))
+            logger.warning("This release of the code has no task %s: its one-offs wait.", names, extra=about())
         jobs = {name: job for name, task in found.items() if task and (job := django_tasks.job_of(task))}
         for name, job in jobs.items():
             one_offs().parallel().filter(task_path=name).make_exclusive(job)
@@ -384,7 +391,8 @@ def _record(performed: Iterable[Claimed], lease: Lease, *, is_uncertain: bool) -
     for result, rows in _alike(performed):
         if one_offs().finish_all(rows, lease.token, result) != len(rows) and not is_uncertain:
             names = ", ".join(sorted({row.name for row in rows}))
-            logger.warning("A result of %s was not recorded: the row was changed by hand while it ran.", names)
+            message = "A result of %s was not recorded: the row was changed by hand while it ran."
+            logger.warning(message, names, extra=about_grant(lease.grant))
 
 
 def _alike(performed: Iterable[Claimed]) -> "list[tuple[dict[str, Any], list[OneOffJob]]]":
@@ -399,4 +407,5 @@ def _alike(performed: Iterable[Claimed]) -> "list[tuple[dict[str, Any], list[One
 
 
 def _log_loss(task: Claimed) -> None:
-    logger.error("%s has finished after its lease was lost, so it is not recorded: others retry it.", task.row)
+    message = "%s has finished after its lease was lost, so it is not recorded: others retry it."
+    logger.error(message, task.row, extra=task.about())

@@ -16,6 +16,7 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.cursor import follow, is_ahead, is_followed, leave
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.liveness import silence
+from django_singlejob.logs import about, about_lock
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
@@ -46,13 +47,15 @@ def keep_up() -> None:
         for name in sorted(new):
             _despite_others(name, partial(gates().remember, name))
         statuses |= gates().look_up(new, ZERO)
-    for name in schedules.keys() & statuses.keys():  # a row may be missing: others are busy with it, or just forgot it
+    # A gate is missing if others were at it, or if another release forgets it at this moment.
+    for name in schedules.keys() & statuses.keys():
         status, schedule = statuses[name], schedules[name]
         if not is_followed(status, schedule):
             _despite_others(name, partial(follow, status, schedule, status.now))
         elif is_ahead(status, schedule):
             slot = instant_in_words(status.next_slot or status.now)
-            logger.warning("The job %r waits for %s: the database's clock was set back since it last ran.", name, slot)
+            message = "The job %r waits for %s: the database's clock was set back since it last ran."
+            logger.warning(message, name, slot, extra=about(job=name, slot=status.next_slot))
 
 
 def _despite_others(name: str, change: Callable[[], object]) -> None:
@@ -61,11 +64,8 @@ def _despite_others(name: str, change: Callable[[], object]) -> None:
     except Error as error:
         if not database.is_transient(error):
             raise
-        logger.info(
-            "The schedule of %r is updated at the next tick, since another process is busy with it: %s",
-            name,
-            database.words_of(error),
-        )
+        message = "The schedule of %r is updated at the next tick, since another process is busy with it: %s"
+        logger.info(message, name, database.words_of(error), extra=about(job=name, reason=error))
 
 
 def clear_dead(watchman: Watchman) -> bool:
@@ -74,7 +74,8 @@ def clear_dead(watchman: Watchman) -> bool:
     for lock in watchman.dead():
         if clear(lock, error=f"{silence(lock)}; a worker cleared the lock."):
             cleared += 1
-            logger.warning("The lock %r was cleared; its holder was %s. %s.", lock.name, lock.holder, silence(lock))
+            message = "The lock %r was cleared; its holder was %s. %s."
+            logger.warning(message, lock.name, lock.holder, silence(lock), extra=about_lock(lock))
         else:
             watchman.put_off(lock)
     return cleared > 0
@@ -117,7 +118,8 @@ def job_of(row: "OneOffJob") -> Job | None:
     """``None`` if this release of the code does not know the job."""
     if registry.is_known(row.job_name):
         return registry.get(row.job_name)
-    logger.warning("This release of the code has no job %r: its one-offs wait.", row.job_name)
+    message = "This release of the code has no job %r: its one-offs wait."
+    logger.warning(message, row.job_name, extra=about(job=row.job_name))
     return None
 
 

@@ -11,6 +11,7 @@ from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted
+from django_singlejob.logs import about
 from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again, is_told_to_end
 from django_singlejob.reports import Report
 from django_singlejob.worker.due import PRUNING
@@ -63,7 +64,8 @@ class Worker:
         yield from self._wind_up(self._plan.grace)
         if self.is_left_under_way:
             names = ", ".join(sorted(self._tick.ours)) or "a task"
-            logger.error("The worker exits although %s did not react to the interrupt.", names)
+            message = "The worker exits although %s did not react to the interrupt."
+            logger.error(message, names, extra=about())
         self._batches.leave_to_expire()
 
     def _work(self) -> Iterator[Report]:
@@ -79,9 +81,8 @@ class Worker:
             except Error as error:
                 if not (_is_temporary(error) and self._plan.is_endless):
                     raise
-                logger.warning(
-                    "The database does not answer, the worker retries until it does: %s", database.words_of(error)
-                )
+                message = "The database does not answer, the worker retries until it does: %s"
+                logger.warning(message, database.words_of(error), extra=about(reason=error))
                 self._is_database_away = True
                 database.drop(database.alias())
                 self._tick.look_again()
@@ -128,9 +129,8 @@ class Worker:
             if self._batches.has_news:
                 self._batches.record_and_claim(0)
         except Error as error:
-            logger.warning(
-                "The results of one-offs could not be recorded and will be retried: %s", database.words_of(error)
-            )
+            message = "The results of one-offs could not be recorded and will be retried: %s"
+            logger.warning(message, database.words_of(error), extra=about(reason=error))
             database.drop(database.alias())
 
     def _interrupt(self) -> bool:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from django_singlejob import database
 from django_singlejob.cutoff import limited
 from django_singlejob.holder import this_process
+from django_singlejob.logs import about
 from django_singlejob.querysets.passes import passes
 
 logger = logging.getLogger("django_singlejob")
@@ -22,7 +23,7 @@ def mark_pass(queues: Sequence[str] = ()) -> None:
         with database.durable(alias, statement_timeout=PATIENCE), limited(alias, PATIENCE):
             passes().mark(queues, this_process())
     except Exception as error:
-        words = database.words_of(error)
-        logger.warning("Monitoring does not see this pass, because it could not be recorded: %s", words)
+        message = "Monitoring does not see this pass, because it could not be recorded: %s"
+        logger.warning(message, database.words_of(error), extra=about(reason=error))
         if database.is_connection_lost(error):
             database.drop(alias)

@@ -402,7 +402,7 @@ class Tick:
 
 
 def _run_slot(job: Job) -> Report:
-    return Report(job.name, runner.run(waitless(job), trigger="schedule"))
+    return report_of(job, partial(runner.run, waitless(job), trigger="schedule"))
 
 
 def run_one_off(job: Job, row: "OneOffJob") -> Report:
@@ -410,19 +410,18 @@ def run_one_off(job: Job, row: "OneOffJob") -> Report:
     asked = waitless(job)
     if task := django_tasks.find(row):
         asked = replace(asked, func=_of_task(job, row, task))
-    report = report_of(asked, partial(runner.run, asked, row.args, row.kwargs, trigger="one_off", one_off=row))
+    report = report_of(asked, partial(runner.run, asked, row.args, row.kwargs, trigger=row.trigger, one_off=row))
     if task and not report.reason:
-        _send_finished(row, task)
+        _send_finished(row, task, report)
     return report
 
 
-def _send_finished(row: "OneOffJob", task: "Task[..., Any]") -> None:
+def _send_finished(row: "OneOffJob", task: "Task[..., Any]", report: Report) -> None:
     try:
         django_tasks.end(one_offs().get(pk=row.pk), task)
     except (Error, ObjectDoesNotExist) as error:
-        logger.warning(
-            "The signal that the task of %s has finished could not be sent: %s", row, database.words_of(error)
-        )
+        message = "The signal that the task of %s has finished could not be sent: %s"
+        logger.warning(message, row, database.words_of(error), extra=report.about(error))
 
 
 def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[..., Any]:

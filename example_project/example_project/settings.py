@@ -1,4 +1,4 @@
-"""Settings of the example. All that a deployment would change comes from the environment:
+"""Settings of the example. A deployment changes them in the environment:
 ``DATABASE_URL``, ``SECRET_KEY``, ``DEBUG``, ``ALLOWED_HOSTS``, ``SERVER_NAME``.
 """
 
@@ -27,7 +27,7 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
         "init_command": "PRAGMA journal_mode=WAL",
     }
 
-# In a container a host's own name is a random one.
+# Inside a container, the hostname is random.
 SINGLEJOB = {"HOSTNAME": env.str("SERVER_NAME", default=None)}
 
 INSTALLED_APPS = [

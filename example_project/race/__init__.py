@@ -1,1 +1,1 @@
-"""The paper's experiment on our own lock: ``manage.py race``."""
+"""The paper's experiment, with our lock: ``manage.py race``."""

@@ -5,7 +5,7 @@ from django_singlejob import singleton_job
 
 from .results import Visit
 
-# Long enough for most losers to meet the holder, short enough for a hundred rounds. Seconds.
+# In seconds. Long enough for most losers to meet the holder, short enough for a hundred rounds.
 WORK = 0.02
 
 

@@ -15,7 +15,7 @@ class PaperRound(NamedTuple):
 
 
 def paper_rounds() -> list[PaperRound]:
-    """Its 100 rounds, in their order. The lock cost is in seconds."""
+    """The paper's 100 rounds, in their order. The lock cost is in seconds."""
     with TABLE.open(encoding="utf-8", newline="") as lines:
         rows = csv.DictReader(line for line in lines if not line.startswith("#"))
         return [PaperRound(row["server"], float(row["acquire_seconds"])) for row in rows]

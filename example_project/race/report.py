@@ -1,4 +1,4 @@
-"""The paper's tables, with our figures beside its own. Each function yields lines of at most 80 columns."""
+"""The paper's tables, with our figures beside the paper's. Each function yields lines of at most 80 columns."""
 
 import math
 import statistics
@@ -36,7 +36,7 @@ def _ms(seconds: float) -> str:
 
 
 def wins_per_server(rounds: Sequence[Round]) -> Iterator[str]:
-    """The paper's Table 2. The bars are shares of all rounds, so that races of any length compare."""
+    """The paper's Table 2. The bars are shares of all rounds, so that races of any length can be compared."""
     paper = paper_rounds()
     ours = Counter(server for each in rounds for server in each.wins)
     theirs = Counter(each.winner for each in paper)
@@ -82,7 +82,7 @@ def refusals(rounds: Sequence[Round]) -> Iterator[str]:
         yield f"  {late} times the job had already run when it asked (min_interval);"
         yield "  with a lock alone, some of these would have run the job once more."
     for reason, count in counts.items():
-        yield f"  {count} times it was refused: {reason}."
+        yield f"  {count} times the reason was {reason!r}."
 
 
 def next_steps(manage: str) -> str:
@@ -94,10 +94,10 @@ def next_steps(manage: str) -> str:
       when a slot of its schedule is due.
 
   {manage} run_singleton import_catalogue --now
-      Takes 20 seconds. Meanwhile the same command in a second terminal is
-      skipped: "held by somebody else". Kill the first one with kill -9, and
-      run it again with --wait 60: some seconds after the lease of 12 seconds
-      has expired, it takes over.
+      Takes 20 seconds. Meanwhile, the same command in a second terminal is
+      skipped: "held by somebody else". Kill the first command with kill -9,
+      and run the second one again with --wait 60: it takes over some seconds
+      after the lease of 12 seconds has expired.
 
   make serve
       The admin, with a user, a password and a history to look at.

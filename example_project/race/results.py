@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Visit(NamedTuple):
-    """When a server was inside the job: seconds on the machine's monotonic clock, which all its processes share."""
+    """When a server was inside the job, in seconds on the machine's monotonic clock, which all its processes share."""
 
     entered_at: float
     left_at: float
@@ -16,7 +16,7 @@ class Win:
     """A run of the job."""
 
     run: int
-    """Its row in the history."""
+    """The primary key of its row in the history."""
     lock_cost: float
     """How long the server waited for the lock, in seconds."""
     visit: Visit
@@ -39,7 +39,7 @@ class Round:
 
     @property
     def wins(self) -> dict[str, Win]:
-        """By server. There should be one."""
+        """The runs that won, by server. There should be one."""
         return {answer.server: answer.win for answer in self.answers if answer.win}
 
     @property

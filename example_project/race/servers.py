@@ -22,7 +22,7 @@ from django_singlejob import Outcome
 from .jobs import contested
 from .results import Answer, Win
 
-# How long the starter waits for an answer. Seconds.
+# How long the starter waits for an answer, in seconds.
 PATIENCE = 60.0
 
 
@@ -39,7 +39,7 @@ class Server:
     worker: SpawnProcess | Thread
 
     def call(self, start_at: float) -> None:
-        """Have it ask for the job at that instant of the monotonic clock."""
+        """Have the server call the job at that instant of the monotonic clock."""
         with self._reachable():
             self.line.send(start_at)
 
@@ -48,7 +48,7 @@ class Server:
         with self._reachable():
             if self.line.poll(PATIENCE):
                 return self.line.recv()
-        raise ServerLost(f"{self.name} gave no answer for {PATIENCE:.0f} seconds.")
+        raise ServerLost(f"{self.name} did not answer for {PATIENCE:.0f} seconds.")
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
@@ -65,7 +65,7 @@ def running(count: int, *, as_threads: bool) -> Iterator[list[Server]]:
     servers = [start(f"Server_{number}") for number in range(count)]
     try:
         for server in servers:
-            server.hear()  # it is ready
+            server.hear()  # the server is ready
         yield servers
     finally:
         for server in servers:
@@ -75,11 +75,11 @@ def running(count: int, *, as_threads: bool) -> Iterator[list[Server]]:
 
 
 def _start_process(name: str) -> Server:
-    # Spawned, not forked: like another machine, it shares nothing with us, no connection and no memory.
+    # Spawned, not forked: like another machine, it shares nothing with us, neither a connection nor memory.
     line, far_end = Pipe()
     process = get_context("spawn").Process(target=_serve_as_process, args=(name, far_end), daemon=True)
     process.start()
-    far_end.close()  # its own copy is the only one now, so we notice when it dies
+    far_end.close()  # the server's own copy is the only one now, so we notice when it dies
     return Server(name, line, process)
 
 

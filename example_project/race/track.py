@@ -1,4 +1,4 @@
-"""The race itself, as the starter sees it: round after round, everybody starts at the same instant."""
+"""The race itself, as the starter sees it: round after round, all servers start at the same instant."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from .jobs import contested
 from .results import Round
 from .servers import Server
 
-# The call must have reached the last server before the first one starts. Seconds.
+# How long the call may take to reach the last server before the first one starts, in seconds.
 HEAD_START = 0.01
 
 
@@ -27,15 +27,15 @@ def race(servers: list[Server], rounds: int) -> Iterator[Round]:
 
 
 def _an_hour_passes() -> None:
-    """Instead of waiting for it, edit the row that remembers when the hourly job last started."""
+    """Instead of waiting, edit the row that records when the hourly job last started."""
     JobStatus.objects.filter(name=contested.name).update(last_started_at=timezone.now() - timedelta(hours=1))
 
 
 def newest_run() -> int:
-    """The last row of the history before a race; 0: there is none."""
+    """The last row of the history before a race; 0 if there is none."""
     return JobRun.objects.order_by("pk").values_list("pk", flat=True).last() or 0
 
 
 def history_since(run: int) -> list[int]:
-    """The runs of the race's job after that one, however they ended."""
+    """The runs of the race's job after that row, whatever their status."""
     return list(JobRun.objects.filter(job_name=contested.name, pk__gt=run).values_list("pk", flat=True))

@@ -30,7 +30,7 @@ def wrong_winners(rounds: Sequence[Round]) -> Iterator[str]:
 
 
 def overlaps(rounds: Sequence[Round]) -> Iterator[str]:
-    """No two servers are ever inside the job together, whatever the round."""
+    """No two servers are ever inside the job together, in any round."""
     visits = [(win.visit, f"{server} (round {each.number})") for each in rounds for server, win in each.wins.items()]
     for (earlier, first), (later, second) in pairwise(sorted(visits)):
         if later.entered_at < earlier.left_at:
@@ -45,5 +45,5 @@ def wrong_history(rounds: Sequence[Round], history: Sequence[int]) -> Iterator[s
     if won != recorded:
         yield (
             f"Wins: {won.total()}, runs in the history: {recorded.total()} "
-            f"({(won - recorded).total()} missing, {(recorded - won).total()} of nobody)."
+            f"({(won - recorded).total()} missing, {(recorded - won).total()} without a win)."
         )

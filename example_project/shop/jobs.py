@@ -26,13 +26,13 @@ HOUR = timedelta(hours=1)
 # Each hour needs its report: after a night without servers there is one run for each hour that was missed.
 @singleton_job(schedule="5 * * * *", catch_up="all")
 def sales_report() -> SalesReport:
-    """What was sold in the last full hour."""
+    """Reports what was sold in the last full hour."""
     run = current_run()
     # The slot says which hour is meant, however late the run is. A run by hand has no slot.
     now = run.slot if run and run.slot else timezone.now()
     end = now.replace(minute=0, second=0, microsecond=0)
     sales = Order.objects.placed_between(end - HOUR, end).sales()
-    # A job may be run again after a crash, so it is written to be harmless twice: update_or_create, not create.
+    # A job may be run again after a crash, so running it twice must do no harm: update_or_create, not create.
     report, _ = SalesReport.objects.update_or_create(hour=end - HOUR, defaults={**sales})
     logger.info("%s: %d orders, %.2f in all.", report, report.orders, report.revenue)
     return report

@@ -64,7 +64,7 @@ class Order(models.Model):
 
 
 class SalesReport(models.Model):
-    """What was sold in one hour."""
+    """The sales of one hour."""
 
     hour = models.DateTimeField(unique=True)
     orders = models.PositiveIntegerField()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib.admin.utils import quote
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
 MODELS = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
 VIEW = ("view_joblock", "view_jobstatus", "view_jobrun", "view_oneoffjob")
 #: The permissions to look after the jobs, but not to take a lock from a live holder.
-OPERATE = (*VIEW, "run_jobstatus", "change_jobstatus", "clear_joblock", "add_oneoffjob", "change_oneoffjob")
+OPERATE = (
+    *VIEW,
+    "run_jobstatus",
+    "change_jobstatus",
+    "delete_jobstatus",
+    "clear_joblock",
+    "add_oneoffjob",
+    "change_oneoffjob",
+)
 
 each_model = pytest.mark.parametrize("model", MODELS)
 
@@ -52,6 +61,10 @@ def page_of(model: str, key: Any = None) -> str:
 
 def clear_page(*names: str) -> str:
     return f"{reverse('admin:django_singlejob_joblock_clear')}?{'&'.join(f'name={name}' for name in names)}"
+
+
+def forget_page(*names: str) -> str:
+    return f"{reverse('admin:django_singlejob_jobstatus_forget')}?{urlencode({'name': names}, doseq=True)}"
 
 
 # --- actions

@@ -24,8 +24,10 @@ from tests.admin.pages import (
     begin,
     clear_page,
     each_model,
+    forget_page,
     known_gates,
     list_of,
+    messages_of,
     page_of,
     shown,
 )
@@ -46,6 +48,7 @@ def every_page() -> list[str]:
     pages += [page_of("jobstatus", name) for name in known_gates().values_list("name", flat=True)]
     histories = [page_of(model).replace("/change/", "/history/") for model in MODELS]
     forms = [reverse("admin:django_singlejob_oneoffjob_add"), clear_page(*locks().values_list("name", flat=True))]
+    forms.append(forget_page(*known_gates().values_list("name", flat=True)))
     return [*pages, *histories, *forms, reverse("admin:django_singlejob_overview_changelist"), reverse("admin:index")]
 
 
@@ -202,5 +205,6 @@ def test_every_message_can_be_translated(admin_client: Client) -> None:
         ),
         *(text for action in ("cancel", "retry", "cancel") for text in act(admin_client, "oneoffjob", action, *keys)),
     ]
-    assert len(answers) == 11
+    answers += messages_of(admin_client.post(forget_page(), {"name": ["nightly", "weekly"]}, follow=True))
+    assert len(answers) == 13
     assert [text for text in answers if not text.startswith("⟦")] == []

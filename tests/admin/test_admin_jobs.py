@@ -246,7 +246,23 @@ def test_it_is_run_now_by_the_next_tick(admin_client: Client, ran: list[str]) ->
     assert entries() == [f"Requested a run now: one-off {row.pk}."]
     ticked()
     assert ran == ["nightly"]
-    assert (one_offs().get().status, last_run().trigger) == ("done", "one_off")
+    assert (one_offs().get().status, last_run().trigger) == ("done", "manual")
+
+
+@pytest.mark.usefixtures("nightly")
+def test_it_records_who_requested_it(operator: Client) -> None:
+    act(operator, "jobstatus", "run_now", "nightly")
+    assert one_offs().get().requested_by == "operator"
+    ticked()
+    assert (last_run().trigger, last_run().requested_by) == ("manual", "operator")
+
+
+@pytest.mark.usefixtures("nightly")
+def test_a_user_name_that_a_database_may_reject_is_escaped(log_in: LogIn) -> None:
+    client = log_in("ada\U0001f680" + "a" * 140, "run_jobstatus", "view_jobstatus")
+    act(client, "jobstatus", "run_now", "nightly")
+    ticked()
+    assert last_run().requested_by == "ada\\U0001f680" + "a" * 140
 
 
 @pytest.mark.slow

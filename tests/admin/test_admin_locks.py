@@ -225,7 +225,9 @@ def test_it_is_cleared(operator: Client, heard: list[Any], caplog: pytest.LogCap
     message = "Cleared; its holder was web-7, pid 4711."
     assert entries() == [("joblock", "nightly", True, message), ("jobstatus", "nightly", False, message)]
     logged = "The lock 'nightly' (web-7, pid 4711) was cleared in the admin by operator."
-    assert [record.message for record in caplog.records if "cleared" in record.message] == [logged]
+    (record,) = [record for record in caplog.records if "cleared" in record.message]
+    assert record.message == logged
+    assert vars(record).items() >= {"singlejob_lock": "nightly", "singlejob_token": str(dead.token)}.items()
     assert "Cleared; its holder was" in shown(operator, page_of("jobstatus", "nightly").replace("change", "history"))
     assert take().release()
 

@@ -17,8 +17,9 @@ from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 from tests.admin.pages import Page, act, list_of, messages_of, page_of, shown
-from tests.contract.acts import HOUR, ticked
+from tests.contract.acts import HOUR, last_run, ticked
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -139,6 +140,11 @@ def test_it_can_be_enqueued(operator: Client) -> None:
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.is_addition()) == (str(row.pk), True)
     assert [report.outcome and report.outcome.value for report in ticked()] == [1]
+    assert (row.requested_by, last_run("mail").trigger, last_run("mail").requested_by) == (
+        "operator",
+        "manual",
+        "operator",
+    )
 
 
 @pytest.mark.usefixtures("mail")
@@ -206,8 +212,18 @@ def test_those_that_failed_or_were_cancelled_can_be_run_again(operator: Client, 
     assert {int(entry.object_id or 0): entry.get_change_message() for entry in LogEntry.objects.all()} == dict.fromkeys(
         again, "Requested a retry."
     )
+    assert {row.pk for row in one_offs().filter(requested_by="operator")} == again.keys()
     ticked()
     assert {statuses()[key] for key in again} == {"done"}
+    assert set(runs().filter(requested_by="operator").values_list("trigger", flat=True)) == {"manual"}
+    assert runs().filter(requested_by="operator").count() == 2
+
+
+def test_who_requested_it_is_shown(operator: Client, one_of_each: dict[str, int]) -> None:
+    page = page_of("oneoffjob", one_of_each["failed"])
+    assert '<div class="readonly">operator</div>' not in shown(operator, page)
+    act(operator, "oneoffjob", "retry", one_of_each["failed"])
+    assert '<div class="readonly">operator</div>' in shown(operator, page)
 
 
 def test_from_its_page_it_leads_back_there(operator: Client, one_of_each: dict[str, int]) -> None:

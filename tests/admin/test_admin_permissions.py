@@ -16,7 +16,7 @@ from django_singlejob.admin.locks import Shown
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from tests.admin.pages import OPERATE, VIEW, all_rows, begin, list_of, page_of
-from tests.contract.acts import expire, is_free, lock
+from tests.contract.acts import expire, is_free, lock, start_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ PEOPLE = ["anonymous", "staff", "viewer", "operator", "superuser"]
 NOBODY = [302, 403, 403, 403, 403]
 WHO_SEES = [302, 403, 200, 200, 200]
 WHO_ADDS = [302, 403, 403, 200, 200]
-WHO_CLEARS = [302, 403, 403, 200, 200]
+WHO_ACTS = [302, 403, 403, 200, 200]
 # The URL without its last word: Django redirects to the page, which then checks the user.
 ONWARDS = [302, 302, 302, 302, 302]
 
@@ -48,7 +48,7 @@ for model in "joblock", "jobstatus", "jobrun", "oneoffjob":
         f"{model}_change": WHO_SEES,
         f"{model}_onwards": ONWARDS,
     }
-MATRIX |= {"joblock_clear": WHO_CLEARS, "overview_changelist": WHO_SEES}
+MATRIX |= {"joblock_clear": WHO_ACTS, "jobstatus_forget": WHO_ACTS, "overview_changelist": WHO_SEES}
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def names() -> list[str]:
 def address(name: str) -> str:
     """The URL with this name, of the first row if it needs a row."""
     name_of_model, _, page = name.partition("_")
-    if page in ("changelist", "add", "clear"):
+    if page in ("changelist", "add", "clear", "forget"):
         return reverse(f"admin:django_singlejob_{name}")
     change = page_of(name_of_model)
     return change.replace("/change/", "/" if page == "onwards" else f"/{page}/")
@@ -119,7 +119,7 @@ SENT = {
     "index": "0",
 }
 # A POST may change something here, which other tests cover.
-MAY_ACT = {"oneoffjob_add", "joblock_clear"}
+MAY_ACT = {"oneoffjob_add", "joblock_clear", "jobstatus_forget"}
 
 
 @pytest.mark.parametrize("name", sorted(set(MATRIX) - MAY_ACT))
@@ -178,11 +178,12 @@ def nothing() -> None:
     pass
 
 
-#: For each action: how to prepare it, whether it was done, and its permission. The one for locks only asks: see below.
+#: For each action: how to prepare it, whether it was done, and its permission. Those that only ask are below.
 ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
     "jobstatus run_now": (nothing, is_asked_to_run, "run_jobstatus"),
     "jobstatus pause": (nothing, is_paused, "change_jobstatus"),
     "jobstatus resume": (pause, lambda: not is_paused(), "change_jobstatus"),
+    "jobstatus forget": (nothing, lambda: False, "delete_jobstatus"),
     "joblock clear": (expire, lambda: False, "clear_joblock"),
     "oneoffjob cancel": (one_off_is("waiting"), has_status("cancelled"), "change_oneoffjob"),
     "oneoffjob retry": (one_off_is("failed"), has_status("waiting"), "change_oneoffjob"),
@@ -230,7 +231,7 @@ def test_a_user_with_the_permission_does_it_and_that_is_in_the_log(people: Peopl
     prepare()
     before = everything()
     client = log_in("doer", permission, f"view_{model}")
-    if action == "clear":
+    if action in ("clear", "forget"):
         assert choose(client, name) == 200
         assert everything() == before
         return
@@ -271,6 +272,28 @@ def clear(client: Client, **more: str) -> int:
     held = lock()
     sent = {"lock": Shown(held.name, held.token, held.heartbeats, time.time()).signed()} | more
     return client.post(reverse("admin:django_singlejob_joblock_clear"), sent).status_code
+
+
+def test_the_permission_to_forget_a_job(people: People, log_in: LogIn) -> None:
+    people |= {
+        "who may not look": log_in("blind", "delete_jobstatus"),
+        "all but this": log_in("other", *[other for other in OPERATE if other != "delete_jobstatus"]),
+    }
+    doers = {person: people.pop(person) for person in ("operator", "superuser")}
+    start_run("weekly").release()
+    before = everything()
+    for person, client in people.items():
+        assert forget(client) == (302 if person == "anonymous" else 403), person
+    assert everything() == before
+    for client in doers.values():
+        start_run("weekly").release()
+        assert forget(client) == 302
+        assert not gates().filter(name="weekly").exists()
+    assert LogEntry.objects.count() == len(doers)
+
+
+def forget(client: Client) -> int:
+    return client.post(reverse("admin:django_singlejob_jobstatus_forget"), {"name": "weekly"}).status_code
 
 
 def test_the_permission_to_force_it(people: People, log_in: LogIn) -> None:

@@ -15,7 +15,7 @@ from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
-from tests.admin.pages import Page, begin, list_of, page_of, shown
+from tests.admin.pages import Page, act, begin, list_of, page_of, shown
 from tests.contract.acts import MINUTE, expire, last_run, start_run, take, ticked
 
 if TYPE_CHECKING:
@@ -188,6 +188,15 @@ def test_one_of_a_one_off_leads_to_it_and_back(admin_client: Client) -> None:
     row, run = one_offs().get(), last_run()
     assert page_of("oneoffjob", row.pk) in Page(shown(admin_client, page_of("jobrun", run.pk))).links
     assert page_of("jobrun", run.pk) in Page(shown(admin_client, page_of("oneoffjob", row.pk))).links
+
+
+def test_one_by_hand_shows_its_user_and_leads_to_its_one_off(admin_client: Client) -> None:
+    singleton_job("nightly")(lambda: None)
+    act(admin_client, "jobstatus", "run_now", "nightly")
+    ticked()
+    for url in page_of("jobrun"), list_of("jobrun"):
+        assert 'by hand<span class="singlejob-note">admin</span>' in shown(admin_client, url)
+    assert page_of("oneoffjob") in Page(shown(admin_client, page_of("jobrun"))).links
 
 
 def test_so_does_one_that_goes_on(admin_client: Client) -> None:

@@ -1,1 +1,1 @@
-"""A Django app for the tests: what jobs write to."""
+"""A Django app for the tests: the models that jobs write to."""

@@ -1,4 +1,4 @@
-"""Django's own tasks, for the tests: each does what `body` does. They are there from Django 6.0 on."""
+"""Django's own tasks, for the tests: each does what `body` does. They exist from Django 6.0 on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def echo(*args: Any, **kwargs: Any) -> Any:
     return [args, kwargs]
 
 
-#: What the tasks do; a test puts something else there, and for those that are asynchronous it may be a coroutine.
+#: What the tasks do. A test puts another function here; for the asynchronous tasks it may return a coroutine.
 body: Callable[..., Any] = echo
 
 

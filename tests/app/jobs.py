@@ -1,4 +1,4 @@
-"""Jobs for the processes that tests start. They say what they do, and are told to go on by the file `$GO`."""
+"""Jobs for the processes that tests start. They print what they do, and go on when the file `$GO` appears."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def write(name: str) -> None:
 
 
 def stop() -> None:
-    """As a machine does that is suspended, until SIGCONT."""
+    """Stop as a suspended machine does, until SIGCONT."""
     say("stopping")
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def work(seconds: float = A_MINUTE) -> None:
-    """Step by step: an interrupt comes in between two of them."""
+    """Work step by step, so that an interrupt can come between two steps."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.001)
@@ -91,7 +91,7 @@ def nap(seconds: float = A_MINUTE) -> None:
 
 @singleton_job(lease=LEASE)
 def samples_its_trust(*, is_fenced: bool = False) -> None:
-    """Looks at its lease again and again, whatever it is told; in the end it says when it last trusted it."""
+    """Looks at its lease until `$GO` exists, interrupt or not; then it prints when it last trusted it."""
     lease = this_run().lease
     with lease.atomic() if is_fenced else nullcontext():
         say("sampling")
@@ -138,7 +138,7 @@ def asks_the_database() -> None:
 
 @singleton_job(lease=LONG_LEASE)
 def leaves_a_lock() -> None:
-    """For the process's exit."""
+    """A lock for the process to release when it exits."""
     left = acquire(LockRequest.of("left", lease=LONG_LEASE, heartbeat=False, wait=None, holder=this_process()))
     assert isinstance(left, Lease)
     say("started")
@@ -158,7 +158,7 @@ def slow_to_clean_up(seconds: float) -> None:
 
 @singleton_job(lease=LEASE)
 def tick() -> None:
-    """No sooner begun than ended."""
+    """Does nothing."""
 
 
 @singleton_job(lease=LEASE, max_runtime=timedelta(milliseconds=10))
@@ -194,7 +194,7 @@ for _number in range(4):
     singleton_job(f"sleeps-{_number}", lease=LEASE, max_attempts=1000)(sleeps)
 
 
-# --- who is stopped, and wakes when somebody else has the lock
+# --- jobs that are stopped, and wake up when another process has the lock
 
 
 @singleton_job(lease=SHORT_LEASE)
@@ -219,11 +219,11 @@ def stops_then_works() -> None:
     try:
         work()
     except LeaseLost:
-        say("told")
+        say("caught")
         raise
 
 
-# --- who works on while the database is away
+# --- jobs that work on while the database is away
 
 
 @singleton_job(lease=OUTLIVED_LEASE)
@@ -238,7 +238,7 @@ def waits_for_better_times() -> None:
     try:
         wait_until_told()
     except LeaseLost:
-        say("told")
+        say("caught")
     while this_run().lease.lost:
         time.sleep(0.01)
     say("recovered")
@@ -253,7 +253,7 @@ def looks_at_its_lease() -> None:
     try:
         work()
     except LeaseLost:
-        say("told")
+        say("caught")
         raise
 
 
@@ -267,7 +267,7 @@ def _say_when_check_raises(lease: Lease) -> None:
 
 @singleton_job(lease=LEASE)
 def commits_when_told() -> None:
-    """Commits what is fenced, and says how that ended."""
+    """Commits a fenced write, and prints what ended it."""
     try:
         with this_run().lease.atomic():
             write("fenced")
@@ -280,11 +280,11 @@ def commits_when_told() -> None:
 
 @singleton_job(lease=LONG_LEASE)
 def reads_its_settings_again() -> None:
-    """It handles a signal by itself, and then has a query that takes a while."""
-    told: list[int] = []
-    signal.signal(signal.SIGHUP, lambda signum, _: told.append(signum))
+    """Handles a signal by itself, and then runs a query that takes a while."""
+    received: list[int] = []
+    signal.signal(signal.SIGHUP, lambda signum, _: received.append(signum))
     say("started")
-    while len(told) < 2:
+    while len(received) < 2:
         time.sleep(0.01)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(2.5)" if connection.vendor == "postgresql" else "SELECT SLEEP(2.5)")
@@ -292,7 +292,7 @@ def reads_its_settings_again() -> None:
 
 @singleton_job(lease=LONG_LEASE)
 def cleans_up_on_commit() -> None:
-    """What is called on commit is called by the database's own frames."""
+    """The database's own frames call what is registered with on_commit()."""
     with transaction.atomic():
         write("committed")
         transaction.on_commit(_take_long_to_clean_up)
@@ -319,7 +319,7 @@ def leaves_a_bell_that_is_closed() -> None:
     bell.close()
 
 
-# --- who does what a body should not do
+# --- jobs that do what a body should not do
 
 
 @singleton_job(lease=LEASE)
@@ -339,7 +339,7 @@ def exits_at_once() -> None:
 
 @singleton_job(lease=LEASE)
 def forks(how_the_child_ends: str) -> str:
-    """The child comes back from this function too, unless it exits in it."""
+    """The child returns from this function too, unless it exits here."""
     pid = os.fork()
     if pid == 0:
         if how_the_child_ends == "exits":
@@ -391,7 +391,7 @@ def aborts_its_transaction() -> None:
 
 @singleton_job(lease=SHORT_LEASE, max_attempts=1000)
 def noted(number: int, seconds: float = 0.0) -> None:
-    """Each run that comes to its end leaves a row, and nobody else is there meanwhile."""
+    """Each run that comes to its end leaves a row."""
     work(seconds)
     write(f"{number}/{this_run().attempt}/{this_run().lease.fence}")
 
@@ -400,7 +400,7 @@ def noted(number: int, seconds: float = 0.0) -> None:
 
 
 def note(number: int, attempt: int, seconds: float = 0.0, file: str = "") -> None:
-    """Work for so long, then leave a line in the file, or else a row: whoever does it again leaves another."""
+    """Work for `seconds`, then leave a line in the file, or else a row. Each repetition leaves another."""
     time.sleep(seconds)
     if file:
         with Path(file).open("a") as notes:
@@ -414,12 +414,12 @@ def note_as_job(number: int, seconds: float = 0.0, file: str = "") -> None:
 
 
 for _number in range(20):
-    # What twenty threads write to one SQLite does not wait in turn, and beside other tests that is many.
+    # A long lease: SQLite does not queue the writes of twenty threads, which are many beside other tests.
     singleton_job(f"many-{_number}", lease=2 * LONG_LEASE, max_attempts=1000)(note_as_job)
 
 
 def add_one(counter: str) -> None:
-    """As only one at a time may do it, who leaves behind when he came and went."""
+    """A step that must never overlap with another; it leaves a record of its begin and its end."""
     begun_at = time.monotonic()
     value = Counter.objects.get_or_create(name=counter)[0].value
     time.sleep(0.01)
@@ -444,14 +444,14 @@ def adds_again_and_again() -> None:
 
 
 def meet(number: int, count: int) -> None:
-    """Come, and stay until so many are there."""
+    """Arrive, and stay until `count` guests are there."""
     write(f"guest {number}")
     while Counter.objects.filter(name__startswith="guest ").count() < count:
         time.sleep(0.01)
 
 
 for _number in range(10):
-    # With the usual lease: ten of them in one process may keep each other's heartbeats waiting for seconds.
+    # With the default lease: ten of them in one process may delay each other's heartbeats by seconds.
     singleton_job(f"guest-{_number}")(meet)
 
 
@@ -460,7 +460,7 @@ def wait_or_tell() -> None:
     try:
         wait_until_told()
     except BaseException as error:
-        say(f"told {type(error).__name__}")  # in one piece, for others say it at the same time
+        say(f"caught {type(error).__name__}")  # in one piece, because others print at the same time
         raise
 
 
@@ -476,13 +476,13 @@ async def tells_async() -> None:
     try:
         await asyncio.sleep(A_MINUTE)
     except asyncio.CancelledError:
-        say("told")
+        say("caught")
         raise
 
 
 @singleton_job(lease=LEASE)
 def ends_a_child() -> int:
-    """Returns how it ended: by the signal, unless it was started with signals blocked."""
+    """Returns how the child ended: by the signal, unless it was started with signals blocked."""
     code = "import time; print('started', flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         assert child.stdout

@@ -1,4 +1,4 @@
-"""Django's own tasks for the threads of a worker; Django has none before 6.0, where this cannot be imported."""
+"""Django's own tasks for the threads of a worker. They cannot be imported before Django 6.0, which brings tasks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def noted(context: TaskContext[..., Any], number: int, seconds: float = 0.0, fil
 
 @task
 def nothing(number: int) -> None:
-    """No sooner begun than ended."""
+    """Does nothing."""
 
 
 @task
 def nap(seconds: float) -> None:
-    """In C, where no interrupt gets through."""
+    """Sleeps in C, where no interrupt reaches it."""
     jobs.say("started")
     time.sleep(seconds)
 
@@ -45,7 +45,7 @@ async def tells_async() -> None:
     try:
         await asyncio.sleep(jobs.A_MINUTE)
     except asyncio.CancelledError:
-        jobs.say("told")
+        jobs.say("caught")
         raise
 
 

@@ -14,7 +14,7 @@ class Counter(models.Model):
 
 
 class FencedWrite(models.Model):
-    """Something that a holder wrote inside `lease.atomic()`: the fences must never go down again."""
+    """Something that a holder wrote inside `lease.atomic()`: the fences must never decrease."""
 
     id = models.BigAutoField(primary_key=True)
     lock = models.CharField(max_length=100)
@@ -25,7 +25,7 @@ class FencedWrite(models.Model):
 
 
 class SlotRun(models.Model):
-    """That a slot of a schedule was run to its end, and when by the database's clock."""
+    """A slot of a schedule that ran to its end, and when it ended by the database's clock."""
 
     id = models.BigAutoField(primary_key=True)
     slot = models.DateTimeField()

@@ -1,1 +1,1 @@
-"""Measurements, not tests: `python -m tests.benchmarks` prints tables, of ratios in one run rather than bare times."""
+"""Measurements, not tests: `python -m tests.benchmarks` prints tables of ratios within one run, not of bare times."""

@@ -1,4 +1,4 @@
-"""All benchmarks, on the database in DATABASE_URL; without, on a SQLite and on a PostgreSQL of their own."""
+"""All benchmarks, on the database in DATABASE_URL, or else on a SQLite and a PostgreSQL of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.databases import PostgreSQL
 
 
 class DurablePostgreSQL(PostgreSQL):
-    """As a server is that keeps what was committed."""
+    """A server that keeps what was committed, unlike the one of the tests."""
 
     def start(self) -> None:
         super().start()
@@ -31,7 +31,7 @@ class DurablePostgreSQL(PostgreSQL):
 def main() -> None:
     if url := os.environ.get("DATABASE_URL"):
         if "bench" not in urlsplit(url).path:
-            sys.exit("It writes to its database: name one in DATABASE_URL whose name has the word bench in it.")
+            sys.exit("The benchmarks write to their database: set DATABASE_URL to one whose name contains 'bench'.")
         measure_all(url)
     else:
         with tempfile.TemporaryDirectory(prefix="singlejob-") as folder:
@@ -59,7 +59,7 @@ def measure_all(url: str) -> None:
     if connection.vendor == "postgresql":
         import_string("tests.benchmarks.admin.compare")()
     if not import_string("tests.benchmarks.settings.HAS_TASKS"):
-        print("\nHow fast tasks are done can be measured with Django 6.0 or newer, and so with Python 3.12 or newer.")
+        print("\nMeasuring tasks needs Django 6.0 or newer, and so Python 3.12 or newer.")
         return
     import_string("tests.benchmarks.throughput.compare")()
     if connection.vendor == "postgresql":

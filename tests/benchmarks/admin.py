@@ -1,5 +1,5 @@
 """How long the admin's pages take with many jobs, locks and one-offs and a million runs, beside the same pages with
-empty tables. For PostgreSQL. The bare times depend on the machine; the ratios tell what the rows cost."""
+empty tables. For PostgreSQL. The bare times depend on the machine; the ratios show what the rows cost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEDULES = ["{0} * * * *", "*/10 * * * *", "{0} {1} * * *", "{0} {1} * * mon-fr
 TRACEBACK = "Traceback (most recent call last):\n" + '  File "shop/jobs.py", line 12, in work\n    work()\n' * 15
 FREQUENT, RARE, UNKNOWN = "web-3", "web-8", "web-9"
 
-# A few jobs run much more often than the others. Rare are some twenty of all runs.
+# A few jobs run much more often than the others. Only some twenty runs have the rare trigger or the rare host.
 FILL_RUNS = f"""
     INSERT INTO {TABLES[JobRun]} (job_name, fence, token, status, trigger, attempt, hostname, pid, started_at,
         finished_at, duration, acquire_duration, error, traceback)
@@ -84,8 +84,8 @@ def compare() -> None:
     with mock.patch.dict(registry._jobs), empty_tables_beside() as beside:
         fill()
         analyze()
-        print(f"\n--- the admin's pages, with {JOBS:,} jobs, {LOCKS} locks, {RUNS:,} runs, {ONE_OFFS:,} one-offs that")
-        print(f"--- have ended, and with empty tables; {ROUNDS} rounds in turn; wanted: < {WANTED * 1000:.0f} ms")
+        print(f"\n--- the admin's pages, with {JOBS:,} jobs, {LOCKS} locks, {RUNS:,} runs, {ONE_OFFS:,} finished")
+        print(f"--- one-offs, and with empty tables; {ROUNDS} rounds in turn; wanted: < {WANTED * 1000:.0f} ms")
         print(f"{'':68}{'queries':>8}{'median ms':>11}{'worst ms':>10}{'empty ms':>10}{'slower':>9}")
         for url in urls():
             report(url, beside)
@@ -104,10 +104,10 @@ def report(url: str, beside: Callable[[], Any]) -> None:
         full.append(seconds_for(client, url))
         with beside():
             none.append(seconds_for(client, url))
-    told = "/".join(url.split("/")[3:])
+    page = "/".join(url.split("/")[3:])
     slow = "   SLOW" if median(full) > WANTED else ""
     print(
-        f"{told:68}{count:8}{median(full) * 1000:11.0f}{max(full) * 1000:10.0f}{median(none) * 1000:10.0f}"
+        f"{page:68}{count:8}{median(full) * 1000:11.0f}{max(full) * 1000:10.0f}{median(none) * 1000:10.0f}"
         f"{median(full) / median(none):7.1f} x{slow}"
     )
 
@@ -176,7 +176,7 @@ def job_name(number: int) -> str:
 
 
 def schedule(number: int) -> str:
-    """Half of the jobs have one."""
+    """Half of the jobs have a schedule."""
     return SCHEDULES[number % len(SCHEDULES)].format(number % 60, number % 24) if number % 4 < 2 else ""
 
 
@@ -199,7 +199,7 @@ def job(number: int) -> JobStatus:
 
 
 def lock(number: int) -> JobLock:
-    """One in ten is stale; the others stay as they are for as long as this takes."""
+    """One in ten is stale. The others do not expire while this runs."""
     is_stale = number % (10 * JOBS // LOCKS) == 0
     return JobLock(
         name=job_name(number),
@@ -217,7 +217,7 @@ def lock(number: int) -> JobLock:
 
 @contextmanager
 def empty_tables_beside() -> Iterator[Callable[[], Any]]:
-    """In another schema, which is in front of the other inside what is handed out."""
+    """Creates empty tables in another schema. Inside the context manager that it yields, they hide the full ones."""
 
     @contextmanager
     def in_front() -> Iterator[None]:

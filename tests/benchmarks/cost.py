@@ -1,4 +1,4 @@
-"""What a lock costs: beside the paper's bare INSERT and DELETE, and beside one SELECT, in turn on one connection."""
+"""What a lock costs, beside the paper's bare INSERT and DELETE, and beside one SELECT, in turn on one connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compare() -> None:
 
 
 def measure(acts: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds for each act. In turn, so that a noisy machine is as noisy for all."""
+    """Seconds for each act. They take turns, so that noise of the machine affects them all alike."""
     times: dict[str, list[float]] = {name: [] for name in acts}
     for _ in range(ROUNDS):
         for name, act in acts.items():
@@ -70,6 +70,6 @@ ACTS: dict[str, Callable[[], object]] = {
     "job_lock(): acquire and release": lock,
     "a job that does nothing": job,
     "one SELECT": select,
-    "a job that is held: refused": held,
-    "job_lock() that is held: refused": be_refused,
+    "a job whose lock is held: refused": held,
+    "job_lock() of a held lock: refused": be_refused,
 }

@@ -1,5 +1,5 @@
-"""What many rows cost: how much longer one worker takes for the same tasks, and how long the look that finds nothing
-takes, with a million one-offs that have ended and a hundred thousand that wait. For PostgreSQL."""
+"""What many rows cost: how much longer one worker takes for the same tasks, and how long it takes to find that nothing
+is due, with a million finished one-offs and a hundred thousand waiting ones. For PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TABLE = OneOffJob._meta.db_table
 PAUSED = "bench.paused"
 EMPTY = "an empty table"
 TASK: dict[str, Any] = {"task_path": noop.module_path, "backend": "default"}
-#: What waits beside the tasks that are to be run: what it is like, and when it is to be run.
+#: The one-offs that wait beside the tasks: what they are like, and when they are due.
 CROWDS: dict[str, dict[str, Any]] = {
     "as the tasks themselves": TASK | {"run_after": DBNow() - MINUTE},
     "for tomorrow, of a higher priority": TASK | {"run_after": DBNow() + DAY, "priority": 10},
@@ -58,8 +58,8 @@ def compare() -> None:
                 durations[name].append(drain())
                 looks[name] = look()
                 one_offs().exclude(status="done", token=None)._raw_delete("default")
-    print(f"\n--- {TASKS} tasks, with {ENDED:,} that have ended and {WAITING:,} that wait; best of {ROUNDS} rounds")
-    print(f"{'':34}{'tasks/s':>9}{'slower':>9}{'wanted':>9}   the look whether anything is due")
+    print(f"\n--- {TASKS} tasks, with {ENDED:,} finished and {WAITING:,} waiting one-offs; best of {ROUNDS} rounds")
+    print(f"{'':34}{'tasks/s':>9}{'slower':>9}{'wanted':>9}   to find nothing due")
     for name, values in durations.items():
         ratio = min(values) / min(durations[EMPTY])
         print(f"{name:34}{TASKS / min(values):9.0f}{ratio:7.2f} x{f'< {WANTED:g} x':>9}{looks[name] * 1000:10.2f} ms")
@@ -84,7 +84,7 @@ def look() -> float:
 
 
 def insert(count: int, **like: Any) -> None:
-    """So many rows; their instants are some milliseconds apart."""
+    """Insert `count` rows, some milliseconds apart."""
     row = one_offs().create(created_at=DBNow() - DAY, **like)
     values = {
         field.attname: " - n * interval '10 milliseconds'" if isinstance(field, DateTimeField) else ""
@@ -99,7 +99,8 @@ def insert(count: int, **like: Any) -> None:
 
 @contextmanager
 def an_empty_table_beside() -> Iterator[Callable[[], Any]]:
-    """In another schema, which we and our workers see in front of the other inside what is handed out."""
+    """Creates an empty table in another schema. Inside the context manager that it yields, it hides the full one
+    from us and our workers."""
 
     @contextmanager
     def in_front() -> Iterator[None]:

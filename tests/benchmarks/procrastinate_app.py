@@ -1,4 +1,4 @@
-"""procrastinate's app, with tasks that do nothing: it awaits the first in its event loop, and calls the other in a
+"""procrastinate's app, with two tasks that do nothing: it awaits the first in its event loop, and calls the second in a
 thread."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-# It is installed for the benchmarks only.
+# procrastinate is installed for the benchmarks only.
 procrastinate: Any = import_module("procrastinate")
 
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ["DATABASE_URL"]))

@@ -1,4 +1,4 @@
-"""Settings of the benchmarks and of the workers that they start: a rival is there if it is installed and can run."""
+"""Settings of the benchmarks and of the workers that they start. A rival takes part if it is installed and can run."""
 
 from __future__ import annotations
 

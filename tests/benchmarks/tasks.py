@@ -1,4 +1,4 @@
-"""A task that does nothing, for Django's own tasks: what is measured is the worker."""
+"""A task that does nothing, for Django's own tasks: the worker is measured, not the task."""
 
 from __future__ import annotations
 

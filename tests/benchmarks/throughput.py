@@ -1,7 +1,7 @@
-"""How many tasks that do nothing one worker process gets done in a second: ours, and its rivals, in turn.
+"""How many tasks that do nothing one worker process finishes in a second: ours and its rivals, in turn.
 
-The tasks are there before the worker starts. What counts is the time from the first one's start to the last one's end
-as it stands in the rows, so that nobody's start of a process counts.
+The tasks are enqueued before the worker starts. What counts is the time from the first task's start to the last task's
+end, as recorded in the rows, so that the start of the process does not count.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PROCRASTINATE = ["procrastinate", "--app=tests.benchmarks.procrastinate_app.app"
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
-    """Who drains a queue of ``tasks``. ``wanted``: how many times its throughput ours is to be, if that is wanted."""
+    """A worker that drains a queue of ``tasks``. ``wanted``: how many times its throughput ours should be."""
 
     name: str
-    told: str
+    options: str
     tasks: int
     enqueue: Callable[[int], object]
     worker: Sequence[str]
-    #: Seconds from the first start to the last end, if so many have ended.
+    #: Seconds from the first start to the last end. It fails unless this number of tasks has ended.
     duration: Callable[[int], float]
     wanted: float | None = None
 
@@ -55,10 +55,10 @@ def compare() -> None:
     for contestant in contestants:
         ratio = median(ours / theirs for ours, theirs in zip(rates[OURS], rates[contestant.name], strict=True))
         wanted = f">= {contestant.wanted:g} x" if contestant.wanted else ""
-        told = f"   {contestant.tasks} tasks, {contestant.told}"
-        print(f"{contestant.name:34}{median(rates[contestant.name]):9.0f}{ratio:7.1f} x{wanted:>9}{told}")
+        run = f"   {contestant.tasks} tasks, {contestant.options}"
+        print(f"{contestant.name:34}{median(rates[contestant.name]):9.0f}{ratio:7.1f} x{wanted:>9}{run}")
     if not HAS_RIVALS:
-        print("Its rivals are for PostgreSQL, with procrastinate and django-tasks-db installed.")
+        print("The rivals need PostgreSQL, and procrastinate and django-tasks-db installed.")
 
 
 def rate(contestant: Contestant) -> float:
@@ -72,14 +72,14 @@ def rate(contestant: Contestant) -> float:
 
 
 def empty() -> None:
-    """No rows, and none that are dead."""
+    """Empty the tables, without dead rows."""
     call_command("flush", interactive=False, verbosity=0)
     if HAS_RIVALS:
         execute("TRUNCATE procrastinate_jobs, procrastinate_events, procrastinate_workers CASCADE")
 
 
 def analyze() -> None:
-    """As the database does by itself a while after many rows have changed."""
+    """Do what the database itself does some time after many rows have changed."""
     if connection.vendor == "postgresql":
         execute("VACUUM ANALYZE")
 
@@ -90,14 +90,14 @@ def execute(sql: str) -> None:
 
 
 def work(*arguments: str) -> None:
-    """A worker in a process of its own, until it ends."""
+    """Run a worker in a process of its own, until it exits."""
     command = [sys.executable, "-m", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
 
 
-# --- who competes
+# --- the contestants
 
 
 def all_contestants() -> list[Contestant]:
@@ -112,7 +112,7 @@ def all_contestants() -> list[Contestant]:
 def ourselves(tasks: int = 3000) -> Contestant:
     return Contestant(
         name=OURS,
-        told=f"--threads {THREADS}",
+        options=f"--threads {THREADS}",
         tasks=tasks,
         enqueue=noops("default"),
         worker=our_worker(tasks),
@@ -121,7 +121,7 @@ def ourselves(tasks: int = 3000) -> Contestant:
 
 
 def our_worker(tasks: int) -> list[str]:
-    """Ours; it ends after so many."""
+    """The command line of our worker, which exits after `tasks` tasks."""
     return ["django", OURS, f"--threads={THREADS}", f"--max-jobs={tasks}", "--verbosity=0"]
 
 
@@ -130,12 +130,12 @@ def our_duration(tasks: int) -> float:
 
 
 def django_tasks_db() -> Contestant:
-    # It runs one after the other. Of its options these are the fastest: it never sleeps.
+    # It runs its tasks one after the other. With these options it never sleeps, so they are the fastest.
     options = ["--batch", "--interval=0", "--no-startup-delay"]
     rows = import_string("django_tasks_db.models.DBTaskResult").objects.filter(status="SUCCESSFUL")
     return Contestant(
         name=f"django-tasks-db {version('django-tasks-db')}",
-        told=" ".join(options),
+        options=" ".join(options),
         tasks=300,
         enqueue=noops("django-tasks-db"),
         worker=["django", "db_worker", "--backend=django-tasks-db", "--verbosity=0", *options],
@@ -152,11 +152,11 @@ def procrastinate(task: str, *, tasks: int, wanted: float | None = None) -> Cont
         with app.open():
             function.batch_defer(*[{}] * count)
 
-    # All else is its default: a pool of 4 connections, and LISTEN.
+    # All other options have their defaults: a pool of 4 connections, and LISTEN.
     options = [f"--concurrency={THREADS}"]
     return Contestant(
         name=f"procrastinate {version('procrastinate')}, {task}",
-        told=" ".join(options),
+        options=" ".join(options),
         tasks=tasks,
         enqueue=enqueue,
         worker=[*PROCRASTINATE, "worker", "--one-shot", *options],
@@ -172,7 +172,7 @@ def procrastinate_duration(tasks: int) -> float:
             " FROM procrastinate_events WHERE type IN ('started', 'succeeded')"
         )
         succeeded, seconds = cursor.fetchone()
-    assert succeeded == tasks, f"{succeeded} of {tasks} were done."
+    assert succeeded == tasks, f"{succeeded} of {tasks} tasks were done."
     return float(seconds)
 
 
@@ -187,7 +187,7 @@ def noops(backend: str) -> Callable[[int], None]:
 
 
 def duration(done: QuerySet[Any], tasks: int) -> float:
-    assert done.count() == tasks, f"{done.count()} of {tasks} were done."
+    assert done.count() == tasks, f"{done.count()} of {tasks} tasks were done."
     span = done.aggregate(start=Min("started_at"), end=Max("finished_at"))
     seconds: float = (span["end"] - span["start"]).total_seconds()
     return seconds

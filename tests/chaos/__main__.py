@@ -1,4 +1,4 @@
-"""Starts the servers, has the nemesis torment them, lets them end, and judges what happened."""
+"""Starts the servers, lets the nemesis torment them, winds them down, and judges what happened."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ import django
 
 parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
 parser.add_argument("--seconds", type=float, default=60)
-parser.add_argument("--servers", type=int, default=6, help="each third one is a worker")
-parser.add_argument(
-    "--seed", type=int, help="for what is done to whom, and when; the servers have chances of their own"
-)
-parser.add_argument("--faults", default="", help='only pairs of these, as in "killed,stopped"; default: of all')
+parser.add_argument("--servers", type=int, default=6, help="every third one is a worker")
+parser.add_argument("--seed", type=int, help="for the order and the victims of the faults; the servers are not seeded")
+parser.add_argument("--faults", default="", help='use only pairs of these, as in "killed,stopped" (default: all)')
 parser.add_argument("--keep", action="store_true", help="keep the history even if nothing is broken")
 given = parser.parse_args()
 
 if "chaos" not in urlsplit(os.environ.get("DATABASE_URL", "/chaos")).path:
-    parser.error("It empties its database: name one in DATABASE_URL whose name has the word chaos in it.")
+    parser.error('The chaos empties its database: set DATABASE_URL to one whose name contains "chaos".')
 folder = Path(tempfile.mkdtemp(prefix="singlejob-chaos-"))
 url = os.environ.setdefault("DATABASE_URL", f"sqlite:///{folder}/chaos.sqlite3")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
@@ -58,15 +56,15 @@ def run() -> int:
     call_command("migrate", run_syncdb=True, verbosity=0)
     call_command("flush", interactive=False, verbosity=0)
     with database(url, folder) as shared, Stage(shared, folder, given.servers) as stage:
-        print(f"They are up; what they do is in {folder}.", flush=True)
-        # A Ctrl-C ends this early, and only this: what happened until then is judged.
+        print(f"The servers are up; their logs are in {folder}.", flush=True)
+        # Ctrl-C ends the torment early, and nothing else: what happened until then is judged.
         with suppress(KeyboardInterrupt):
             torment(stage, names, given.seconds)
         stage.wind_down()
     left = orphans()
-    time.sleep(LEASE.total_seconds())  # that of the last one killed runs out
+    time.sleep(LEASE.total_seconds())  # the lease of the last one that was killed expires
     call_command("clear_stale_locks", stdout=io.StringIO())
-    left |= leftovers() | {"servers that did not end": len(stage.hung)}
+    left |= leftovers() | {"servers that did not exit": len(stage.hung)}
     return report(stage, left, len(pairs(stage, names)))
 
 
@@ -76,9 +74,9 @@ def report(stage: Stage, left: dict[str, int], possible_pairs: int) -> int:
     for violation in violations[:5]:
         print(*excerpt(evidence, violation), "", sep="\n")
     print(*summary(evidence, violations, possible_pairs), sep="\n")
-    print(*section("Servers that ended without being told to", stage.exits or {"none": 0}), sep="\n")
+    print(*section("Servers that exited without a signal", stage.exits or {"none": 0}), sep="\n")
     if stage.hung:
-        print(f"These servers did not end: {stage.hung}. What their threads were at is in their logs.")
+        print(f"These servers did not exit: {stage.hung}. Their logs show what their threads were doing.")
     return 1 if violations else 0
 
 

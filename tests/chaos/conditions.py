@@ -1,12 +1,12 @@
-"""Under what conditions a server works, as the nemesis sets them while it runs: clocks that are wrong, limits, orders.
+"""The conditions under which a server works, as the nemesis changes them: wrong clocks, limits, orders.
 
 They are files in one folder, which each process reads when it needs them:
 
-* `clock`: by how many seconds the database's clock is wrong. (Not on PostgreSQL, which has a function for it.) SQLite's
-  is the host's, and so that of all servers.
-* `skew-3`: by how many seconds the clock of server 3 is wrong.
+* `clock`: the error of the database's clock, in seconds. (Not on PostgreSQL, which has a function for it.) SQLite's
+clock is the host's, and so that of all servers.
+* `skew-3`: the error of server 3's clock, in seconds.
 * `limits`: SQL for each new connection. (Not on PostgreSQL, which has settings of a role.)
-* `order-3`: what server 3 is to do next; `doing-3`: what it does, until that is deleted.
+* `order-3`: what server 3 is to do next; `doing-3`: what it does, until that file is deleted.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ if TYPE_CHECKING:
 
 
 def set_condition(folder: Path, name: str, value: object) -> None:
-    """Set it at one instant for all that read it; empty: there is none."""
+    """Set the condition at one instant for all processes that read it. An empty value removes it."""
     new = folder / f"{name}.new"
     new.write_text(str(value))
     new.replace(folder / name)
 
 
 class Conditions:
-    """What server number `number` finds."""
+    """The conditions for server number `number`."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._folder = folder
         self._number = number
-        # The sessions of MariaDB whose clock stands still at another instant.
+        # The MariaDB sessions whose clock is set to another instant.
         self._shifted: WeakSet[Any] = WeakSet()
 
     def impose(self) -> None:
-        """Have this process be subject to them."""
+        """Subject this process to the conditions."""
         connection_created.connect(self._limit, weak=False)
         replace_everywhere("utc_now", lambda real: real() + self._skew())
 
     def taken_order(self, *kinds: str) -> str:
-        """What is ordered, if it is one of these; it is for one taker. Empty: nothing."""
+        """Take the order if it is one of these kinds. Only one thread gets it; an empty string means there is none."""
         order = self._read(f"order-{self._number}")
         if order not in kinds:
             return ""
         try:
             (self._folder / f"order-{self._number}").rename(self._folder / f"doing-{self._number}")
-        except FileNotFoundError:  # another thread has it, or it was taken back
+        except FileNotFoundError:  # another thread has taken it, or it was withdrawn
             return ""
         return order
 
     @property
     def is_order_in_force(self) -> bool:
-        """Whether what was taken is to be gone on with."""
+        """Whether the order that was taken still holds."""
         return (self._folder / f"doing-{self._number}").exists()
 
     def _read(self, name: str) -> str:
@@ -76,7 +76,7 @@ class Conditions:
         return timedelta(seconds=float(self._read(name) or 0))
 
     def _skew(self) -> timedelta:
-        # SQLite has no clock but the host's, which is this server's too.
+        # SQLite uses the host's clock, which is this server's too.
         is_hosts = connections["default"].vendor == "sqlite"
         return self._offset(f"skew-{self._number}") + (self._offset("clock") if is_hosts else timedelta())
 
@@ -92,7 +92,7 @@ class Conditions:
     def _set_clock(
         self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]
     ) -> Any:
-        """MariaDB's clock can be set for a session, and then stands still: so it is set for each statement."""
+        """MariaDB's clock can be set for a session, but then stands still, so set it for each statement."""
         offset, connection = self._offset("clock"), context["connection"]
         if offset or connection.connection in self._shifted:
             instant = f"{time.time() + offset.total_seconds():.6f}" if offset else "DEFAULT"
@@ -102,14 +102,14 @@ class Conditions:
         return execute(sql, params, many, context)
 
     def _strftime(self, pattern: str, instant: str) -> str:
-        """SQLite's own, as far as `DBNow` needs it."""
+        """SQLite's own function, as far as `DBNow` needs it."""
         assert (pattern, instant.upper()) == ("%Y-%m-%d %H:%M:%f", "NOW")
         return f"{datetime.now(UTC) + self._offset('clock'):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
 def replace_everywhere(name: str, replacement: Callable[[Any], Any]) -> None:
-    """Have each module of the package find that function instead of the one of `clock`; `replacement` is handed the
-    real one."""
+    """Make every module of the package use `replacement` in place of that function of `clock`. It is passed the real
+    function."""
     real = getattr(clock, name, None)
     if real is None:
         return

@@ -1,6 +1,6 @@
-"""What the nemesis can do to each kind of database server, and what it has to undo in the end.
+"""What the nemesis can do to each kind of database server, and what must be undone in the end.
 
-The servers of the chaos have a role, or files, of their own, so nothing that is set leaks to anybody else.
+The servers of the chaos have a role, or files, of their own, so their settings affect nobody else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Database:
-    """The one that the servers share. Here: SQLite, which is a file, and has no clock but the host's."""
+    """The database that the servers share. This one is SQLite, which is a file, and uses the host's clock."""
 
     port: int | None = None
     isolation_levels: tuple[str, ...] = ("",)
@@ -43,18 +43,18 @@ class Database:
         self.lift_limits()
 
     def set_clock(self, offset: float) -> None:
-        """Have it be wrong by so many seconds, for all sessions at once."""
+        """Make the database's clock wrong by `offset` seconds, for all sessions at once."""
         set_condition(self._folder, "clock", offset or "")
 
     def set_limits(self) -> None:
-        """Give each session that begins from now on a time limit that is much too short."""
+        """Give every new session a time limit that is much too short."""
         set_condition(self._folder, "limits", random.choice(self.limits))
 
     def lift_limits(self) -> None:
         set_condition(self._folder, "limits", "")
 
     def end_sessions(self, ports: Collection[int]) -> None:
-        """End those whose clients come from these ports."""
+        """End the sessions whose clients use these ports."""
 
 
 class MariaDB(Database):
@@ -75,7 +75,7 @@ class MariaDB(Database):
             cursor.execute("SELECT id, host FROM information_schema.processlist WHERE db = database()")
             for session, host in cursor.fetchall():
                 if int(host.rpartition(":")[2] or 0) in ports:
-                    with suppress(Error):  # it has just ended by itself
+                    with suppress(Error):  # the session has just ended by itself
                         cursor.execute("KILL %s", [session])
 
 
@@ -116,7 +116,7 @@ class PostgreSQL(Database):
                     'SELECT pg_catalog.statement_timestamp() + (SELECT late FROM chaos.clock)';
                 GRANT USAGE ON SCHEMA chaos TO {self._role};
                 GRANT SELECT ON chaos.clock TO {self._role};
-                -- Named explicitly, lest pg_catalog comes first.
+                -- Named explicitly: otherwise pg_catalog comes first.
                 ALTER ROLE {self._role} SET search_path = chaos, pg_catalog, public;
                 """
             )
@@ -155,7 +155,7 @@ class PostgreSQL(Database):
 
 
 def database(url: str, folder: Path) -> Database:
-    """The one that the URL names."""
+    """The kind of database that the URL names."""
     scheme = urlsplit(url).scheme
     kinds = {"postgres": PostgreSQL, "postgresql": PostgreSQL, "mysql": MariaDB}
     return kinds.get(scheme, Database)(url, folder)
@@ -163,7 +163,7 @@ def database(url: str, folder: Path) -> Database:
 
 @contextmanager
 def created_if_missing() -> Iterator[None]:
-    """Inside, there is the database that the settings name. If there was none before, there is none after."""
+    """Inside, the database of the settings exists. If there was none before, it is dropped again."""
     try:
         connection.ensure_connection()
     except OperationalError:

@@ -1,4 +1,4 @@
-"""What there is to judge in the end: the history, and what the database and the files say."""
+"""What there is to judge in the end: the history, and the state of the database and the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def gathered(folder: Path, left: dict[str, int]) -> Evidence:
-    """`left`: how many rows there are that should not."""
+    """`left`: the number of rows of each kind that should not be there."""
     return Evidence(
         events=read(folder / "history.jsonl"),
         writes=[Write(*row) for row in FencedWrite.objects.values_list("pk", "lock", "fence")],
@@ -30,8 +30,8 @@ def counts(path: Path) -> list[Count]:
 
 
 def orphans() -> dict[str, int]:
-    """Rows that nobody will ever end, since the lock that they need is gone. To be asked before anything is cleared:
-    that would end them."""
+    """Rows that nobody will ever end, since the lock that they need is gone. Count them before any lock is cleared,
+    because that would end them."""
     held = set(JobLock.objects.values_list("token", flat=True))
     running = JobRun.objects.filter(status="running").values_list("token", flat=True)
     in_progress = OneOffJob.objects.filter(status="in_progress").values_list("token", flat=True)
@@ -42,7 +42,7 @@ def orphans() -> dict[str, int]:
 
 
 def leftovers() -> dict[str, int]:
-    """What is there when everything has ended, and what the dead left is cleared."""
+    """What remains when everything has ended, and the locks of the dead are cleared."""
     return {
         "locks": JobLock.objects.count(),
         "running runs": JobRun.objects.filter(status="running").count(),

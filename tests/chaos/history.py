@@ -1,4 +1,4 @@
-"""What happened, in one file for all processes: each appends what it knows, at instants of the machine's one clock."""
+"""What happened, in one file for all processes: each appends what it knows, timed by the clock that they share."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 
 
 class Event(TypedDict, total=False):
-    """A line of the history. Which facts it has depends on its kind.
+    """A line of the history. Its keys depend on its kind.
 
     `event` is one of:
 
-    * `start`: a body has begun, as its first step. `trusted`: whether its lease said so then.
+    * `start`: a body has begun, as its first step. `trusted`: whether its lease could be trusted then.
     * `trust`: a lease said that it can be trusted, when it was asked at `at` or later. `until`: its deadline.
     * `lost`: a lease that had been trusted no longer is.
     * `taken`: a takeover or a clear is committed. `token`: whose lease it ended. `fence`: of the successor, if any.
-    * `fenced`: what was written inside `lease.atomic()` is committed; the block was still open at `at`.
-    * `counted`: between two checks that passed, it saw so many counts (`number`) and appended one more.
+    * `fenced`: a write inside `lease.atomic()` is committed; the block was still open at `at`.
+    * `counted`: between two checks that passed, a body read the count `number` and appended one more.
     * `end`: a body has come to its end, and its last check passed.
-    * `finished`: the lock was released, or could not be. `status`: as the signal tells. `kept`: nothing was raised.
-    * `ordered`: it is known to be committed that a one-off, this `number`, is asked for.
-    * `told`: that server is told to end.
+    * `finished`: the lock was released, or could not be. `status`: from the signal. `kept`: nothing was raised.
+    * `ordered`: a one-off, this `number`, is known to be enqueued and committed.
+    * `signalled`: that server was sent SIGTERM.
     * `fault`: the nemesis did this (`name`) to that `server`, from `at` to `to`. `number`: of its round.
 
-    `tests/clusters` has more. `node`: the port of the database's server that did it.
+    `tests/clusters` has more. `node`: the port of the database server in question.
 
     * `whole`: from now on the cluster can be written to. `survivor`: it goes on with that `node`.
     * `line`: a crontab line ended with that status (`number`).
-    * `died`: a process ended without being told to. `stuck`: it did not end when told to. `ended`: it did.
-    * `left`: so many one-offs (`number`) are waiting or in progress in the end.
+    * `died`: a process exited without a signal. `stuck`: it did not exit after a signal. `ended`: it did.
+    * `left`: how many one-offs (`number`) are waiting or in progress in the end.
     """
 
     at: float
@@ -56,7 +56,7 @@ class Event(TypedDict, total=False):
 
 
 def now() -> float:
-    """The clock that all processes of this machine share, and that no fault touches."""
+    """The clock that all processes of this machine share, and that no fault changes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -68,13 +68,13 @@ class History:
         self._facts = facts
 
     def note(self, event: str, **facts: object) -> None:
-        # One small write to a file opened for appending is atomic, whoever else writes and whatever kills us.
+        # A small write to a file opened for appending is atomic, even if others write at once or we are killed.
         line = json.dumps({"at": now(), "event": event, **self._facts, **facts})
         os.write(self._file, f"{line}\n".encode())
 
 
 def read(path: Path) -> list[Event]:
-    """All that was noted, in the order of `at`."""
+    """All events, in the order of `at`."""
     if not path.exists():
         return []
     events: list[Event] = [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""What the servers of the chaos do under their locks: they work, write, count, and say what they believe."""
+"""What the servers of the chaos do under their locks: they work, write, count, and note what they know."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def block() -> None:
 def work_as_job(**more: Any) -> None:
     run = current_run()
     assert run is not None
-    # One-offs stand in line.
+    # One-offs queue up, so they are short.
     work(run.lease, 0.05 if "number" in more else duration(), attempt=run.attempt, **more)
 
 
 def duration() -> float:
-    """Most are short, so that there are many; but most of the time is that of one that outlives a lease. Seconds."""
+    """In seconds. Most are short, so that there are many, but most of the time goes to one that outlives a lease."""
     return random.choice([0.05, 0.05, 0.05, 0.2, 0.2, 2.5])
 
 
@@ -97,7 +97,7 @@ def work(lease: Lease, seconds: float, **more: Any) -> None:
 def obey(lease: Lease) -> None:
     match conditions.taken_order("hog", "block"):
         case "hog":
-            # Keeps the GIL, and so all threads of this process, without costing the others the processor.
+            # Keeps the GIL, and so blocks all threads of this process, without using the processor.
             ctypes.PyDLL(None).usleep(int(1.5 * LEASE.total_seconds() * 1e6))
         case "block":
             with fenced(lease):
@@ -112,7 +112,7 @@ def write(lease: Lease) -> None:
 
 @contextmanager
 def fenced(lease: Lease) -> Iterator[None]:
-    """A fenced transaction that writes into a table."""
+    """A fenced transaction that writes to a table."""
     with lease.atomic():
         FencedWrite.objects.create(lock=lease.name, fence=lease.fence)
         yield
@@ -121,7 +121,7 @@ def fenced(lease: Lease) -> Iterator[None]:
 
 
 def count(lease: Lease) -> None:
-    """In a file, which no transaction protects: see how many lines there are, wait, append one."""
+    """A file has no transactions to protect it: count its lines, wait, append one."""
     path = folder / f"counts-{lease.name}"
     lease.check()
     seen = path.stat().st_size // COUNT_LENGTH if path.exists() else 0

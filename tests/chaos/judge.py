@@ -1,9 +1,9 @@
-"""What must hold, whatever was done to the servers. Pure functions over the history: they ask no database.
+"""What must hold, whatever was done to the servers. Pure functions over the history: they do not use a database.
 
-What is provable. A process notes `start` and `taken` when it knows that its grant is committed. So a lease which is
-asked after that instant, and says that it can be trusted, is trusted beside another if its fence is smaller, or its
-token is the one that was taken. `at` of a `trust` is from before the lease was asked, so a process that is stopped in
-between raises no false alarm. A body that has ended is not asked any more.
+What can be proven? A process notes `start` and `taken` when it knows that its grant is committed. A lease that says
+after that instant that it can be trusted is trusted beside another if its fence is smaller, or if its token is the one
+that was taken. `at` of a `trust` is the instant before the lease was asked, so a process that is stopped in between
+raises no false alarm. When a body has ended, its lease is not asked any more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Violation:
-    """A promise that was broken: when, and on which lock, as far as that can be told."""
+    """A broken promise: when, and on which lock, if that is known."""
 
     promise: str
     what: str
@@ -32,8 +32,8 @@ class Violation:
 
 
 class Write(NamedTuple):
-    """A row that was written inside `lease.atomic()`. Within a lock the order of the keys is that of the commits, since
-    only one at a time has the gate."""
+    """A row that was written inside `lease.atomic()`. The keys of one lock's rows are in the order of the commits,
+    since only one transaction at a time has the gate."""
 
     pk: int
     lock: str
@@ -41,7 +41,7 @@ class Write(NamedTuple):
 
 
 class Count(NamedTuple):
-    """A line of a lock's file of counts: who appended it, and how many lines that process had seen there before."""
+    """A line of a lock's file of counts: who appended it, and how many lines that process had seen before."""
 
     fence: int
     seen: int
@@ -49,8 +49,8 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All there is to judge. In the end the database says: `gates`, the fence of each lock's gate; `one_offs`, the
-    status of each by its number; `left`, how many rows of each kind are there that should not."""
+    """All there is to judge. The database's final state is in `gates`, the fence of each lock's gate; in `one_offs`,
+    the status of each by its number; and in `left`, the number of rows of each kind that should not be there."""
 
     events: Sequence[Event] = ()
     writes: Sequence[Write] = ()
@@ -61,7 +61,7 @@ class Evidence:
 
 
 def verdict(evidence: Evidence) -> list[Violation]:
-    """All that was broken."""
+    """All broken promises."""
     events = evidence.events
     return [
         *trusted_beside_another(events),
@@ -78,7 +78,7 @@ def verdict(evidence: Evidence) -> list[Violation]:
     ]
 
 
-# --- who trusts itself
+# --- trust
 
 
 def trusted_beside_another(events: Iterable[Event]) -> Iterator[Violation]:
@@ -92,7 +92,7 @@ def trusted_beside_another(events: Iterable[Event]) -> Iterator[Violation]:
     for (lock, fence), found in beside.items():
         samples = [sample for _, sample in found]
         yield Violation(
-            "two that trust themselves never overlap (I1)",
+            "two holders that trust themselves never overlap (I1)",
             f"fence {fence} ({_whose(samples[0])}) trusted itself from {samples[0]['at']:.3f} to "
             f"{samples[-1]['at']:.3f}, {len(samples)} samples, after fence {found[0][0]} had been granted",
             samples[0]["at"],
@@ -101,7 +101,7 @@ def trusted_beside_another(events: Iterable[Event]) -> Iterator[Violation]:
 
 
 def trusted_though_taken(events: Iterable[Event]) -> Iterator[Violation]:
-    """No lease is trusted once a takeover or a clear has ended it: whoever asks next is granted the lock (I1, I5)."""
+    """No lease is trusted once a takeover or a clear has ended it, as the next caller is granted the lock (I1, I5)."""
     events = list(events)
     taken_at = {event["token"]: event["at"] for event in events if event["event"] == "taken"}
     trusted = [
@@ -110,7 +110,7 @@ def trusted_though_taken(events: Iterable[Event]) -> Iterator[Violation]:
     for token, samples in groupby(sorted(trusted, key=lambda event: event["token"]), lambda event: event["token"]):
         first, *_ = others = list(samples)
         yield Violation(
-            "nobody takes the lock of one that trusts itself (I5)",
+            "nobody takes the lock of a holder that trusts itself (I5)",
             f"fence {first['fence']} ({_whose(first)}) trusted itself {first['at'] - taken_at[token]:.3f} s after "
             f"its lock was taken, {len(others)} samples",
             first["at"],
@@ -127,7 +127,7 @@ def _whose(event: Event) -> str:
 
 
 class _Progress:
-    """How far the fence of each lock had come at an instant, as far as it is proven."""
+    """How far the fence of each lock had come at an instant, as far as that is proven."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         proofs = defaultdict(list)
@@ -140,12 +140,12 @@ class _Progress:
         }
 
     def newest(self, lock: str, at: float) -> int:
-        """The greatest fence that was granted before that instant; 0: none."""
+        """The greatest fence that was granted before that instant, or 0 if there is none."""
         count = bisect_left(self._times.get(lock, []), at)
         return self._newest[lock][count - 1] if count else 0
 
 
-# --- what is written
+# --- writes
 
 
 def committed_behind_a_grant(events: Iterable[Event]) -> Iterator[Violation]:
@@ -217,10 +217,11 @@ def uncounted(events: Iterable[Event], gates: Mapping[str, int]) -> Iterator[Vio
 
 
 def lost_counts(events: Iterable[Event], counts: Mapping[str, Sequence[Count]]) -> Iterator[Violation]:
-    """A step that only the lease protects, between two checks that pass, is disturbed by nobody (I1).
+    """No other body disturbs a step that only the lease protects, between two checks that pass (I1).
 
-    It needs no clock: only the order of the lines. One that was stopped between its first check and its line may leave
-    that line whenever it wakes, so a line in between counts if its own checks passed too, or its fence is newer.
+    This needs no clock, only the order of the lines. A process that was stopped between its first check and its line
+    may append that line whenever it wakes. So a line in between counts only if its own checks passed too, or its fence
+    is newer.
     """
     passed = {(event["lock"], event["fence"], event["number"]) for event in events if event["event"] == "counted"}
     for lock, lines in counts.items():
@@ -230,7 +231,7 @@ def lost_counts(events: Iterable[Event], counts: Mapping[str, Sequence[Count]]) 
             for other in lines[line.seen : index]:
                 if other.fence > line.fence or (other.fence != line.fence and (lock, *other) in passed):
                     yield Violation(
-                        "between two checks that pass nobody else is there (I1)",
+                        "between two checks that pass, no other body runs (I1)",
                         f"fence {other.fence} counted in the middle of fence {line.fence}, after line {line.seen}",
                         lock=lock,
                     )
@@ -240,7 +241,7 @@ def lost_counts(events: Iterable[Event], counts: Mapping[str, Sequence[Count]]) 
 
 
 def lost_one_offs(events: Iterable[Event], statuses: Mapping[int, str]) -> Iterator[Violation]:
-    """Each one-off that is known to be asked for was run to its end, and is done."""
+    """Each one-off that is known to be enqueued ran to its end, and is done."""
     ended = {event["number"] for event in events if event["event"] == "end" and "number" in event}
     for event in events:
         if event["event"] != "ordered":
@@ -249,11 +250,11 @@ def lost_one_offs(events: Iterable[Event], statuses: Mapping[int, str]) -> Itera
         if status != "done":
             yield Violation("no one-off is lost", f"one-off {event['number']} is {status}", event["at"])
         elif event["number"] not in ended:
-            yield Violation("no one-off is lost", f"one-off {event['number']} is done, but never came to its end")
+            yield Violation("no one-off is lost", f"one-off {event['number']} is done, but never ran to its end")
 
 
 def repeated_one_offs(events: Iterable[Event]) -> Iterator[Violation]:
-    """One that is known to be recorded as done is not begun again."""
+    """A one-off that is known to be recorded as done is not begun again."""
     events = list(events)
     numbers = {event["token"]: event["number"] for event in events if event["event"] == "start" and "number" in event}
     done_at: dict[int, float] = {}
@@ -261,13 +262,13 @@ def repeated_one_offs(events: Iterable[Event]) -> Iterator[Violation]:
         if _is_done(event) and event["token"] in numbers:
             number = numbers[event["token"]]
             if number in done_at:
-                yield Violation("no one-off is run twice to its end", f"one-off {number} is done twice", event["at"])
+                yield Violation("no one-off runs to its end twice", f"one-off {number} is done twice", event["at"])
             done_at.setdefault(number, event["at"])
     for event in events:
         if event["event"] == "start" and event["at"] > done_at.get(event.get("number", -1), event["at"]):
             late = event["at"] - done_at[event["number"]]
             yield Violation(
-                "no one-off is run twice to its end",
+                "no one-off runs to its end twice",
                 f"one-off {event['number']} was begun again {late:.3f} s after it was done",
                 event["at"],
                 event["lock"],
@@ -275,7 +276,7 @@ def repeated_one_offs(events: Iterable[Event]) -> Iterator[Violation]:
 
 
 def repeated_slots(events: Iterable[Event]) -> Iterator[Violation]:
-    """A slot that is known to be recorded as run is not run again (I8)."""
+    """A slot that is known to be recorded as run does not run again (I8)."""
     slots = {e["token"]: (e["name"], e["slot"]) for e in events if e["event"] == "start" and e.get("slot")}
     done: set[tuple[str, str | None]] = set()
     for event in events:
@@ -283,7 +284,7 @@ def repeated_slots(events: Iterable[Event]) -> Iterator[Violation]:
             continue
         slot = slots[event["token"]]
         if slot in done:
-            yield Violation("a slot is run once (I8)", f"the slot {slot[1]} of {slot[0]} was run twice", event["at"])
+            yield Violation("a slot runs once (I8)", f"the slot {slot[1]} of {slot[0]} ran twice", event["at"])
         done.add(slot)
 
 
@@ -292,7 +293,7 @@ def _is_done(event: Event) -> bool:
 
 
 def rows_left(left: Mapping[str, int]) -> Iterator[Violation]:
-    """When all have ended, and what the dead left is cleared, nothing is left."""
+    """When all processes have ended, and the locks of the dead are cleared, nothing is left."""
     for kind, count in left.items():
         if count:
             yield Violation("nothing is left in the end (I11, I15)", f"{count} {kind}")
@@ -302,11 +303,10 @@ def rows_left(left: Mapping[str, int]) -> Iterator[Violation]:
 
 
 def takeover_delays(events: Iterable[Event]) -> list[float]:
-    """By how many seconds each takeover was later than the lease that it ended, shortest first.
+    """By how many seconds each takeover was later than the end of the lease, shortest first.
 
-    Counted from the deadline that the victim's lease had when it was asked last, which is a lease after the last
-    heartbeat that it knows to have got through: so from its death, and what was left of its lease then. To the first
-    step of the next body under that lock.
+    The delay begins at the last known deadline of the victim's lease, which is a lease after the last heartbeat that is
+    known to have succeeded. It ends at the first step of the next body under that lock.
     """
     events = list(events)
     deadlines = {e["token"]: until for e in events if e["event"] == "trust" and (until := e.get("until"))}
@@ -324,5 +324,5 @@ def takeover_delays(events: Iterable[Event]) -> list[float]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Of sorted values, the one that so many percent do not exceed."""
+    """The smallest of the sorted values that `percent` percent of them do not exceed."""
     return values[max(0, math.ceil(len(values) * percent / 100) - 1)]

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from tests.proxy import Proxy
 
 SECONDS = LEASE.total_seconds()
-# A jump of the database's clock may be a mistake of hours; clocks of servers are off by less than a lease.
+# The database's clock may jump by hours, by mistake; clocks of servers are wrong by less than a lease.
 JUMPS = (SECONDS / 2, 2 * SECONDS, 3600.0)
 SKEW = SECONDS / 3
 
 
 class Fault:
-    """Something that is done to a server, its `victim`; or to all, if that is `None`."""
+    """Something that is done to a server, its `victim`; or to all servers, if that is `None`."""
 
     name: ClassVar[str]
     is_common: ClassVar[bool] = False
@@ -53,7 +53,7 @@ class Fault:
 
     @property
     def has_happened(self) -> bool:
-        """To be asked after its end."""
+        """Whether the fault took effect. Ask only after its end."""
         return True
 
 
@@ -71,7 +71,7 @@ class Kill(Fault):
 
 
 class Terminate(Fault):
-    name = "told to end"
+    name = "terminated"
 
     def begin(self) -> None:
         self.stage.tell_to_end(self.number)
@@ -89,7 +89,7 @@ class Stop(Fault):
 
 
 class Order(Fault):
-    """Something that a server does of its own accord, as soon as it can."""
+    """Something that a server itself does, as soon as it can."""
 
     order: ClassVar[str]
 
@@ -105,7 +105,7 @@ class Order(Fault):
 
 
 class Block(Order):
-    """As long as the fault lasts."""
+    """Lasts as long as the fault."""
 
     name = "long fenced block"
     order = "block"
@@ -266,7 +266,7 @@ class ClockBack(ClockForward):
 
 
 class Limits(Fault):
-    """Of sessions that begin from now on: so those that are there are ended, as by whoever wants it to take effect."""
+    """These limits hold for new sessions only, so the existing ones are ended, as an administrator would do."""
 
     name = "short time-outs"
     is_common = True

@@ -23,7 +23,7 @@ PAUSE = 0.02
 
 @dataclass
 class Body:
-    """A job's function that is under way: where, and under which lease."""
+    """A job's function that is running: where, and under which lease."""
 
     lease: Lease
     thread: int
@@ -32,8 +32,8 @@ class Body:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether its frame is still on its thread's stack. An interrupt may end a body at any place, so nothing that
-        it would say itself in the end could be relied on."""
+        """Whether its frame is still on its thread's stack. An interrupt may end a body anywhere, so the body itself
+        cannot be relied on to report its end."""
         frame = sys._current_frames().get(self.thread)
         while frame is not None and frame is not self.frame:
             frame = frame.f_back
@@ -53,11 +53,11 @@ class Onlooker:
             threading.Thread(target=self._look_on, name="onlooker", daemon=True).start()
 
     def watch(self, lease: Lease) -> None:
-        """To be called in the body's own function: from now on, until that is left."""
+        """Call it in the body's own function: it watches the lease from now on, until that function returns."""
         self._bodies.append(Body(lease, threading.get_ident(), sys._getframe(1)))
 
     def _look_on(self) -> None:
-        # Whoever kills the chaos wants no servers that go on without it.
+        # When the chaos is killed, no server may go on without it.
         while os.getppid() == self._parent:
             for body in list(self._bodies):
                 self._ask(body)
@@ -80,5 +80,5 @@ class Onlooker:
 
 
 def facts(lease: Lease) -> dict[str, object]:
-    """What the history has to know of a lease."""
+    """What the history needs to know of a lease."""
     return {"lock": lease.name, "fence": lease.fence, "token": str(lease.token)}

@@ -1,4 +1,4 @@
-"""What the chaos says in the end."""
+"""What the chaos prints in the end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from tests.chaos.history import Event
     from tests.chaos.judge import Evidence, Violation
 
-# How much of the history is shown around a violation. Seconds.
+# How much of the history is shown around a violation, in seconds.
 BEFORE, AFTER = 3.0, 1.0
-# Too many to be shown one by one.
+# Too frequent to be shown one by one.
 FREQUENT = ("trust", "fenced", "counted")
 
 
 def summary(evidence: Evidence, violations: Sequence[Violation], possible_pairs: int) -> Iterator[str]:
-    """The table, line by line."""
+    """The summary, line by line."""
     events = evidence.events
     kinds = Counter(event["event"] for event in events)
     yield from section("Acquisitions", Counter(event["lock"] for event in events if event["event"] == "start"))
@@ -58,13 +58,13 @@ def section(title: str, counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def runs_by_status(events: Iterable[Event]) -> Counter[str]:
-    """What became of the bodies that began: as their process told, or they died with it."""
+    """How the bodies that began have ended, if their process lived to note it."""
     ended = {event["token"]: event["status"] for event in events if event["event"] == "finished"}
-    return Counter(ended.get(event["token"], "never told") for event in events if event["event"] == "start")
+    return Counter(ended.get(event["token"], "unknown") for event in events if event["event"] == "start")
 
 
 def overlaps(events: Iterable[Event]) -> Counter[tuple[str, str]]:
-    """How often two kinds of fault really were there at the same time."""
+    """How often two kinds of fault really overlapped."""
     rounds = defaultdict(list)
     for event in events:
         if event["event"] == "fault":
@@ -78,10 +78,10 @@ def overlaps(events: Iterable[Event]) -> Counter[tuple[str, str]]:
 
 
 def matrix(events: Sequence[Event], possible: int) -> Iterator[str]:
-    """How often each pair was there."""
+    """How often each pair overlapped."""
     met = overlaps(events)
     names = sorted({name for pair in met for name in pair})
-    yield f"Pairs of faults that overlapped ({sum(met.values())}; {len(met)} of the {possible} that can)"
+    yield f"Pairs of faults that overlapped ({sum(met.values())}; {len(met)} of {possible} possible)"
     for row, name in enumerate(names):
         cells = (met.get((other, name), 0) for other in names[:row])
         yield f"{row + 1:8}  {name:30}" + "".join(f"{count or '.':>4}" for count in cells)
@@ -89,7 +89,7 @@ def matrix(events: Sequence[Event], possible: int) -> Iterator[str]:
 
 
 def excerpt(evidence: Evidence, violation: Violation) -> Iterator[str]:
-    """What happened around it: to its lock, and what the nemesis did. Instants are counted from it."""
+    """What happened around a violation: to its lock, and what the nemesis did. Times are relative to the violation."""
     yield f"BROKEN: {violation.promise}. Lock {violation.lock or '-'}: {violation.what}."
     if violation.at is None:
         return
@@ -105,13 +105,13 @@ def excerpt(evidence: Evidence, violation: Violation) -> Iterator[str]:
 
 
 def condensed(events: Iterable[Event]) -> list[Event]:
-    """One event, from the first to the last, in the place of many that are alike."""
+    """Many similar events become one, from the first to the last."""
     found: list[Event] = []
     many: dict[tuple[str, str], Event] = {}
     for event in events:
         key = (event["event"], event.get("token", ""))
         if event["event"] not in FREQUENT:
-            # What its holder does after it has lost its trust, or after another has begun, is told anew.
+            # Events after its holder has lost its trust, or after another has begun, are grouped anew.
             many.clear()
             found.append(event)
         elif key in many:

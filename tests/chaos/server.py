@@ -1,4 +1,4 @@
-"""One server: calls jobs again and again, and asks for one-offs; or it is a worker, which runs them."""
+"""One server: either it calls jobs again and again, and enqueues one-offs, or it is a worker, which runs them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def order(number: int) -> None:
 
 
 def work() -> None:
-    # It finds the jobs of this process in its registry.
+    # The command finds the jobs of this process in its registry.
     call_command("singleton_worker", "--threads=2", "--interval=0.3", "--grace=1", verbosity=0)
 
 

@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
     from tests.chaos.databases import Database
 
-# Whoever is told to end has so long, once nothing is in its way any more. Seconds.
+# How long a server may take to exit after a signal, once no fault is in its way, in seconds.
 PATIENCE = 20.0
 DRAINING = 60.0
 
 
 class Stage:
-    """Servers 0 to `count` - 1: each third one is a worker. Whichever ends is started anew."""
+    """Servers 0 to `count` - 1: every third one is a worker. A server that exits is started again."""
 
     def __init__(self, database: Database, folder: Path, count: int) -> None:
         self.database = database
         self.folder = folder
         self.history = History(folder / "history.jsonl")
         self.proxies: list[Proxy] = []
-        #: The last words of those that ended without being told to.
+        #: The last words of servers that exited without a signal.
         self.exits: Counter[str] = Counter()
-        #: Those that did not end though they were told to, and what they were at is in their logs.
+        #: Servers that did not exit after a signal. Their logs show what they were doing.
         self.hung: list[int] = []
         self._count = count
         self._is_closing = False
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._told_at: dict[int, float] = {}
-        #: Servers that are to stay down for now, and proxies that somebody has in hand.
+        #: Servers that are to stay down for now, and proxies that a fault is using.
         self._down: set[int] = set()
         self._borrowed: set[int] = set()
         self._stack = ExitStack()
@@ -91,7 +91,7 @@ class Stage:
         return [number for number, process in self._processes.items() if process.pid in pids]
 
     def start(self, number: int) -> None:
-        """Start it, or start it anew."""
+        """Start the server, for the first time or again."""
         url = self.proxies[number].url(self.database.url) if self.proxies else self.database.url
         self._down.discard(number)
         env = {
@@ -107,27 +107,27 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # A Ctrl-C is for us.
+                start_new_session=True,  # Ctrl-C is for us.
             )
 
     def _log(self, number: int) -> Path:
         return self.folder / f"server-{number}.log"
 
     def kill(self, number: int) -> None:
-        """End it at once, and leave it dead until it is started."""
+        """Kill the server, and leave it down until it is started."""
         self._down.add(number)
         self._processes[number].kill()
         self._processes[number].wait()
         self._told_at.pop(number, None)
 
     def tell_to_end(self, number: int) -> None:
-        """It is started anew once it has ended."""
+        """Send SIGTERM; the server is started again once it has exited."""
         self._told_at.setdefault(number, now())
-        self.history.note("told", server=number)
+        self.history.note("signalled", server=number)
         self._processes[number].send_signal(signal.SIGTERM)
 
     def stop(self, number: int) -> subprocess.Popen[bytes]:
-        """Returns what to continue."""
+        """Stop the server. Returns the process to continue."""
         self._processes[number].send_signal(signal.SIGSTOP)
         return self._processes[number]
 
@@ -135,7 +135,7 @@ class Stage:
         set_condition(self.folder, f"order-{number}", what)
 
     def take_back_order(self, number: int) -> bool:
-        """Whether there was one still: it was not carried out. If it is being carried out, that ends."""
+        """Whether the order was still there, and so was not carried out. If it is being carried out, that ends."""
         (self.folder / f"doing-{number}").unlink(missing_ok=True)
         try:
             (self.folder / f"order-{number}").unlink()
@@ -146,7 +146,7 @@ class Stage:
     # --- networks
 
     def borrow_proxy(self, number: int) -> int:
-        """That server's, or another's if somebody does something to it already. Returns whose."""
+        """Borrow that server's proxy, or another if a fault is already using it. Returns the number of its server."""
         if number in self._borrowed:
             number = random.choice([other for other in range(self._count) if other not in self._borrowed])
         self._borrowed.add(number)
@@ -158,7 +158,7 @@ class Stage:
     # --- time
 
     def wait(self, seconds: float) -> None:
-        """Look after the servers meanwhile."""
+        """Wait, and look after the servers meanwhile."""
         until = now() + seconds
         while now() < until:
             self._look_after()
@@ -181,7 +181,7 @@ class Stage:
     # --- the end
 
     def wind_down(self) -> None:
-        """Have the callers end, the workers do what is left to do, and then end too."""
+        """End the callers, let the workers do what is left to do, and then end them too."""
         self._end(self.callers)
         self.correct_instants()
         until = now() + DRAINING
@@ -190,7 +190,7 @@ class Stage:
         self._end(self.workers)
 
     def correct_instants(self) -> None:
-        """What was put off by hours, by a clock that was ahead, is due now: nobody here has the time."""
+        """What was put off by hours, because a clock was ahead, is due now: nobody here has the time."""
         late = DBNow() + timedelta(minutes=1)
         OneOffJob.objects.filter(status="waiting", run_after__gt=late).update(run_after=DBNow())
         ahead = JobStatus.objects.filter(next_slot__gt=late)

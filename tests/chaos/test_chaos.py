@@ -22,7 +22,7 @@ def chaos(spawn: Spawn, database_url: str, *arguments: str) -> Child:
 
 
 def what_is_there(spawn: Spawn) -> set[str]:
-    """On the disk, and on the server: databases and roles."""
+    """What there is on the disk and on the server: databases and roles."""
     files = {path.name for path in spawn.folder.iterdir() if not path.name.startswith("child-")}
     names = {
         "postgresql": "SELECT datname FROM pg_database UNION SELECT rolname FROM pg_roles",
@@ -35,7 +35,7 @@ def what_is_there(spawn: Spawn) -> set[str]:
         return files | {name for (name,) in cursor.fetchall() if "chaos" in name}
 
 
-def test_where_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(spawn: Spawn, database_url: str) -> None:
+def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(spawn: Spawn, database_url: str) -> None:
     child = chaos(spawn, database_url, "--seconds=4", "--faults=history pruned")
     assert child.finish(120) == 0, child.output
     assert re.search(r"Violations\n +0  none", child.output)
@@ -43,9 +43,9 @@ def test_where_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(spawn: Sp
     assert what_is_there(spawn) == set()
 
 
-def test_a_ctrl_c_ends_it_early_and_it_judges_what_there_is(spawn: Spawn, database_url: str) -> None:
+def test_ctrl_c_ends_it_early_and_it_judges_what_there_is(spawn: Spawn, database_url: str) -> None:
     child = chaos(spawn, database_url, "--seconds=1000", "--faults=killed,stopped")
-    child.wait_for("They are up")
+    child.wait_for("The servers are up")
     child.send_signal(signal.SIGINT)
     assert child.finish(120) == 0, child.output
     assert "Violations" in child.output
@@ -54,4 +54,4 @@ def test_a_ctrl_c_ends_it_early_and_it_judges_what_there_is(spawn: Spawn, databa
 def test_empties_only_a_database_that_is_meant_for_it(spawn: Spawn, database_url: str) -> None:
     child = spawn("-m", "tests.chaos", DATABASE_URL=database_url)
     assert child.finish() == 2
-    assert "whose name has the word chaos in it" in child.output
+    assert 'whose name contains "chaos"' in child.output

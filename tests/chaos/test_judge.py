@@ -1,4 +1,4 @@
-"""The judge of the chaos, by histories made by hand: it finds each kind of violation, and raises no false alarm."""
+"""The judge of the chaos, with histories made by hand: it finds each kind of violation, and raises no false alarm."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def promises(*events: Event, **others: Any) -> list[str]:
     return [violation.promise for violation in verdict(evidence)]
 
 
-OVERLAP = "two that trust themselves never overlap (I1)"
-ROBBED = "nobody takes the lock of one that trusts itself (I5)"
+OVERLAP = "two holders that trust themselves never overlap (I1)"
+ROBBED = "nobody takes the lock of a holder that trusts itself (I5)"
 LATE = "nothing from lease.atomic() commits after a later grant (I4)"
 
 
@@ -68,7 +68,7 @@ def test_a_body_that_begins_too_late_is_fine_if_it_does_not_trust_itself() -> No
     assert promises(start(2, 2), start(2.1, 1)) == [OVERLAP]
 
 
-def test_an_overlap_of_those_that_are_not_neighbours_is_found() -> None:
+def test_an_overlap_of_grants_that_are_not_neighbours_is_found() -> None:
     assert promises(start(1), start(2, 2), start(3, 3), start(4, 4), trust(5, 4), trust(5, 2)) == [OVERLAP]
 
 
@@ -76,7 +76,7 @@ def test_two_locks_have_nothing_to_do_with_each_other() -> None:
     assert promises(start(1, 1), start(2, 2, lock="pool"), trust(3, 1)) == []
 
 
-def test_an_overlap_is_told_with_its_time_and_its_samples() -> None:
+def test_an_overlap_is_reported_with_its_time_and_its_samples() -> None:
     history = [start(1, server=3), start(2, 2), trust(2.5, server=3), trust(2.75, server=3)]
     (violation,) = verdict(Evidence(events=history, gates={"beach": 2}))
     assert (violation.at, violation.lock) == (2.5, "beach")
@@ -84,9 +84,9 @@ def test_an_overlap_is_told_with_its_time_and_its_samples() -> None:
     assert "from 2.500 to 2.750, 2 samples, after fence 2" in violation.what
 
 
-def test_whoever_is_cleared_or_taken_over_and_trusts_itself_is_found() -> None:
+def test_a_holder_that_is_cleared_or_taken_over_and_trusts_itself_is_found() -> None:
     assert promises(start(1), taken(2), trust(2.1)) == [OVERLAP, ROBBED]
-    assert promises(start(1), event("taken", 2, 0), trust(2.1), start(3, 2)) == []  # another's token
+    assert promises(start(1), event("taken", 2, 0), trust(2.1), start(3, 2)) == []  # from another lease's token
     assert promises(start(1), taken(2, 0), trust(2.1)) == [ROBBED]
     assert promises(start(1), trust(1.9), taken(2, 0), event("lost", 2.1)) == []
 
@@ -120,7 +120,7 @@ def counted(fence: int, seen: int) -> Event:
     return event("counted", 1, fence, number=seen)
 
 
-DISTURBED = "between two checks that pass nobody else is there (I1)"
+DISTURBED = "between two checks that pass, no other body runs (I1)"
 
 
 def test_two_that_count_at_the_same_time_are_found() -> None:
@@ -142,7 +142,7 @@ def ordered(at: float, number: int = 7) -> Event:
 
 
 LOST = "no one-off is lost"
-TWICE = "no one-off is run twice to its end"
+TWICE = "no one-off runs to its end twice"
 
 
 def test_a_one_off_that_is_done_is_fine() -> None:
@@ -151,7 +151,7 @@ def test_a_one_off_that_is_done_is_fine() -> None:
 
 
 @pytest.mark.parametrize("statuses", [{7: "failed"}, {7: "waiting"}, {8: "done"}])
-def test_a_one_off_that_is_not_done_in_the_end_is_found(statuses: dict[int, str]) -> None:
+def test_a_one_off_that_is_not_done_at_the_end_is_found(statuses: dict[int, str]) -> None:
     assert promises(ordered(1), event("end", 3, number=7), one_offs=statuses) == [LOST]
 
 
@@ -159,7 +159,7 @@ def test_a_one_off_that_is_done_without_a_body_is_found() -> None:
     assert promises(ordered(1), start(2, number=7), one_offs={7: "done"}) == [LOST]
 
 
-def test_a_one_off_that_nobody_knows_to_be_asked_for_may_be_gone() -> None:
+def test_a_one_off_that_is_not_known_to_be_enqueued_may_be_gone() -> None:
     assert promises(start(2, number=7), one_offs={}) == []
 
 
@@ -179,7 +179,7 @@ def slot(at: float, fence: int, slot: str = "10:00") -> Event:
 
 
 def test_a_slot_that_is_run_twice_is_found() -> None:
-    assert promises(slot(1, 1), done(2, 1), slot(3, 2), done(4, 2)) == ["a slot is run once (I8)"]
+    assert promises(slot(1, 1), done(2, 1), slot(3, 2), done(4, 2)) == ["a slot runs once (I8)"]
     assert promises(slot(1, 1), slot(3, 2), done(4, 2), slot(5, 3, "11:00"), done(6, 3)) == []
 
 
@@ -198,7 +198,7 @@ def fault(at: float, to: float, name: str, number: int = 1) -> Event:
     return event("fault", at, to=to, name=name, number=number)
 
 
-def test_pairs_are_faults_that_were_there_at_the_same_time() -> None:
+def test_pairs_are_faults_that_overlapped() -> None:
     apart = [fault(1, 2, "stopped"), fault(2.1, 3, "killed")]
     together = [fault(1, 3, "stopped", 2), fault(2, 4, "killed", 2), fault(3.5, 5, "away", 2)]
     assert overlaps([*apart, *together]) == {("killed", "stopped"): 1, ("away", "killed"): 1}
@@ -211,7 +211,7 @@ def test_an_excerpt_shows_what_happened_to_the_lock_and_what_the_nemesis_did() -
     )
     (violation,) = [violation for violation in verdict(evidence) if violation.lock == "beach"]
     title, *lines = excerpt(evidence, violation)
-    assert title.startswith("BROKEN: two that trust themselves never overlap (I1). Lock beach")
+    assert title.startswith("BROKEN: two holders that trust themselves never overlap (I1). Lock beach")
     kinds = [line.split()[3] for line in lines]
     assert kinds == ["fault", "start", "trust", "start", "trust"]
     assert "fence 1" in lines[-1]

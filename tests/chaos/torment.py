@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 Kinds = tuple[type[Fault], ...]
 
-# The promise is that no two faults together break anything: of one pair nothing may be left when the next one comes.
-# Whoever has not sent a heartbeat for a lease trusts itself no more.
+# The promise is that no two faults together break anything, so nothing of one pair may be left when the next comes.
+# A holder that has not sent a heartbeat for a lease no longer trusts itself.
 CALM = SECONDS
 
 
-# A moment; longer than a takeover is watched for, but not than a lease; longer than both together.
+# A moment; longer than the watch before a takeover, but shorter than a lease (likelier); longer than both together.
 DURATIONS = [0.2 * SECONDS, 0.7 * SECONDS, 0.7 * SECONDS, 2 * SECONDS]
 
 
 def torment(stage: Stage, names: Sequence[str], seconds: float) -> None:
-    """With the faults of these names, or with all that are possible here."""
+    """Torment the servers with these faults, or with all that are possible here."""
     until = now() + seconds
     found = pairs(stage, names)
     random.shuffle(found)
@@ -41,20 +41,20 @@ def torment(stage: Stage, names: Sequence[str], seconds: float) -> None:
 
 
 def pairs(stage: Stage, names: Sequence[str]) -> list[Kinds]:
-    """All that can meet here; of one fault, itself."""
+    """All pairs that can meet here. If there is only one fault, that one alone."""
     possible = [kind for kind in FAULTS if kind.is_possible(stage) and kind.name in (names or [kind.name])]
     found: list[Kinds] = [pair for pair in combinations(possible, 2) if can_meet(pair)]
     return found or [(kind,) for kind in possible]
 
 
 def can_meet(pair: Kinds) -> bool:
-    """Whether both can be there at once: there is one clock to set, and no network to a database that is away."""
+    """Whether both can happen at once: there is one clock to set, and a database that is away has no network."""
     are_of_network = all(issubclass(kind, Network) for kind in pair)
     return set(pair) != {ClockForward, ClockBack} and not (are_of_network and DatabaseAway in pair)
 
 
 def play(stage: Stage, kinds: Kinds, number: int) -> None:
-    """These faults, begun and ended in an order by chance; for a while all of them last."""
+    """Begin and end these faults in a random order; for a while all of them last."""
     faults = [kind(stage, victim) for kind, victim in zip(kinds, victims(stage, kinds), strict=True)]
     with ExitStack() as everything:
         ends = []
@@ -83,7 +83,7 @@ def inflicted(fault: Fault, number: int) -> Iterator[None]:
 
 
 def victims(stage: Stage, kinds: Kinds) -> list[int]:
-    """Most of the time the same one for all."""
+    """Mostly the same victim for all."""
     first = victim(stage, kinds[0].victims(stage))
     is_same = random.random() < 0.67
     found = [first]
@@ -94,6 +94,6 @@ def victims(stage: Stage, kinds: Kinds) -> list[int]:
 
 
 def victim(stage: Stage, numbers: list[int]) -> int:
-    """By chance; but most of the time one that holds a lock, for with it something is at stake."""
+    """A random server, but mostly one that holds a lock, because it has something to lose."""
     holders = [number for number in stage.holders() if number in numbers]
     return random.choice(holders if holders and random.random() < 0.75 else numbers)

@@ -1,4 +1,4 @@
-"""Plays scenarios on clusters of its own, one after the other, and says in a table what the witness saw."""
+"""Plays scenarios on clusters of its own, one after the other, and prints a table of what the witness saw."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 SCENARIOS = {one.name: one for one in [*postgres_scenarios.SCENARIOS, *galera_scenarios.SCENARIOS]}
 
 parser = argparse.ArgumentParser(prog="python -m tests.clusters", description=__doc__)
-parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"default: all: {', '.join(SCENARIOS)}")
+parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"any of {', '.join(SCENARIOS)} (default: all)")
 parser.add_argument("--seconds", type=float, default=10, help="how long they work before and after the fault")
-parser.add_argument("--seed", type=int, help="for what is done when; the processes have chances of their own")
+parser.add_argument("--seed", type=int, help="for the timing of the faults; the processes are not seeded")
 parser.add_argument("--rounds", type=int, default=1, help="how often each scenario is played")
-parser.add_argument("--keep", action="store_true", help="keep all histories and logs, not only of what is broken")
+parser.add_argument("--keep", action="store_true", help="keep all histories and logs, not only of broken scenarios")
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def main() -> int:
     random.seed(seed)
     print(f"Seed {seed}.", flush=True)
     rows: Rows = {}
-    # A Ctrl-C ends this early: what was played until then is shown.
+    # Ctrl-C ends this early: the table shows what was played until then.
     with suppress(KeyboardInterrupt):
         for number in range(given.rounds):
             for name in names:

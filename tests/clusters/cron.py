@@ -1,4 +1,4 @@
-"""A crontab: starts `run_singleton line` once more as soon as the last one has ended, and notes how it ended."""
+"""A crontab: starts `run_singleton line` again as soon as the last one has ended, and notes its exit status."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PAUSE = 0.5
 
 def main() -> None:
     history = History(Path(os.environ["CLUSTER_FOLDER"]) / "history.jsonl", server=int(os.environ["CLUSTER_SERVER"]))
-    told = Told()
-    signal.signal(signal.SIGTERM, told)
-    while not told.received:
+    stopped = Stopped()
+    signal.signal(signal.SIGTERM, stopped)
+    while not stopped.received:
         begun_at = now()
         line = subprocess.Popen([sys.executable, "-m", "django", "run_singleton", "line"])
-        told.line = line
+        stopped.line = line
         status = line.wait()
-        if not told.received:
+        if not stopped.received:
             history.note("line", at=begun_at, to=now(), number=status)
             time.sleep(PAUSE)
 
 
-class Told:
+class Stopped:
     """A handler that passes the signal on to the line that is running."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A MariaDB Galera cluster of our own: three nodes on this machine, started, tormented and stopped by the tests."""
+"""A MariaDB Galera cluster of our own: three nodes on this machine, which the tests start, torment and stop."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 NODES = 3
 DATABASE = "galera"
-# As Debian's galera-4 and others install it.
+# Where Debian's galera-4, and other packages, install it.
 PROVIDERS = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so")
 PROGRAMS = ("mariadbd", "mariadb-install-db", "mariadb", "wsrep_sst_rsync", "rsync")
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 PATIENCE = 60.0
-# What is wide enough for a machine that has much to do: a node that is late by more is put out. Seconds.
+# In seconds. Wide enough for a busy machine: the cluster expels a node that is later than this.
 SUSPECT, INACTIVE = 2.0, 4.0
 
 
 def missing() -> str:
-    """What this machine lacks for a cluster, in words; empty: nothing."""
+    """What this machine lacks for a cluster, in words; empty if it lacks nothing."""
     programs = [program for program in PROGRAMS if not found(program)]
     libraries = [] if provider() else [PROVIDERS[0]]
     lacking = ", ".join(programs + libraries)
@@ -47,7 +47,7 @@ def provider() -> str | None:
 
 
 def as_whom() -> dict[str, Any]:
-    """The arguments that have a process not run as root: rsync gives up root's rights, and then cannot write."""
+    """Arguments that keep a process from running as root, because rsync drops root's rights and then cannot write."""
     if os.geteuid():
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -55,7 +55,7 @@ def as_whom() -> dict[str, Any]:
 
 
 class NodeError(Exception):
-    """What a node, or the client that asked it, said."""
+    """A node, or the client that asked it, reported an error."""
 
 
 class Session:
@@ -65,7 +65,7 @@ class Session:
         self._process = process
 
     def execute(self, sql: str) -> None:
-        """Returns when it is done."""
+        """Execute the statement, and return when it is done."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{sql}; SELECT 'done';\n")
@@ -76,7 +76,7 @@ class Session:
 
 
 class Node:
-    """One server of the cluster. It can be started again after whatever was done to it."""
+    """One server of the cluster. It can be started again after any fault."""
 
     def __init__(self, number: int, folder: Path, ports: list[int]) -> None:
         self.number = number
@@ -143,7 +143,7 @@ class Node:
             f"--datadir={self.data}",
             "--binlog-format=ROW",
             "--innodb-autoinc-lock-mode=2",
-            # The others have what this one loses.
+            # The other nodes have what this one loses.
             "--innodb-flush-log-at-trx-commit=0",
             "--innodb-buffer-pool-size=32M",
             "--innodb-log-file-size=16M",
@@ -168,9 +168,9 @@ class Node:
         return ";".join(f"{name}={value}" for name, value in options.items())
 
     def _recovered_position(self) -> list[str]:
-        """How far its own data have come, as mariadbd-safe asks: what it lacks can then be sent without the rest."""
+        """The position of its own data, found as mariadbd-safe does. Only what comes after it must then be sent."""
         if "seqno:   -1" not in (self.data / "grastate.dat").read_text():
-            return []  # It knows, since it was stopped in order.
+            return []  # It was stopped in order, so it knows.
         before = len(self.log)
         self._popen(*self._basics(), "--wsrep-recover", "--skip-networking", f"--socket={self._sockets}").wait(PATIENCE)
         lines = [line for line in self.log[before:].splitlines() if "Recovered position: " in line]
@@ -187,14 +187,14 @@ class Node:
                 stderr=log,
                 # The scripts that transfer a state are found there.
                 env=os.environ | {"PATH": SEARCH_PATH},
-                start_new_session=True,  # A Ctrl-C is for the tests; they stop it when they are done.
+                start_new_session=True,  # Ctrl-C is for the tests, which stop it when they are done.
                 **as_whom(),
             )
 
-    # --- what is done to it
+    # --- faults
 
     def stop(self) -> None:
-        """Have it leave the cluster and end, as by a restart of the service."""
+        """Have it leave the cluster and exit, as when the service is restarted."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -214,7 +214,7 @@ class Node:
             os.killpg(self._process.pid, signal.SIGKILL)  # rsync, if it was sending or receiving
 
     def pause(self) -> None:
-        """Stop it in the middle of whatever it does: it says nothing, and its sockets stay open."""
+        """Stop it in the middle of whatever it does: it does not answer, and its sockets stay open."""
         assert self._process
         self._is_paused = True
         self._process.send_signal(signal.SIGSTOP)
@@ -225,13 +225,13 @@ class Node:
             self._process.send_signal(signal.SIGCONT)
 
     def cut_off(self) -> None:
-        """Have it lose the other nodes. Its clients still reach it, and are soon told 1047."""
+        """Have it lose the other nodes. Its clients still reach it, and soon get error 1047."""
         self.query("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=1'")
 
     def reconnect(self) -> None:
         self.query("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=0'")
 
-    # --- what it says
+    # --- its answers
 
     def query(self, sql: str, database: str = "") -> list[list[str]]:
         """The rows. Raises `NodeError`."""
@@ -248,7 +248,7 @@ class Node:
 
     @contextmanager
     def session(self, database: str = DATABASE) -> Iterator[Session]:
-        """Statements that belong together; what they locked is free when it is left."""
+        """Statements in one session; the locks that they take are released at the end of the block."""
         program = found("mariadb")
         assert program
         command = [program, *self._client(), "--unbuffered", database]
@@ -262,7 +262,7 @@ class Node:
         return ["--no-defaults", *server, "--batch", "--skip-column-names"]
 
     def status(self, name: str) -> str:
-        """One of its `wsrep_` variables; empty: it does not say."""
+        """One of its `wsrep_` variables; empty if it does not answer."""
         try:
             rows = self.query(f"SHOW GLOBAL STATUS LIKE 'wsrep_{name}'")
         except NodeError:
@@ -271,7 +271,7 @@ class Node:
 
     @property
     def conflicts(self) -> int:
-        """Transactions of its clients that it has ended for what another node had committed."""
+        """How many transactions of its clients it has ended because of another node's commit."""
         return int(self.status("local_bf_aborts") or 0) + int(self.status("local_cert_failures") or 0)
 
     @property
@@ -279,35 +279,37 @@ class Node:
         return (self.status("cluster_status"), self.status("local_state_comment")) == ("Primary", "Synced")
 
     def wait_until_synced(self) -> None:
-        self._wait_until(lambda: self.is_synced, "is part of the cluster")
+        self._wait_until(lambda: self.is_synced, "part of the cluster")
 
     def wait_until_alone(self) -> None:
-        """Until it knows that it has lost the others."""
-        self._wait_until(lambda: self.status("cluster_status") == "non-Primary", "is cut off")
+        """Wait until it knows that it has lost the others."""
+        self._wait_until(lambda: self.status("cluster_status") == "non-Primary", "cut off")
 
     def wait_for_size(self, size: int) -> None:
-        """Until it sees so many nodes, itself among them."""
-        self._wait_until(lambda: self.status("cluster_size") == str(size), f"sees {size} nodes")
+        """Wait until it sees `size` nodes, including itself."""
+        self._wait_until(lambda: self.status("cluster_size") == str(size), f"{size} nodes")
 
     def wait_for_commit(self) -> None:
-        """Until a session waits in its COMMIT."""
+        """Wait until a session is in its COMMIT."""
         sql = "SELECT id FROM information_schema.processlist WHERE info = 'COMMIT'"
-        self._wait_until(lambda: self.query(sql), "has a session in a COMMIT")
+        self._wait_until(lambda: self.query(sql), "a session in a COMMIT")
 
     def wait_for_rows(self, sql: str, rows: list[list[str]]) -> None:
-        """Until these are what it answers."""
-        self._wait_until(lambda: self.query(sql, DATABASE) == rows, f"answers {rows}")
+        """Wait until the query returns these rows."""
+        self._wait_until(lambda: self.query(sql, DATABASE) == rows, f"the rows {rows}")
 
     def _wait_until(self, is_so: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not is_so():
             if not self.is_running or time.monotonic() > deadline:
-                raise NodeError(f"It never came about that {self.name} {what}. Its log ends:\n{self.log[-20000:]}")
+                raise NodeError(
+                    f"{self.name} did not reach the state {what!r}. The end of its log:\n{self.log[-20000:]}"
+                )
             time.sleep(0.1)
 
 
 class Galera:
-    """The cluster, in a folder that exists. Left, none of its processes goes on."""
+    """The cluster, in an existing folder. At the end of the block, all its processes are ended."""
 
     def __init__(self, folder: Path) -> None:
         reason = missing()
@@ -338,7 +340,7 @@ class Galera:
         self._stack.close()
 
     def _install(self) -> None:
-        """All begin with the same data, and so nobody needs to be sent them."""
+        """All nodes begin with the same data, so none has to be sent it."""
         if as_whom():
             self.folder.chmod(0o755)
             shutil.chown(self.folder, as_whom()["user"])
@@ -352,12 +354,12 @@ class Galera:
             subprocess.run(["cp", "-a", first.data, node.data], check=True)
 
     def start(self, node: Node) -> None:
-        """Start it, and wait until it is part of the cluster."""
+        """Start the node, and wait until it is part of the cluster."""
         node.start(self.nodes)
         node.wait_until_synced()
 
     def heal(self) -> None:
-        """Undo whatever was done to the nodes, and wait until all are together again."""
+        """Undo all faults of the nodes, and wait until all are together again."""
         for node in self.nodes:
             node.resume()
             if node.is_running:

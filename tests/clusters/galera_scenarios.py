@@ -1,4 +1,4 @@
-"""What may happen to a Galera cluster while applications on all of its nodes want the same locks."""
+"""What may happen to a Galera cluster while applications on all of its nodes use the same locks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 Act = Callable[[Stage, Galera, float], None]
 
-# What runs beside each node. The last one has callers only, for two processors do not do everything at once.
+# What runs beside each node. The last one has callers only, because two processors cannot do everything at once.
 BESIDE = (("calls", "holds", "works", "lines"), ("holds", "works", "lines"), ("calls",))
-# For how long a node is away: longer than a lease, and than it takes to be put out by the others. Seconds.
+# How long a node is away, in seconds: longer than a lease, and than the others take to expel it.
 AWAY = 6.0
-# The workers have so long for what is left to do in the end. Seconds.
+# How long the workers have for the remaining work at the end, in seconds.
 DRAINING = 90.0
-# How long it may take until something is done under each lock again. A crontab line waits for a node that does not
-# answer as long as the driver does, and then tries for five seconds.
+# How long it may take until there is a write under each lock again, and how long a crontab line may take, in seconds. A
+# line waits for a node that does not answer as long as the driver does, and then retries for five seconds.
 GOES_ON = {"goes_on": 20.0, "longest_line": 40.0}
 
 
@@ -42,7 +42,7 @@ class Server:
     node: Node
 
     def move_to(self, node: Node) -> None:
-        """As a balancer does that finds the node out of order: old sessions are ended, new ones lead elsewhere."""
+        """Move it as a load balancer does: old sessions are ended, and new ones lead to the other node."""
         self.node = node
         self.proxy.server = ("127.0.0.1", node.port)
         self.proxy.go_down()
@@ -68,31 +68,31 @@ class Site:
         self._stack.close()
 
     def node_of(self, number: int) -> Node:
-        """That of the application with this number."""
+        """The node of the application with this number."""
         return next(server.node for server in self.servers if server.application.number == number)
 
     def others(self, node: Node) -> list[Node]:
         return [other for other in self.cluster.nodes if other is not node]
 
     def move(self, victim: Node) -> None:
-        """Whoever uses that node is led to another."""
+        """Move all applications away from that node."""
         for server in self.servers:
             if server.node is victim:
                 server.move_to(self.others(victim)[0])
 
     def go_on(self, seconds: float) -> None:
-        """For so long, and until something was done under each lock again."""
+        """Go on for `seconds`, and until there was a write under each lock again."""
         self.stage.wait(seconds)
         self.stage.wait_until(lambda: figures(self.stage.events).goes_on < float("inf"), GOES_ON["goes_on"])
 
     def finish(self) -> None:
-        """End all, once the workers have done everything that was asked for."""
+        """End all applications, once the workers have done everything that was enqueued."""
         self.stage.end(*(one for one in self.stage.applications if one.role != "works"))
         self.stage.wait_until(lambda: self.backlog() == 0, DRAINING)
         self.stage.wind_down(self.backlog)
 
     def backlog(self) -> int:
-        """One-offs that are waiting, or in progress."""
+        """The number of one-offs that are waiting or in progress."""
         sql = "SELECT count(*) FROM django_singlejob_oneoffjob WHERE status IN ('waiting', 'in_progress')"
         try:
             return int(self.cluster.nodes[0].query(sql, DATABASE)[0][0])
@@ -101,7 +101,7 @@ class Site:
 
 
 def database(port: int) -> dict[str, Any]:
-    """As Django's settings describe it."""
+    """The database as Django's settings describe it."""
     return {
         "ENGINE": "django.db.backends.mysql",
         "NAME": DATABASE,
@@ -114,7 +114,7 @@ def database(port: int) -> dict[str, Any]:
 
 @contextmanager
 def opened(stage: Stage, cluster: Galera, *beside: tuple[str, ...]) -> Iterator[Site]:
-    """Applications at work. Left, they have ended."""
+    """Applications at work. At the end of the block, they have ended."""
     cluster.heal()
     empty(stage, cluster)
     site = Site(stage, cluster)
@@ -127,7 +127,7 @@ def opened(stage: Stage, cluster: Galera, *beside: tuple[str, ...]) -> Iterator[
 
 
 def empty(stage: Stage, cluster: Galera) -> None:
-    """The tables, which are created if there are none."""
+    """Empty the tables, and create them if they do not exist."""
     first = cluster.nodes[0]
     if not first.query("SHOW TABLES", DATABASE):
         migrate(database(first.port), stage.folder)
@@ -151,7 +151,7 @@ def contend(stage: Stage, cluster: Galera, seconds: float) -> None:
 class Loss:
     """Nodes are lost one after the other, each with a holder of the long job beside it, and come back.
 
-    `moves`: the applications beside it are led to another node meanwhile; else they wait for it.
+    `moves`: the applications beside a lost node move to another node; otherwise they wait for it.
     """
 
     faults: Sequence[Callable[[Node], None]]
@@ -181,7 +181,7 @@ class Loss:
 
 
 def alone(act: Act, stage: Stage, seconds: float) -> None:
-    """On a cluster that is started for it."""
+    """On a cluster that is started for this scenario."""
     folder = stage.folder / "cluster"
     folder.mkdir()
     stage.folder.chmod(0o755)  # The nodes do not run as root.

@@ -1,4 +1,4 @@
-"""The application's jobs: they write under their locks, and note in the witness's file what they believe."""
+"""The application's jobs: they write under their locks, and note in the witness's file what they know."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from django_singlejob.runner import CurrentRun
 
-# How long the long job holds its lock: for longer than it takes to lose a lease and have the lock taken over. Seconds.
+# How long the long job holds its lock, in seconds: longer than it takes to lose a lease and have the lock taken over.
 LONG = 9.0
 PORT = {"postgresql": "SHOW port", "mysql": "SELECT @@port", "sqlite": "SELECT 0"}
 
@@ -58,7 +58,7 @@ def timely() -> None:
 
 @singleton_job(lease=timedelta(minutes=1))
 def kept() -> None:
-    """Until it is told to end. What it does is no matter for the witness."""
+    """Runs until a signal ends it. The witness does not look at its writes."""
     while True:
         with this_run().lease.atomic():
             FencedWrite.objects.create(lock="kept", fence=this_run().lease.fence)
@@ -66,7 +66,7 @@ def kept() -> None:
 
 @singleton_job(lease=LEASE, max_attempts=1000, min_interval=timedelta())
 def line() -> None:
-    """What the crontab lines run. It asks no database: that it fails would be its own affair."""
+    """The job of the crontab lines. It does not use the database, so a failure is never the job's own."""
     lease = this_run().lease
     history.note("start", trusted=not lease.lost, until=lease.deadline, node=node(), **facts(lease))
     onlooker.watch(lease)
@@ -81,7 +81,7 @@ def this_run() -> CurrentRun:
 
 
 def work(seconds: float, **more: Any) -> None:
-    """Write into a table now and again, inside `lease.atomic()`."""
+    """Write to a table now and again, inside `lease.atomic()`."""
     lease = this_run().lease
     begun_at = now()
     until = lease.deadline

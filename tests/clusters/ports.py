@@ -1,4 +1,4 @@
-"""Ports for servers that are down now and then, and must find theirs free when they come back."""
+"""Ports for servers that are down now and then, and must find their port free when they come back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def quiet_ports(count: int) -> list[int]:
-    """Free ones that no client is given."""
+    """Free ports that the system gives to no client."""
     range_of_clients = Path("/proc/sys/net/ipv4/ip_local_port_range")
     lowest = int(range_of_clients.read_text().split()[0]) if range_of_clients.exists() else 32768
-    # Not by the seed: others that run at the same time may have the same one.
+    # Not by the seed: concurrent runs may have the same one.
     candidates = random.SystemRandom().sample(range(10_000, lowest), lowest - 10_000)
     return list(islice(filter(is_free, candidates), count))
 

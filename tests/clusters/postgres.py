@@ -44,11 +44,11 @@ class Node(PostgreSQL):
         self.options += f" -c cluster_name={name}"
 
     def copy(self, data: Path) -> None:
-        """Begin with what a server that was stopped has left."""
+        """Begin with the data of a stopped server."""
         subprocess.run(["cp", "-a", f"{data}/.", self.data], check=True)
 
     def follow(self, port: int) -> None:
-        """Begin as a standby of the primary behind that port."""
+        """Begin as a standby of the primary at that port."""
         source = f"host=127.0.0.1 port={port} user=postgres"
         self.run(
             "pg_basebackup", f"--pgdata={self.data}", f"--dbname={source}", *["-R", "-X", "stream", "-c", "fast", "-N"]
@@ -58,7 +58,7 @@ class Node(PostgreSQL):
         self.control("promote")
 
     def query(self, sql: str) -> Any:
-        """Of the first row the first column; `None`: there is none."""
+        """The first column of the first row, or `None` if there is no row."""
         with psycopg.connect(self.url, dbname="application", autocommit=True, connect_timeout=5) as connection:
             cursor = connection.execute(sql.encode())
             row = cursor.fetchone() if cursor.description else None
@@ -69,10 +69,10 @@ class Node(PostgreSQL):
         self.query(f"ALTER SYSTEM SET {name} = '{value}'")
         self.query("SELECT pg_reload_conf()")
 
-    # --- what may happen to it
+    # --- faults
 
     def kill(self) -> None:
-        """At once, with all its processes."""
+        """Kill it at once, with all its processes."""
         self._signal(signal.SIGKILL)
 
     def pause(self) -> None:
@@ -84,7 +84,7 @@ class Node(PostgreSQL):
     def _signal(self, signum: int) -> None:
         with suppress(FileNotFoundError):
             first = int((self.data / "postmaster.pid").read_text().split()[0])
-            # The first one first: then there will be no others.
+            # The parent first, so that it starts no others.
             for pid in (first, *children(first)):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signum)
@@ -101,7 +101,7 @@ def children(parent: int) -> list[int]:
 
 
 class Template:
-    """What every cluster begins with: binaries, and a server with our tables that was stopped."""
+    """What every cluster begins with: the binaries, and a stopped server with our tables."""
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o755)
@@ -111,7 +111,7 @@ class Template:
         node.start()
         try:
             with psycopg.connect(node.url, autocommit=True) as connection:
-                # As ordinary as applications' roles are.
+                # A role without special rights, like those of applications.
                 connection.execute("CREATE ROLE application LOGIN")
                 connection.execute("CREATE DATABASE application OWNER application")
             migrate(direct(node), folder)
@@ -122,14 +122,14 @@ class Template:
 
 @cache
 def template() -> Template:
-    """One for the whole process, which leaves nothing behind."""
+    """One template for the whole process, which leaves nothing behind."""
     folder = Path(tempfile.mkdtemp(prefix="singlejob-template-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Template(folder)
 
 
 class Cluster:
-    """A primary and so many standbys. Each standby receives what it is sent through a proxy of its own."""
+    """A primary and its standbys. Each standby receives its stream through a proxy of its own."""
 
     def __init__(self, standbys: int = 1) -> None:
         self.standbys: list[Node] = []
@@ -175,12 +175,12 @@ class Cluster:
         return [self.primary, *self.standbys]
 
     def synchronize(self, names: str) -> None:
-        """Have each COMMIT wait for these standbys, as `synchronous_standby_names` wants them."""
+        """Make each COMMIT wait for these standbys, in the syntax of `synchronous_standby_names`."""
         self.primary.change("synchronous_standby_names", names)
 
 
 class Route:
-    """How one application reaches the cluster: over a proxy that is told who is the primary."""
+    """How one application reaches the cluster: over a proxy that leads to the primary."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.proxies = [Proxy("127.0.0.1", node.port) for node in self.ends(cluster)]
@@ -204,17 +204,17 @@ class Route:
         return settings([proxy.port for proxy in self.proxies])
 
     def fall_silent(self, node: Node) -> None:
-        """As where the cable is cut, or the host is gone."""
+        """As when the cable is cut, or the host is gone."""
         for proxy in self._to(node):
             proxy.black_hole()
 
     def give_up(self, node: Node) -> None:
-        """As when keepalives have told that nobody is there: connections end, new ones are refused."""
+        """As when keepalives have failed: connections end, and new ones are refused."""
         for proxy in self._to(node):
             proxy.go_down()
 
     def lead_to(self, node: Node) -> None:
-        """From now on, and end the sessions with any other."""
+        """Lead new sessions to this node, and end those with any other."""
         (proxy,) = self.proxies
         proxy.go_down()
         proxy.server = ("127.0.0.1", node.port)
@@ -225,7 +225,7 @@ class Route:
 
 
 class Hosts(Route):
-    """How one application reaches the cluster: by a list of hosts, of which it takes one that can be written to."""
+    """How one application reaches the cluster: by a list of hosts, from which it takes one that can be written to."""
 
     def ends(self, cluster: Cluster) -> Iterable[Node]:
         return cluster.nodes
@@ -240,7 +240,7 @@ def direct(node: Node) -> dict[str, Any]:
 
 
 def settings(ports: Sequence[int]) -> dict[str, Any]:
-    """Of Django, with what we recommend for a database that may be gone."""
+    """Django's settings, with what we recommend for a database that may go away."""
     options: dict[str, Any] = {"connect_timeout": 2, "sslmode": "disable", "gssencmode": "disable"}
     if len(ports) > 1:
         options["target_session_attrs"] = "read-write"

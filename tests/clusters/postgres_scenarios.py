@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
     from tests.clusters.stage import Stage
 
-# What each application does. If the network is split, those with an even number are on one side.
+# The role of each application. If the network is split, those with an even number are on one side.
 ROLES = ("calls", "calls", "holds", "holds", "works", "works", "lines")
-# A run of the long job is young for so long. Seconds.
+# How long a run of the long job counts as new, in seconds.
 FRESH = 2.0
-# How long it takes until a lost primary is noticed and the standby promoted. Seconds.
+# How long it takes until a lost primary is noticed and the standby promoted, in seconds.
 NOTICED = 2.0
-# How long TCP waits for a host that does not answer, by `tcp_user_timeout` and keepalives. Seconds.
+# How long TCP waits for a host that does not answer, by `tcp_user_timeout` and keepalives, in seconds.
 SILENCE = 3.0
-# How long it takes at least to lose a lease, have the lock taken over, and do something under it. Seconds.
+# How long it takes at least to lose a lease, have the lock taken over, and write under it, in seconds.
 AFTERMATH = 2 * LEASE.total_seconds()
-# How long it may take until something is done under each lock again, and how long a crontab line may. Seconds.
+# How long it may take until there is a write under each lock again, and how long a crontab line may take, in seconds.
 GOES_ON = {"goes_on": 20.0, "longest_line": 40.0}
 
 
 class Site:
-    """A cluster, and the applications on it, each with a way of its own to it."""
+    """A cluster and its applications, each with its own way to reach it."""
 
     def __init__(self, stage: Stage, cluster: Cluster, route: type[Route]) -> None:
         self.stage = stage
@@ -57,14 +57,14 @@ class Site:
         self._stack.close()
 
     def work(self, seconds: float) -> None:
-        """Have the applications begin, and work for so long."""
+        """Start the applications, and let them work for `seconds`."""
         for role, route in zip(ROLES, self.routes, strict=True):
             self.stage.start(role, route.database)
         self.stage.wait_for_grant("long")
         self.stage.wait(seconds)
 
     def wait_for_long_job(self) -> int:
-        """Until it has been under way for a moment, and goes on for a while; returns who has it."""
+        """Wait until it has been running for a moment, with some time left. Returns the number of its holder."""
         self.stage.wait(random.uniform(0, 1))
         newest = self.stage.newest_grant("long")
         if newest is None or now() - newest["at"] > FRESH:
@@ -74,7 +74,7 @@ class Site:
         return newest["server"] or 0
 
     def lose_grants(self) -> None:
-        """Have the standby know nothing of what happens from now on; for it, nobody has the lock of the long job."""
+        """Keep from the standby everything that happens from now on. On it, nobody has the lock of the long job."""
         holders = [one for one in self.stage.applications if one.role == "holds"]
         self.stage.end(*holders)
         self.stage.wait(0.5)
@@ -93,7 +93,7 @@ class Site:
         self.stage.note("whole")
 
     def go_on(self, seconds: float = 0.0) -> None:
-        """For so long at least, and until something was done under each lock again, and a crontab line has run."""
+        """Go on for `seconds` at least, until there was a write under each lock again and a crontab line has run."""
         whole_at = max(event["at"] for event in self.stage.events if event["event"] == "whole")
         self.stage.wait(seconds)
         self.stage.wait_until(lambda: figures(self.stage.events).goes_on < float("inf"), GOES_ON["goes_on"])
@@ -107,14 +107,14 @@ class Site:
 
 
 def killed(site: Site) -> list[Route]:
-    """The server dies. Returns the applications that are on the standby's side."""
+    """The server dies. Returns the routes on the standby's side."""
     site.cluster.primary.kill()
     site.stage.wait(NOTICED)
     return site.routes
 
 
 def killed_for_long(site: Site) -> list[Route]:
-    """Until a crontab line says that no database is there."""
+    """The server stays dead until a crontab line reports that no database answers."""
     begun_at = now()
     site.cluster.primary.kill()
     site.stage.wait_until(lambda: any(one["at"] > begun_at for one in site.stage.lines(69)))
@@ -122,19 +122,19 @@ def killed_for_long(site: Site) -> list[Route]:
 
 
 def paused(site: Site) -> list[Route]:
-    """As a machine that is suspended. It goes on after the fail-over."""
+    """As on a machine that is suspended. It goes on after the fail-over."""
     site.cluster.primary.pause()
     site.stage.wait(NOTICED)
     return site.routes
 
 
 def cut_off(site: Site) -> list[Route]:
-    """Nobody reaches it, also no standby; it does not know."""
+    """No application and no standby reaches it, and it does not know."""
     return _cut_off(site, site.routes)
 
 
 def split(site: Site) -> list[Route]:
-    """It lives on, and so do the applications on its side, among them the one that has the long job."""
+    """It lives on, and so do the applications on its side, including the holder of the long job."""
     side = site.wait_for_long_job() % 2
     return _cut_off(site, [route for number, route in enumerate(site.routes) if number % 2 != side])
 
@@ -164,7 +164,7 @@ class FailOver:
     is_synchronous: bool = False
     #: Whether the standby is cut off for a while before.
     lags: bool = False
-    #: What the applications' role has for `synchronous_commit`.
+    #: The `synchronous_commit` setting of the applications' role.
     commit: str = "on"
 
     def __call__(self, stage: Stage, seconds: float) -> None:
@@ -191,7 +191,7 @@ class FailOver:
         site.fail_over(site.cluster.standbys[0], self.strike(site))
 
     def _rejoin(self, site: Site) -> None:
-        """The old primary comes back, and is told that it is none any more; who was on its side is led to the new."""
+        """Deal with the old primary, and lead the applications on its side to the new one."""
         primary, standby = site.cluster.nodes
         if self.strike is paused:
             primary.go_on()
@@ -207,7 +207,7 @@ class FailOver:
 
 
 def standby_lost(stage: Stage, seconds: float) -> None:
-    """The only synchronous standby dies, and everything waits for it. Some are told to end meanwhile, twice."""
+    """The only synchronous standby dies, and everything waits for it. Some processes get SIGTERM meanwhile, twice."""
     with Site(stage, Cluster(), Route) as site:
         (standby,) = site.cluster.standbys
         site.cluster.synchronize("standby0")
@@ -253,9 +253,9 @@ def paused_and_back(stage: Stage, seconds: float) -> None:
         site.wind_down(site.cluster.primary)
 
 
-# --- what is promised
+# --- promises
 
-# Whatever is lost with the old primary.
+# Even for what is lost with the old primary.
 IN_ANY_CASE = ALWAYS | GOES_ON | {"fences_repeated": 0, "fences_back": 0}
 ONE_AT_A_TIME = {"at_once": 1, "overlap": 0, "fenced_apart": 0}
 EVERYTHING = ALWAYS | GOES_ON | NOTHING_LOST

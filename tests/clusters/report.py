@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
     from tests.clusters.witness import Figures
 
-    # Of each scenario by its title: the figures, and those that are broken.
+    # By the title of each scenario: its figures, and those that are broken.
     Rows = dict[str, tuple[Figures, Mapping[str, float]]]
 
 
 def table(rows: Rows) -> Iterator[str]:
-    """A line for each scenario, with its figures. Those that are broken have a `!`."""
+    """A line for each scenario, with its figures. Broken ones are marked with `!`."""
     lines = [["scenario", *TITLES], *(_line(name, seen, broken) for name, (seen, broken) in rows.items())]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

@@ -1,4 +1,4 @@
-"""What a scenario is: something is done to a cluster while the application works, and some figures are promised."""
+"""A scenario: something is done to a cluster while the application works, and limits are promised for some figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.clusters.witness import Figures
 
-# Of whatever happens to a cluster: how much of each figure there may be.
+# The limits of the figures, whatever happens to a cluster.
 ALWAYS = {"fenced_behind": 0, "lines_odd": 0, "last_line": 0, "died": 0, "stuck": 0}
 NOTHING_LOST = {
     "at_once": 1,
@@ -32,7 +32,7 @@ NOTHING_LOST = {
 @dataclass(frozen=True)
 class Scenario:
     """`act(stage, seconds)` starts a cluster and applications, does something to them, and winds them down. `seconds`:
-    for how long it lets them work before and after. `promised`: the most that a figure may be."""
+    how long they work before and after the fault. `promised`: the largest value allowed for each figure."""
 
     name: str
     act: Callable[[Stage, float], None]
@@ -44,6 +44,6 @@ class Scenario:
             return figures(stage.events)
 
     def broken(self, seen: Figures) -> dict[str, float]:
-        """The figures that are greater than promised."""
+        """The figures that are larger than promised."""
         found = {name: getattr(seen, name) for name in self.promised}
         return {name: figure for name, figure in found.items() if figure > self.promised[name]}

@@ -1,5 +1,5 @@
-"""A process of the application that calls jobs again and again: `calls` the short one, and asks for one-offs; `holds`
-the long one; `keeps` one with a long lease. Whatever the database says, it goes on."""
+"""A process of the application that calls jobs again and again: `calls` calls the short one and enqueues one-offs;
+`holds` calls the long one; `keeps` calls one with a long lease. It goes on after any error of the database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from django_singlejob.received_signals import blocked_signals, deferred_signals 
 from django_singlejob.second_signal import second_signal_heeded  # noqa: E402
 from tests.clusters import jobs  # noqa: E402
 
-# How often a one-off is asked for. Seconds.
+# How often a one-off is enqueued, in seconds.
 PAUSE = 0.8
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 def serve(role: str) -> None:
     steps: dict[str, Callable[[], object]] = {"calls": call, "holds": hold, "keeps": jobs.kept}
     if role == "calls":
-        # Beside the calls, which may have to wait for the database in another place.
+        # In another thread than the calls, which may have to wait for the database.
         with blocked_signals():
             threading.Thread(target=order, daemon=True).start()
     with deferred_signals() as signals, second_signal_heeded(signals):
@@ -60,7 +60,7 @@ def hold() -> None:
 
 
 def order() -> None:
-    """Ask for one-offs; the witness is told of those that are acknowledged."""
+    """Enqueue one-offs, and note those that are acknowledged."""
     for number in itertools.count(os.getpid() * 1_000_000):
         try:
             jobs.task.enqueue(number)

@@ -1,4 +1,4 @@
-"""The settings of the application's processes: CLUSTER_DATABASE is their database, as JSON, as Django wants it."""
+"""The settings of the application's processes. CLUSTER_DATABASE is their entry in DATABASES, as JSON."""
 
 from __future__ import annotations
 

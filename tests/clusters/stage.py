@@ -1,4 +1,4 @@
-"""The application's processes, of whatever cluster: started, looked after and ended. They tell the witness's file."""
+"""The application's processes, on any cluster: started, looked after and ended. They write to the witness's file."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from tests.chaos.history import Event
 
-# Whoever is told to end has so long. Seconds.
+# How long a process may take to exit after a signal, in seconds.
 PATIENCE = 20.0
-# In the end the workers have so long for what is left to do. Seconds.
+# How long the workers have for the remaining work at the end, in seconds.
 DRAINING = 60.0
 
 COMMANDS = {
@@ -39,7 +39,7 @@ COMMANDS = {
 
 @dataclass
 class Application:
-    """One process: what it does (a key of COMMANDS), and its database as Django's settings describe it."""
+    """One process: its role (a key of COMMANDS), and its database as Django's settings describe it."""
 
     number: int
     role: str
@@ -50,12 +50,12 @@ class Application:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For the witness."""
+        """What the witness needs to know of it."""
         return {"server": self.number, "name": self.role, "number": self.process.poll()}
 
 
 class Stage:
-    """`with Stage(folder) as stage:` whatever is started inside is ended, and what happened is in `stage.events`."""
+    """Processes and their history. At the end of the `with` block, all processes are ended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,15 +73,15 @@ class Stage:
     ) -> None:
         self._stack.close()
 
-    # --- what is known
+    # --- the history
 
     @property
     def events(self) -> list[Event]:
         return read(self._path)
 
     def note(self, event: str, **facts: object) -> None:
-        """For the witness: `fault`, with a `name`; `whole`: from now on applications can write again; `survivor`: the
-        `node`, a port, is one of those that the cluster goes on with (none noted: all)."""
+        """Note an event for the witness: `fault`, with a `name`; `whole`: from now on applications can write again;
+        `survivor`: the cluster goes on with this `node`, a port (if none is noted, it goes on with all)."""
         self._history.note(event, **facts)
 
     def newest_grant(self, lock: str) -> Event | None:
@@ -89,7 +89,7 @@ class Stage:
         return starts[-1] if starts else None
 
     def lines(self, status: int) -> list[Event]:
-        """The crontab lines that ended so."""
+        """The crontab lines that ended with this status."""
         return [event for event in self.events if event["event"] == "line" and event["number"] == status]
 
     # --- processes
@@ -101,7 +101,7 @@ class Stage:
         return application
 
     def start_again(self, application: Application) -> None:
-        """One that was told to end."""
+        """Start a process again that was sent a signal."""
         application.process = self._spawn(application.number, application.role, application.database)
         application.told_at, application.has_ended = 0.0, False
 
@@ -115,7 +115,7 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # A Ctrl-C is for us; and what it starts can be ended with it.
+                start_new_session=True,  # Ctrl-C is for us; and it can be ended together with what it starts.
             )
 
     def log(self, number: int) -> Path:
@@ -124,14 +124,14 @@ class Stage:
     # --- time
 
     def wait(self, seconds: float) -> None:
-        """Look after the processes meanwhile: one that ends without being told to is noted, and started anew."""
+        """Wait, and look after the processes: one that exits without a signal is noted, and started again."""
         until = now() + seconds
         while now() < until:
             self._look_after()
             time.sleep(min(0.05, max(0.0, until - now())))
 
     def wait_until(self, see: Callable[[], object], timeout: float = 30.0) -> bool:
-        """Whether it came true in time."""
+        """Whether it became true in time."""
         until = now() + timeout
         while now() < until:
             if see():
@@ -147,7 +147,7 @@ class Stage:
             newest = self.newest_grant(lock)
             return [newest["server"] or 0] if newest and newest["at"] > since else []
 
-        assert self.wait_until(number, timeout), f"Nobody was granted {lock!r}; what they did is in {self.folder}."
+        assert self.wait_until(number, timeout), f"No process was granted {lock!r}; their logs are in {self.folder}."
         return number()[0]
 
     def _look_after(self) -> None:
@@ -162,7 +162,7 @@ class Stage:
     # --- the end
 
     def wind_down(self, backlog: Callable[[], int]) -> None:
-        """End all, the workers last: once `backlog` is 0, the number of one-offs that are waiting or in progress."""
+        """End all, the workers last: once `backlog`, the number of one-offs that are waiting or in progress, is 0."""
         workers = [application for application in self.applications if application.role == "works"]
         self.end(*(application for application in self.applications if application not in workers))
         self.wait_until(lambda: backlog() == 0, DRAINING)
@@ -171,12 +171,12 @@ class Stage:
         self.note("left", number=backlog())
 
     def end(self, *applications: Application, signals: int = 1) -> None:
-        """Send SIGTERM, so often, a second apart; note how long each took to end. Kill those that did not in time."""
-        told = [application for application in applications if not application.told_at]
+        """Send SIGTERM `signals` times, a second apart, and note how long each took to exit. Kill the others."""
+        signalled = [application for application in applications if not application.told_at]
         for count in range(signals):
-            self._tell(told)
-            self._await(told, 1.0 if count + 1 < signals else PATIENCE)
-        for application in told:
+            self._tell(signalled)
+            self._await(signalled, 1.0 if count + 1 < signals else PATIENCE)
+        for application in signalled:
             if application.process.poll() is None:
                 self._give_up(application)
             self._kill(application)
@@ -201,7 +201,7 @@ class Stage:
     def _give_up(self, application: Application) -> None:
         self.note("stuck", at=application.told_at, to=now(), **application.facts)
         if application.role in ("calls", "holds", "keeps"):
-            application.process.send_signal(signal.SIGUSR1)  # What its threads are at is then in its log.
+            application.process.send_signal(signal.SIGUSR1)  # It then logs what its threads are doing.
             time.sleep(0.3)
 
     def _kill_all(self) -> None:
@@ -215,12 +215,12 @@ class Stage:
 
 
 def application_env(database: Mapping[str, Any], folder: Path, number: int) -> dict[str, str]:
-    """What a process of the application finds in its environment."""
+    """The environment of a process of the application."""
     return {
         "CLUSTER_DATABASE": json.dumps(dict(database)),
         "CLUSTER_FOLDER": str(folder),
         "CLUSTER_SERVER": str(number),
-        "DATABASE_URL": "sqlite:///:memory:",  # Not used; tests.settings wants one.
+        "DATABASE_URL": "sqlite:///:memory:",  # It is not used, but tests.settings needs one.
         "DJANGO_SETTINGS_MODULE": "tests.clusters.settings",
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",

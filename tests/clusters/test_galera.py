@@ -1,4 +1,4 @@
-"""Locks on three Galera nodes: what a fenced block commits, and what becomes of those whose node is lost."""
+"""Locks on three Galera nodes: what a fenced block commits, and what happens to processes whose node is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
-# Its holder sends no heartbeats and is told nothing: the database alone can stop it. It goes on when a file is there.
+# Its holder sends no heartbeats and gets no news: only the database can stop it. It goes on when a file appears.
 FENCED = """
 import sys, time
 from datetime import timedelta
@@ -48,7 +48,7 @@ try:
 except Exception as error:
     print("raised", type(error).__name__, error)
 """
-# The same with heartbeats, for longer than its lease lasts without one.
+# The same with heartbeats, for longer than its lease would last without them.
 LONG_FENCED = """
 import sys, time
 from datetime import timedelta
@@ -82,7 +82,7 @@ with lease.atomic():
 print("granted", lease.fence)
 """
 
-# What is sent to a node that has just lost the others, and does not know it yet. It says what each error was.
+# Statements for a node that has just lost the others, and does not know it yet. It prints each error.
 IN_DOUBT = """
 import logging, sys, time
 from datetime import timedelta
@@ -115,7 +115,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Galera]:
         first = cluster.nodes[0]
         migrate = [sys.executable, "-m", "django", "migrate", "--run-syncdb", "--verbosity=0"]
         subprocess.run(migrate, env=os.environ | environment(first), cwd=ROOT, check=True)
-        # Nobody else has this table.
+        # No other test uses this table.
         first.query("CREATE TABLE ballast (id integer AUTO_INCREMENT PRIMARY KEY)", DATABASE)
         yield cluster
 
@@ -128,7 +128,7 @@ def nodes(cluster: Galera) -> Iterator[list[Node]]:
 
 @pytest.fixture
 def spawn(tmp_path: Path) -> Iterator[Spawn]:
-    """Starts processes; which node they use is said by `environment(node)`."""
+    """Starts processes; `environment(node)` decides which node they use."""
     children = Spawn(dict(os.environ), tmp_path)
     yield children
     children.end()
@@ -144,7 +144,7 @@ def environment(node: Node) -> dict[str, str]:
 
 
 def fenced(spawn: Spawn, node: Node, name: str) -> tuple[Child, Path]:
-    """A holder of that lock inside `lease.atomic()`, and the file at which it goes on to write the counter."""
+    """A holder of that lock inside `lease.atomic()`, and the file whose appearance lets it write the counter."""
     word = spawn.folder / f"{name}-goes-on"
     child = spawn.code(FENCED, name, str(word), **environment(node))
     child.wait_for("inside")
@@ -152,7 +152,7 @@ def fenced(spawn: Spawn, node: Node, name: str) -> tuple[Child, Path]:
 
 
 def succeed(spawn: Spawn, node: Node, name: str) -> None:
-    """Somebody else is granted that lock, and writes under it."""
+    """Another process is granted that lock, and writes under it."""
     child = spawn.code(SUCCESSOR, name, **environment(node))
     child.wait_for("granted 2")
     assert child.finish() == 0
@@ -160,7 +160,7 @@ def succeed(spawn: Spawn, node: Node, name: str) -> None:
 
 @contextmanager
 def lagging(node: Node, other: Node) -> Iterator[None]:
-    """What the others commit is not applied by the node yet, as if it came behind something that takes long."""
+    """The node does not apply the others' commits yet, as if they queued behind something slow."""
     with node.session() as session:
         session.execute("FLUSH TABLES ballast WITH READ LOCK")
         other.query("INSERT INTO ballast VALUES ()", DATABASE)
@@ -169,13 +169,13 @@ def lagging(node: Node, other: Node) -> Iterator[None]:
 
 
 def written(node: Node, name: str) -> list[int]:
-    """The fences of those who wrote under that lock."""
+    """The fences of the writes under that lock."""
     sql = f"SET SESSION wsrep_sync_wait = 1; SELECT fence FROM test_app_fencedwrite WHERE `lock` = '{name}' ORDER BY 1"
     return [int(fence) for (fence,) in node.query(sql, DATABASE)]
 
 
 def test_nothing_is_lost_or_doubled_with_a_node(cluster: Galera, tmp_path: Path) -> None:
-    """Those beside it and elsewhere do everything once, and none of them dies or hangs."""
+    """The applications beside it and elsewhere do everything once, and none of them dies or hangs."""
     scenario = Scenario("losses", lambda stage, seconds: Loss(FAULTS)(stage, cluster, seconds), PROMISED)
     seen = scenario.play(tmp_path, seconds=2)
     broken = scenario.broken(seen)
@@ -201,7 +201,7 @@ def test_a_fenced_block_commits_nothing_behind_its_successors_grant(nodes: list[
 
 
 def test_a_fenced_block_whose_token_is_gone_has_lost_its_lease(nodes: list[Node], spawn: Spawn) -> None:
-    """The grant ends the block's transaction, with a deadlock as its next answer."""
+    """The grant ends the block's transaction: its next statement gets a deadlock error."""
     here, there, third = nodes
     child, word = fenced(spawn, here, "gone")
     succeed(spawn, there, "gone")
@@ -211,8 +211,8 @@ def test_a_fenced_block_whose_token_is_gone_has_lost_its_lease(nodes: list[Node]
     assert "raised LeaseLost" in child.output
 
 
-def test_another_conflict_in_a_fenced_block_is_let_through(nodes: list[Node], spawn: Spawn) -> None:
-    """Its caller may begin the block again: nobody else has been granted the lock."""
+def test_another_conflict_in_a_fenced_block_is_raised(nodes: list[Node], spawn: Spawn) -> None:
+    """The caller may begin the block again, because the lock was not granted to anybody else."""
     here, there, third = nodes
     here.query("INSERT INTO test_app_counter VALUES ('conflict', 0)", DATABASE)
     child, word = fenced(spawn, here, "conflict")
@@ -226,7 +226,7 @@ def test_another_conflict_in_a_fenced_block_is_let_through(nodes: list[Node], sp
 
 
 def test_a_long_fenced_block_keeps_its_lock_while_others_ask_elsewhere(nodes: list[Node], spawn: Spawn) -> None:
-    """That its gate is locked is seen on its own node only; its heartbeats are seen everywhere."""
+    """Its gate is locked on its own node only, but its heartbeats are seen everywhere."""
     here, there, third = nodes
     word = spawn.folder / "go"
     child = spawn.code(LONG_FENCED, str(word), **environment(here))
@@ -242,7 +242,7 @@ def test_a_long_fenced_block_keeps_its_lock_while_others_ask_elsewhere(nodes: li
 
 
 def test_a_commit_that_a_lost_node_refuses_is_in_doubt(cluster: Galera, nodes: list[Node], spawn: Spawn) -> None:
-    """Nobody takes the error for a "no": whoever asks, or releases, goes on when the node is part of the cluster."""
+    """The error is not taken for a "no": the caller, or the holder that releases, goes on when the node is back."""
     here, *others = nodes
     word = spawn.folder / "go"
     children = [spawn.code(IN_DOUBT, what, str(word), **environment(here)) for what in ("asks", "releases")]

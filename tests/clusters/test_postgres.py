@@ -1,4 +1,4 @@
-"""Fail-overs of PostgreSQL, in short: on clusters of the test's own, whatever DATABASE_URL says."""
+"""Fail-overs of PostgreSQL, in short: on clusters of the tests' own, whatever DATABASE_URL says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHORT = [
 
 
 @pytest.mark.parametrize("scenario", [one for one in SCENARIOS if one.name in SHORT], ids=lambda one: one.name)
-def test_what_is_promised_holds(scenario: Scenario, tmp_path: Path) -> None:
+def test_the_promises_hold(scenario: Scenario, tmp_path: Path) -> None:
     seen = scenario.play(tmp_path, seconds=1)
     broken = scenario.broken(seen)
     print(*table({scenario.name: (seen, broken)}), sep="\n")

@@ -1,4 +1,4 @@
-"""The witness, by histories made by hand: it finds each kind of fault, and raises no false alarm."""
+"""The witness, with histories made by hand: it finds each kind of fault, and raises no false alarm."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_one_after_the_other_is_fine() -> None:
     assert (seen.at_once, seen.overlap, seen.fences_repeated, seen.fences_back) == (1, 0, 0, 0)
 
 
-def test_two_that_trust_themselves_are_seen_and_for_how_long() -> None:
+def test_two_holders_that_trust_themselves_are_seen_with_the_duration() -> None:
     seen = figures([start(1), start(2, "b", 2), trust(2.5), trust(2.75), trust(3, "b")])
     assert (seen.at_once, seen.overlap) == (2, 0.75)
 
@@ -52,25 +52,25 @@ def test_of_two_locks_both_may_be_held() -> None:
     assert figures([start(1), start(1, "b", lock="pool"), trust(2), trust(2, "b", lock="pool")]).at_once == 1
 
 
-def test_what_was_lost_meanwhile_was_not_trusted() -> None:
+def test_a_lease_that_was_lost_meanwhile_was_not_trusted() -> None:
     events = [start(1), trust(1.5), event("lost", 1.6), start(2, "b", 2), trust(2.5, "b"), event("lost", 3, "b")]
     assert figures([*events, trust(3.5)]).at_once == 1
 
 
-def test_one_that_slept_past_its_deadline_may_have_lost_it_meanwhile() -> None:
+def test_a_holder_that_slept_past_its_deadline_may_have_lost_its_lease() -> None:
     assert figures([start(1), trust(1.5), start(6, "b", 2), trust(6.5, "b"), trust(7)]).at_once == 1
 
 
-def test_one_that_slept_within_its_lease_trusted_itself_all_the_time() -> None:
+def test_a_holder_that_slept_within_its_lease_trusted_itself_all_the_time() -> None:
     assert figures([start(1), trust(1.5), start(2, "b", 2), trust(3, "b"), trust(4)]).at_once == 2
 
 
-def test_a_fence_that_is_given_out_again_is_seen() -> None:
+def test_a_repeated_fence_is_seen() -> None:
     seen = figures([start(1, "a", 7), start(2, "b", 7)])
     assert (seen.fences_repeated, seen.fences_back) == (1, 1)
 
 
-def test_a_fence_of_a_server_that_is_given_up_may_be_smaller() -> None:
+def test_a_fence_of_an_abandoned_server_may_be_smaller() -> None:
     split = [survivor(), start(1, "a", 1), start(2, "b", 100, node=NEW), start(3, "c", 2), start(4, "d", 101, node=NEW)]
     assert figures(split).fences_back == 0
     assert figures([*split, start(5, "e", 50, node=NEW)]).fences_back == 1
@@ -82,12 +82,12 @@ def test_a_commit_behind_a_successor_is_seen() -> None:
     assert figures([*events, event("fenced", 2.1)]).fenced_behind == 1
 
 
-def test_a_commit_on_a_server_that_is_given_up_is_counted_apart() -> None:
+def test_a_commit_on_an_abandoned_server_is_counted_separately() -> None:
     seen = figures([survivor(), start(1), start(2, "b", 2, node=NEW), event("fenced", 2.1)])
     assert (seen.fenced_behind, seen.fenced_apart) == (0, 1)
 
 
-def test_a_grant_on_a_server_that_is_given_up_supersedes_nobody_elsewhere() -> None:
+def test_a_grant_on_an_abandoned_server_supersedes_nothing_elsewhere() -> None:
     seen = figures([survivor(), start(1, "a", node=NEW), start(2, "b"), event("fenced", 3, "a", node=NEW)])
     assert (seen.fenced_behind, seen.fenced_apart) == (0, 0)
 
@@ -102,7 +102,7 @@ def test_one_offs_that_are_lost_and_done_twice_are_counted() -> None:
     assert (seen.one_offs, seen.one_offs_lost, seen.one_offs_twice) == (2, 1, 1)
 
 
-def test_one_offs_that_are_still_waiting_in_the_end_are_not_lost() -> None:
+def test_one_offs_that_are_still_waiting_at_the_end_are_not_lost() -> None:
     seen = figures([*(event("ordered", number, number=number) for number in range(3)), event("left", 9, number=2)])
     assert (seen.one_offs_lost, seen.one_offs_left) == (1, 2)
 

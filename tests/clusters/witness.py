@@ -1,7 +1,7 @@
 """What the witness counts: pure functions over the events that the application's processes noted in one file.
 
-Instants are those of the one clock of this machine. Fences cannot tell here who came later, as they do in
-`tests/chaos`: after a fail-over they may repeat themselves, which is one of the things to count.
+All instants are from the clock that the processes of this machine share. Unlike in `tests/chaos`, fences cannot show
+which grant came later: after a fail-over they may be repeated, which is one of the things to count.
 """
 
 from __future__ import annotations
@@ -18,54 +18,54 @@ if TYPE_CHECKING:
 
     from tests.chaos.history import Event
 
-# How a crontab line may end: it ran or was skipped, the database is unreachable, the lease was lost.
+# The possible exit statuses of a crontab line: it ran or was skipped, the database is unreachable, the lease was lost.
 USUAL_STATUSES = (0, 69, 75)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What was seen."""
+    """What the witness saw."""
 
     grants: int
     at_once: int
-    """Holders of one lock that trusted themselves at the same instant, at most."""
+    """The most holders of one lock that trusted themselves at the same instant."""
     overlap: float
-    """For how long more than one of them did, at most. Seconds."""
+    """The longest time for which more than one of them did, in seconds."""
     fences_repeated: int
-    """Grants with a number that an earlier grant of that lock had."""
+    """Grants with the fence of an earlier grant of that lock."""
     fences_back: int
-    """Grants by a survivor with a number below that of an earlier grant of that lock, whoever gave that."""
+    """Grants by a survivor with a fence below that of an earlier grant of that lock by any server."""
     fenced_behind: int
     """Transactions of `lease.atomic()` that a survivor committed after the lock's next grant."""
     fenced_apart: int
     """The same, on a server that the cluster does not go on with."""
     one_offs: int
     one_offs_lost: int
-    """Acknowledged, never run to an end, and not waiting for it either."""
+    """Acknowledged, but never run to an end, and not waiting either."""
     one_offs_left: int
-    """Waiting or in progress in the end: a busy machine did not get through them."""
+    """Waiting or in progress at the end, because a busy machine did not get through them."""
     one_offs_twice: int
     """Recorded as done more than once."""
     slots: int
     slots_missing: int
-    """Slots that nobody began to run."""
+    """Slots that no server began to run."""
     slots_twice: int
-    """Slots that were recorded as run successfully more than once."""
+    """Slots that were recorded more than once as run successfully."""
     goes_on: float
-    """When the last of the locks was written under again, from when the cluster could be written to. Seconds."""
+    """Seconds from when the cluster could be written to until there was a write under each of the locks."""
     lines: Mapping[int, int] = field(default_factory=dict)
-    """Exit statuses of crontab lines, and how often each was seen."""
+    """How often each exit status of a crontab line was seen."""
     lines_odd: int
-    """Those that ended in another way than a crontab line may."""
+    """Lines with an exit status that a crontab line should not have."""
     last_line: int
-    """How the last one ended."""
+    """The exit status of the last line."""
     longest_line: float
     died: int
-    """Processes that ended without being told to."""
+    """Processes that exited without a signal."""
     stuck: int
-    """Processes that did not end when told to."""
+    """Processes that did not exit after a signal."""
     slowest_end: float
-    """How long it took those that did, at most. Seconds."""
+    """The longest time that a process took to exit after a signal, in seconds."""
 
 
 def figures(events: Sequence[Event]) -> Figures:
@@ -110,11 +110,11 @@ def survives(event: Event, survivors: set[int]) -> bool:
     return not survivors or event["node"] in survivors
 
 
-# --- who trusts itself
+# --- trust
 
 
 class Span(NamedTuple):
-    """From `since` to `until` a lease said that it can be trusted, whenever it was asked."""
+    """From `since` to `until`, a lease said that it can be trusted, whenever it was asked."""
 
     lock: str
     token: str
@@ -123,7 +123,7 @@ class Span(NamedTuple):
 
 
 def spans_of_trust(events: Iterable[Event]) -> Iterator[Span]:
-    """A lease that is not asked until its deadline is over may have been unproven meanwhile: another span begins."""
+    """A lease that was not asked again before its deadline may have been unproven meanwhile, so another span begins."""
     opened: dict[str, Span] = {}
     deadlines: dict[str, float] = {}
     for event in events:
@@ -161,7 +161,7 @@ def longest_overlap(spans: Iterable[Span]) -> float:
 
 
 def counted(spans: Iterable[Span]) -> Iterator[tuple[float, int]]:
-    """How many there are from each instant on. One that ends when another begins is not there with it."""
+    """How many spans there are from each instant on. Two spans do not overlap if one begins when the other ends."""
     steps = sorted(step for span in spans for step in ((span.since, 1), (span.until, -1)) if span.until > span.since)
     count = 0
     for at, step in steps:
@@ -190,7 +190,7 @@ def fences_going_back(starts: Iterable[Event]) -> Iterator[Event]:
 
 
 def committed_behind(events: Iterable[Event], survivors: set[int]) -> Iterator[Event]:
-    """What was still open when somebody else's body had begun under that lock, and was committed all the same."""
+    """Writes that were still open when another body had begun under that lock, and were committed all the same."""
     current: dict[str, dict[str, Event]] = defaultdict(dict)
     superseded: set[str] = set()
     for event in events:
@@ -205,7 +205,7 @@ def committed_behind(events: Iterable[Event], survivors: set[int]) -> Iterator[E
 
 
 def supersedes(grant: Event, former: Event, survivors: set[int]) -> bool:
-    """What a server grants that the cluster does not go on with supersedes nothing that a survivor granted."""
+    """A grant by a server that the cluster does not go on with does not supersede a survivor's grant."""
     return survives(grant, survivors) or not survives(former, survivors)
 
 
@@ -217,7 +217,7 @@ def ends(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def done(events: Iterable[Event], of_token: Mapping[str, object]) -> list[object]:
-    """What is known to be recorded as done, each time."""
+    """What is known to be recorded as done, once for each record."""
     return [
         of_token[event["token"]]
         for event in events
@@ -231,7 +231,7 @@ def twice(things: Iterable[object]) -> int:
 
 
 def missing_slots(events: Sequence[Event]) -> set[datetime]:
-    """Between the first and the last. One whose body fails has been run too: its connection may have died."""
+    """Missing between the first and the last. A slot whose body failed has run too: the connection may have died."""
     run = {
         datetime.fromisoformat(slot) for event in events if event["event"] == "start" and (slot := event.get("slot"))
     }
@@ -241,11 +241,11 @@ def missing_slots(events: Sequence[Event]) -> set[datetime]:
     return {min(run) + timedelta(seconds=EVERY) * step for step in range(count + 1)} - run
 
 
-# --- how it goes on
+# --- how the work goes on
 
 
 def goes_on(events: Sequence[Event], survivors: set[int]) -> float:
-    """0: it was never interrupted. Infinite: it does not go on under one of the locks."""
+    """0 if the work was never interrupted; infinite if it does not go on under one of the locks."""
     whole_at = max((event["at"] for event in events if event["event"] == "whole"), default=None)
     if whole_at is None:
         return 0.0

@@ -18,9 +18,11 @@ from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.at_exit import release_granted
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason
+from django_singlejob.one_offs.enqueue import place
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
@@ -322,6 +324,24 @@ def test_until_it_succeeds() -> None:
         ticked()
     row = the_one_off()
     assert (runs, row.status, row.result, row.error, row.traceback) == ([1, 2, 3], "done", "sent", "", "")
+
+
+def test_each_run_that_a_user_requested_records_the_user_also_a_retry() -> None:
+    job = mailing(fail, retries=1, retry_delay=timedelta())
+    place(job.using(), [], {}, requested_by="ada")
+    job.enqueue()
+    for _ in range(4):
+        ticked()
+    found = runs().order_by("pk").values_list("trigger", "requested_by", "attempt")
+    assert sorted(found) == [("manual", "ada", 1), ("manual", "ada", 2), ("one_off", "", 1), ("one_off", "", 2)]
+
+
+def test_who_retries_it_has_requested_it() -> None:
+    place(mailing().using(), [], {}, requested_by="ada")
+    for user in "grace", "":
+        one_offs().cancel()
+        assert one_offs().retry(user) == 1
+        assert the_one_off().requested_by == user
 
 
 @pytest.mark.parametrize("trigger", ["call", "command", "schedule"])

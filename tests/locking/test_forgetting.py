@@ -71,6 +71,12 @@ def test_the_highest_fence_counts_not_the_last() -> None:
     assert use("seldom") == nth_fence(5)
 
 
+def test_new_names_start_at_a_fence_that_was_written_by_hand() -> None:
+    """As in an empty database after the loss of the former one."""
+    gates().create(name=FORGOTTEN, fence=nth_fence(1_000_000))
+    assert use() == nth_fence(1_000_001)
+
+
 def test_the_gate_that_keeps_the_fence_cannot_be_forgotten() -> None:
     use()
     assert forget_name(FORGOTTEN) == Obstacle.UNKNOWN

@@ -1,8 +1,8 @@
-"""The commands as code calls them: Python's values mean what the same words mean on the command line."""
+"""The commands as code calls them: values of Python mean what the same words mean on the command line."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("fresh_process")
 
 COMMANDS = sorted(name for name, app in get_commands().items() if app == "django_singlejob")
 
-#: Values, and the text that means the same.
+#: Values, and the texts that mean the same.
 SECONDS = {0.2: "0.2", 5: "5", timedelta(seconds=0.2): "0.2", timedelta(minutes=2): "120", "0.2": "0.2", 0: "0"}
 COUNTS = {0: "0", 7: "7", "7": "7"}
 NAMES: list[tuple[Any, list[str]]] = [
@@ -47,9 +47,14 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
         ('{"day": null}', ['{"day": null}']),
         ([], ["[]"]),
     ],
-    **dict.fromkeys(("queue", "job", "ignore"), NAMES),
+    **dict.fromkeys(("queue", "job", "ignore", "task"), NAMES),
     "failures": [(7, ["7"]), ("7", ["7"]), (1, ["1"])],
-    "format": [("json", ["json"]), ("table", ["table"])],
+    "format": [("json", ["json"]), ("text", ["text"])],
+    "failed_since": [
+        ("2026-11-22T03:00+01:00", ["2026-11-22T02:00:00+00:00"]),
+        (datetime(2026, 11, 22, 2, tzinfo=UTC), ["2026-11-22T02:00Z"]),
+        (datetime(2026, 11, 22), ["2026-11-22"]),  # noqa: DTZ001
+    ],
     "force": [("nightly", ["nightly"])],
 }
 NONSENSE: dict[str, list[Any]] = {
@@ -60,15 +65,16 @@ NONSENSE: dict[str, list[Any]] = {
     **{name: [-1, 1.5, "many", "1.5", True, [1]] for name in ("threads", "max_jobs", "days", "keep")},
     "conflict_exit_code": [256, -1, "some", 1.5, True],
     "args": ["{", "5", 5, {1, 2}, True],
-    **{name: [5, [5], [None], True] for name in ("queue", "job", "ignore")},
+    **{name: [5, [5], [None], True] for name in ("queue", "job", "ignore", "task")},
     "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
+    "failed_since": ["yesterday", "", 5, True, timedelta(1)],
     "force": [True, 5, ["nightly"]],
 }
 
 
 def options() -> Iterator[tuple[str, Action]]:
-    """Each of each command, but for those that all commands of Django have."""
+    """Every option of every command, except for Django's own."""
     djangos = BaseCommand().create_parser("manage.py", "")._option_string_actions
     for command in COMMANDS:
         parser = load_command_class("django_singlejob", command).create_parser("manage.py", command)
@@ -78,7 +84,7 @@ def options() -> Iterator[tuple[str, Action]]:
 
 
 def keyword(action: Action) -> str:
-    """As which `call_command` takes it."""
+    """The name by which `call_command` takes it."""
     return min(action.option_strings).lstrip("-").replace("-", "_")
 
 
@@ -88,7 +94,7 @@ OTHERS = [(command, action) for command, action in options() if action.nargs != 
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the commands are handed, which then do nothing."""
+    """The options that the commands receive; they do nothing with them."""
     found: list[dict[str, Any]] = []
     for name in COMMANDS:
         command = type(load_command_class("django_singlejob", name))
@@ -97,14 +103,28 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def called(command: str, *words: str, **values: Any) -> None:
-    words = ("nightly", *words) if command == "run_singleton" else words
+    words = (*arguments(command, words, values), *words)
     if "-o" in words or values.get("close"):
         words += ("--", "true")
     call_command(command, *words, stdout=StringIO(), stderr=StringIO(), no_color=True, **values)
 
 
+def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> tuple[str, ...]:
+    """What the command cannot do without."""
+    match command:
+        case "run_singleton" if any(word.startswith("--format") for word in words) or values.get("format"):
+            return ("--list",)
+        case "pause_singletons" | "resume_singletons" if "--all" in words or values.get("all"):
+            return ()
+        case "run_singleton" | "forget_singleton" | "pause_singletons" | "resume_singletons":
+            return ("nightly",)
+        case "cancel_one_offs" | "retry_one_offs":
+            return ("7",)
+    return ()
+
+
 def heeded(given: list[dict[str, Any]], command: str, *words: str, **values: Any) -> dict[str, Any]:
-    """What the command makes of them."""
+    """The options that the command receives for these words and values."""
     called(command, *words, **values)
     return {name: value for name, value in given.pop().items() if name not in ("stdout", "stderr")}
 
@@ -179,7 +199,7 @@ def test_what_does_not_go_together_is_refused_for_keywords_too(given: list[dict[
     assert not given
 
 
-# --- and they are heeded
+# --- and the commands heed them
 
 
 @pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""The two witnesses that tell whether anything is left of a command."""
+"""The two witnesses that show whether any process of a command is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says of a run, and its exit status; no job is run here."""
+"""What a command reports of a run, and its exit status. No job runs here."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def message_of(report: Report, **terms: int) -> str:
 
 
 def told(report: Report) -> tuple[int, str, bool]:
-    """The status, the line, and whether it is an error."""
+    """The exit status, the line, and whether the line is an error."""
     return *verdict(report), is_error(report)
 
 
@@ -163,7 +163,7 @@ def test_a_jobs_own_mistake_ends_no_pass_over_the_others() -> None:
 
 
 def test_a_job_that_met_with_it_itself_has_failed() -> None:
-    """Its own run did begin: what it asked for inside did not."""
+    """Its own run did begin; what it called inside did not."""
     status, line, _ = told(of_error(unusable(Lack.TABLES, "another")))
     assert status == 1
     assert line.startswith("nightly: failed, DatabaseUnusable: It lacks something.")

@@ -30,7 +30,7 @@ def register(name: str = "nightly", **settings: Any) -> None:
 
 
 def schedule(name: str = "nightly", **settings: Any) -> None:
-    """The job is registered, and somebody has asked for it."""
+    """Register the job, and enter it in the database."""
     register(name, **settings)
     keep_up()
 
@@ -44,7 +44,7 @@ def overdue_by(late: timedelta) -> None:
 
 
 def take_long(name: str = "nightly") -> None:
-    """The run that goes on takes ten times as long as the job does in the mean."""
+    """The current run has taken ten times as long as the job's mean."""
     change(name, mean_duration=MINUTE, run_count=5)
     locks().update(acquired_at=DBNow() - 10 * MINUTE)
 
@@ -61,7 +61,7 @@ def state(name: str = "nightly") -> State:
 # --- one state after the other
 
 
-def test_nothing_is_wrong_where_nothing_is() -> None:
+def test_nothing_is_wrong_if_there_is_nothing() -> None:
     assert survey() == []
 
 
@@ -81,7 +81,7 @@ def test_a_run_that_goes_on_is_running() -> None:
     assert state() == State.RUNNING
 
 
-def test_a_schedule_that_nobody_has_asked_for_is_unseen() -> None:
+def test_a_schedule_that_no_pass_has_seen_is_unseen() -> None:
     register()
     assert state() == State.UNSEEN
     start_run().release()  # by hand
@@ -100,7 +100,7 @@ def test_a_run_is_overrunning_past_a_multiple_of_its_mean(settings: Settings) ->
 
 
 @pytest.mark.parametrize("mean", [{"mean_duration": None}, {"mean_duration": timedelta()}, {"run_count": 4}], ids=str)
-def test_but_not_where_the_mean_says_nothing(mean: dict[str, Any]) -> None:
+def test_but_not_if_the_mean_is_meaningless(mean: dict[str, Any]) -> None:
     schedule()
     start_run()
     take_long()
@@ -151,10 +151,10 @@ def test_a_job_that_is_paused_is_nothing_else() -> None:
     assert state() == State.PAUSED
 
 
-# --- of several the first
+# --- the first of several
 
 
-def test_of_what_is_wrong_with_a_dead_job_the_worst_is_told() -> None:
+def test_the_worst_state_of_a_dead_job_is_shown() -> None:
     schedule()
     start_run()
     expire()
@@ -171,7 +171,7 @@ def test_of_what_is_wrong_with_a_dead_job_the_worst_is_told() -> None:
     assert state() == State.IDLE
 
 
-def test_of_what_is_wrong_with_a_live_one_too() -> None:
+def test_so_is_the_worst_state_of_a_live_job() -> None:
     register()
     start_run()
     take_long()
@@ -187,7 +187,7 @@ def test_of_what_is_wrong_with_a_live_one_too() -> None:
     assert state() == State.RUNNING
 
 
-def test_they_stand_in_that_order() -> None:
+def test_the_states_are_in_that_order() -> None:
     assert State.values == [
         "paused",
         "impossible",
@@ -274,7 +274,7 @@ def test_of_two_locks_that_a_job_holds_the_stale_one_is_shown() -> None:
 # --- schedules
 
 
-def test_a_schedule_is_told_in_words() -> None:
+def test_a_schedule_is_described_in_words() -> None:
     register(time_zone="Europe/Rome")
     assert health().schedule == "At 02:30 every day (Europe/Rome)"
     keep_up()

@@ -34,7 +34,7 @@ NOW = datetime(2026, 11, 21, 12, 5, tzinfo=UTC)
 
 
 def ran(ago: timedelta, name: str = "nightly", **columns: Any) -> int:
-    """Somebody began a run so long ago, which took a second. Returns its primary key."""
+    """Record a run that started `ago` and took a second. Returns its primary key."""
     facts = {"fence": 1, "token": uuid4(), "status": "successful", "trigger": "call", "hostname": "web-1", "pid": 1}
     times = {"started_at": DBNow() - ago, "finished_at": DBNow() - ago + SECOND, "duration": SECOND}
     return runs().create(job_name=name, **facts | times | columns).pk
@@ -45,7 +45,7 @@ def running(ago: timedelta, **columns: Any) -> int:
 
 
 def run(**columns: Any) -> Run:
-    """One that is not in the database."""
+    """A run that is not in the database."""
     facts: dict[str, Any] = {
         "pk": 1,
         "job_name": "nightly",
@@ -94,7 +94,7 @@ def test_a_window_has_what_began_in_it(django_assert_num_queries: DjangoAssertNu
     assert found.now - found.begin == 6 * HOUR
 
 
-def test_what_began_before_it_and_goes_on_is_told_apart() -> None:
+def test_runs_that_began_before_it_and_go_on_are_listed_separately() -> None:
     ran(9 * HOUR)
     long = running(9 * HOUR)
     found = period(6 * HOUR)
@@ -130,10 +130,10 @@ def test_it_reads_what_is_needed_of_a_run() -> None:
     assert found.is_bad
 
 
-# --- what there is to say of them
+# --- what the runs show
 
 
-def test_who_has_most_wins_comes_first() -> None:
+def test_the_server_with_most_wins_comes_first() -> None:
     later = run(hostname="web-2", started_at=NOW - MINUTE, finished_at=None, status="running")
     some = [later, run(hostname="web-2", status="failed"), run(hostname="web-2"), run()]
     assert winners(some) == [
@@ -143,7 +143,7 @@ def test_who_has_most_wins_comes_first() -> None:
     assert winners([]) == []
 
 
-def test_that_a_run_was_abandoned_is_no_sign_of_life_but_a_heartbeat_is() -> None:
+def test_an_abandoned_run_is_not_a_sign_of_life_but_a_heartbeat_is() -> None:
     dead = run(status="abandoned", finished_at=NOW)
     assert winners([dead])[0].last_seen == NOW - HOUR
     heartbeats = [("web-1", NOW - MINUTE), ("elsewhere", NOW)]

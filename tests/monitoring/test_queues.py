@@ -23,7 +23,7 @@ HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(secon
 
 
 def place(queue: str = "default", *, due: timedelta = ZERO, count: int = 1, **columns: Any) -> None:
-    """One-offs that have been due for so long."""
+    """One-offs that have been due for that long."""
     facts: dict[str, Any] = {"queue_name": queue, "run_after": DBNow() - due, "created_at": DBNow()}
     one_offs().bulk_create(OneOffJob(**facts | columns) for _ in range(count))
 

@@ -53,7 +53,7 @@ def job(name: str = "nightly", **columns: Any) -> None:
 
 
 def work(queue: str = "default", *, count: int = 1, ago: timedelta = LONG, **columns: Any) -> None:
-    """One-offs that have been due for so long."""
+    """One-offs that have been due for that long."""
     facts: dict[str, Any] = {"task_path": "shop.tasks.mail", "queue_name": queue, "created_at": DBNow() - ago}
     one_offs().bulk_create(OneOffJob(**facts | {"run_after": DBNow() - ago} | columns) for _ in range(count))
 
@@ -69,7 +69,7 @@ def worker(*queues: str, number: int = 1) -> str:
     return name
 
 
-# --- in so many situations
+# --- the number of situations
 
 
 def all_is_well() -> None:

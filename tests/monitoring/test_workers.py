@@ -1,4 +1,4 @@
-"""Which workers there are."""
+"""The workers that monitoring lists."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Call(Protocol):
 
 @pytest.fixture
 def go(tmp_path: Path) -> Path:
-    """Touch it, and the job `until_told` goes on."""
+    """Touch it to let the job `until_told` go on."""
     return tmp_path / "go"
 
 
@@ -39,7 +39,7 @@ def through_proxy(proxy: Proxy, database_url: str) -> dict[str, str]:
 
 @pytest.fixture
 def call(spawn: Spawn) -> Call:
-    """Starts a process that calls a job of `tests/app/jobs.py`, and says what came of it: `call("nap(5)")`."""
+    """Starts a process that calls a job of `tests/app/jobs.py` and prints the outcome: `call("nap(5)")`."""
 
     def call(call: str, **env: str) -> Child:
         return spawn.code(
@@ -58,7 +58,7 @@ def call(spawn: Spawn) -> Call:
 
 @pytest.fixture
 def kill_connections() -> Act:
-    """Ends each connection to this test's database but our own, in the server."""
+    """Ends every connection to this test's database except our own, on the server."""
     return _kill_connections
 
 
@@ -72,5 +72,5 @@ def _kill_connections() -> None:
             return
         cursor.execute("SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
         for (connection_id,) in cursor.fetchall():
-            with suppress(Error):  # a heartbeat's, which has just ended by itself
+            with suppress(Error):  # such as a heartbeat's, which has just ended by itself
                 cursor.execute("KILL %s", [connection_id])

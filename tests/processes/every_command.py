@@ -1,6 +1,6 @@
-"""Calls every command at once, each in a process of its own, and prints what each said and its exit status as JSON.
+"""Calls every command at once, each in a process of its own, and prints the output and the exit status of each as JSON.
 
-They are forked: to start each of them from scratch would take many seconds.
+The processes are forked, because starting each of them from scratch would take many seconds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ COMMANDS = [
     ["singleton_status", "--check"],
     ["clear_stale_locks"],
     ["prune_singletons"],
-    # The last, for it may go on.
+    ["pause_singletons", "quick"],
+    # The last one, because it may go on.
     ["singleton_worker"],
 ]
 PATIENCE, MOMENT = 60, 2
 
 
 def start(words: list[str], output: IO[bytes]) -> int:
-    """Its process id."""
+    """Start the command, and return its process id."""
     if pid := os.fork():
         return pid
     os.dup2(output.fileno(), 1)
@@ -54,7 +55,7 @@ def start(words: list[str], output: IO[bytes]) -> int:
 
 
 def exit_status_of(pid: int, deadline: float) -> int | None:
-    """``None``: it went on until it was told to end."""
+    """Its exit status, or ``None`` if it went on until the deadline."""
     while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.02)
     if ended != (0, 0):

@@ -1,6 +1,6 @@
-"""What a shell command leaves behind: processes that say who they are, and do not outlive their test.
+"""What a shell command leaves behind: processes that print their pid and do not outlive their test.
 
-They are started with `sh $REST` and the like, and their output is their test's `Child`'s.
+Start them with `sh $REST` and the like. Their output goes to the test's `Child`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from tests.children import Child, Spawn
 
 SCRIPTS = {
-    # Goes on until `$GO` exists; SIGTERM is only said.
+    # Runs until `$GO` exists; on SIGTERM it only prints a line.
     "REST": """
-        trap 'echo rest was told' TERM
+        trap 'echo rest was signalled' TERM
         echo rest is $$
         touch "$GO.started"
         until [ -e "$GO" ]; do sleep 0.05; done
         echo rest has ended
     """,
-    "ENDS_WHEN_TOLD": """
-        trap 'echo rest was told; exit' TERM
+    "ENDS_ON_SIGTERM": """
+        trap 'echo rest was signalled; exit' TERM
         echo rest is $$
         while :; do sleep 0.05; done
     """,
@@ -42,14 +42,14 @@ SCRIPTS = {
 
 
 def write_scripts(folder: Path) -> dict[str, str]:
-    """The environment in which the scripts' names are their paths."""
+    """The environment in which the names of the scripts are their paths."""
     for name, script in SCRIPTS.items():
         (folder / name).write_text(script)
     return {name: str(folder / name) for name in SCRIPTS}
 
 
 def pid(whose: str, child: Child) -> int:
-    """Of the "command", or of its "rest", as soon as it is said."""
+    """The pid of the "command" or of its "rest", as soon as it is printed."""
     child.wait_for(f"{whose} is ")
     return eventually(lambda: pids(whose, child))[0]
 
@@ -59,7 +59,7 @@ def pids(whose: str, child: Child) -> list[int]:
 
 
 def end(spawn: Spawn) -> None:
-    """Kill what its test has left: it is in groups of its own."""
+    """Kill what the test left behind: it is in groups of its own."""
     for child in spawn.children:
         child.kill_all()
         for number in pids("(?:command|rest)", child):

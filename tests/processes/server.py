@@ -1,6 +1,6 @@
-"""One server: its cron daemon fires for every slot, by a clock of its own, until it is told to stop.
+"""One server: its cron daemon fires for every slot, by a clock of its own, until the stop file appears.
 
-The job stands here, and not in `tests/app/jobs.py`, where every tick of every other test would find it due.
+The job is defined here, and not in `tests/app/jobs.py`, where every tick of every other test would find it due.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def sleep(seconds: float | SupportsIndex, /) -> None:
-    """The `time.sleep` of Python 3.11 sleeps until an instant, which is an error under libfaketime 0.9.10."""
+    """Python 3.11's `time.sleep` sleeps until an instant, which fails under libfaketime 0.9.10."""
     select.select([], [], [], float(seconds))
 
 
@@ -46,7 +46,7 @@ time.sleep = sleep
 
 
 def timely() -> None:
-    """Takes a millisecond; only the one that is to hang takes for ever. The last that is wanted pauses the job."""
+    """Takes a millisecond, except for the run that hangs. The last run pauses the job."""
     run = this_run()
     assert run.slot
     if run.attempt == 1 and SlotRun.objects.count() == given.hang_after:
@@ -59,7 +59,7 @@ def timely() -> None:
 
 
 def serve() -> None:
-    """Whenever cron fires, do what one of the two crontab lines does: run_singleton's, or singleton_worker's."""
+    """Each time cron fires, do what one of the two crontab lines does: run_singleton's, or singleton_worker's."""
     reports: Counter[str] = Counter()
     for _ in cron():
         is_own_line = random.choice([True, False])
@@ -72,9 +72,9 @@ def serve() -> None:
 
 
 def cron() -> Iterator[None]:
-    """Yields when a daemon fires: never early, by its own clock, and at times late."""
+    """Yields when a daemon fires: never early by its own clock, and sometimes late."""
     schedule = parse(given.interval)
-    # Whoever kills the tests wants no servers that go on without them.
+    # When the tests are killed, no server may go on without them.
     while os.getppid() == parent and not given.stop_file.exists():
         fires_at = next_slot(schedule, now()) + given.interval * random.uniform(0, 0.5)
         while (pause := fires_at - now()) > ZERO:
@@ -83,13 +83,13 @@ def cron() -> Iterator[None]:
 
 
 def now() -> datetime:
-    """This server's clock. On SQLite it is the database's too: there only the one that cron looks at can be wrong."""
+    """This server's clock. On SQLite the database uses the same one, so only the clock that cron reads can be wrong."""
     skew: timedelta = given.skew
     return datetime.now(UTC) + skew
 
 
 def clock_error() -> float:
-    """By how many seconds it is wrong, as the database sees it."""
+    """The difference from the database's clock, in seconds."""
     return (now() - gates().look_up({"timely"}, ZERO)["timely"].now).total_seconds()
 
 
@@ -108,7 +108,7 @@ parser.add_argument("--stop-file", type=Path, required=True)
 given = parser.parse_args()
 parent = os.getppid()
 
-# However long the machine stands still, no slot is given up.
+# No slot is given up, however long the machine stands still.
 settings.SINGLEJOB = {"MAX_CATCH_UP": 10_000}
 job = singleton_job("timely", schedule=given.interval, catch_up=given.catch_up, lease=given.lease)(timely)
 say("ready")

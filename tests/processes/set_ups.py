@@ -1,4 +1,4 @@
-"""Set-ups in which no command can do its work: what is wrong, and what each command is to say of it."""
+"""Set-ups in which no command can do its work: what is wrong, and how each command reports it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ SERVERS = ("postgresql", "mysql")
 
 @dataclass(frozen=True)
 class SetUp:
-    """What is wrong, and what comes of it.
+    """What is wrong, and how the commands react.
 
     Attributes:
-        status: the exit status of what has something to run.
-        says: what its line matches.
+        status: the exit status of a command that has something to run.
+        says: a pattern that its line matches.
         settings: the differences from the tests' own.
-        url: a context manager that changes something, and returns the URL of the database.
-        databases: where it can be had.
-        endless: the exit status of a worker that is to go on; ``None``: it goes on.
-        reading: that of what reads, and would delete; ``None``: it may do its work.
-        listing: that of what asks no database.
+        url: a context manager that sets it up, and returns the URL of the database.
+        databases: the kinds of database on which it is possible.
+        endless: the exit status of a worker without a mode; ``None`` if it goes on.
+        reading: the exit status of the commands that read or delete; ``None`` if they can do their work.
+        listing: the exit status of the command that does not use the database.
     """
 
     name: str
@@ -74,7 +74,7 @@ def no_tables(url: str, folder: Path) -> Iterator[str]:
 
 
 def another_column(table: str) -> Any:
-    """As between two releases: the table of the one, and the code of the other."""
+    """As between two releases: the table of one, and the code of the other."""
 
     @contextmanager
     def url_without(url: str, folder: Path) -> Iterator[str]:
@@ -98,7 +98,7 @@ def read_only(url: str, folder: Path) -> Iterator[str]:
 
 
 def role(*grants: str) -> Any:
-    """A user that may do no more than this."""
+    """A user with these rights only."""
 
     @contextmanager
     def url_of_role(url: str, folder: Path) -> Iterator[str]:
@@ -110,7 +110,7 @@ def role(*grants: str) -> Any:
             else:
                 execute(f"CREATE USER {name} IDENTIFIED BY 'secret'")
                 undo.callback(execute, f"DROP USER {name}")
-                # So that it may connect to it.
+                # So that it may connect to the database.
                 execute(f"GRANT SELECT ON {database}.django_content_type TO {name}")
             execute(*[f"GRANT {what.format(all=all_tables())} TO {name}" for what in grants])
             yield as_user(url, name, "secret")
@@ -125,7 +125,7 @@ def all_tables() -> str:
 
 
 def revoke(what: str, url: str) -> None:
-    """From the user of that URL."""
+    """Revoke the rights of the user in that URL."""
     execute(f"REVOKE {what.format(all=all_tables())} FROM {urlsplit(url).username}")
 
 
@@ -181,7 +181,7 @@ AWAY = r"The database does not answer.*: .+\. Check that its server is up, and D
 SET_UPS = [
     SetUp("no migrate", 78, MIGRATE, url=no_tables),
     SetUp("no migrate after an upgrade", 78, MIGRATE, url=another_column("django_singlejob_jobstatus"), reading=None),
-    # A former primary may be replaced by another one, a file is not.
+    # A primary may become read-only because another one replaces it; a file is not replaced.
     SetUp("read-only file", 77, r"is read-only \(.+\)\.", url=read_only, databases=("sqlite",), reading=None),
     SetUp(
         "read-only server", 77, r"is read-only \(.+\)\.", url=read_only, databases=SERVERS, endless=None, reading=None
@@ -224,7 +224,7 @@ SET_UPS = [
 
 
 class Router:
-    """Sends the locks to a database that is not there."""
+    """Sends the locks to a database that does not exist."""
 
     def db_for_write(self, model: Any, **hints: Any) -> str | None:
         return "locks" if model._meta.app_label == "django_singlejob" else None

@@ -1,4 +1,4 @@
-"""Bodies that do what they should not: each is handled, recorded, and leaves no lock behind."""
+"""Bodies that do what they should not: each case is handled and recorded, and leaves no lock behind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_forked_child_that_exits_frees_nothing_and_costs_the_parent_nothing(ca
     assert is_over("forks", "successful")
 
 
-def test_a_forked_child_that_leaves_the_job_by_its_end_is_told_that_it_holds_nothing(call: Call) -> None:
+def test_a_forked_child_that_returns_from_the_job_holds_nothing(call: Call) -> None:
     parent = call('forks("comes back")')
     assert parent.finish() == 0
     assert "raised LeaseLost" in parent.output  # the child
@@ -57,7 +57,7 @@ def test_a_forked_child_that_leaves_the_job_by_its_end_is_told_that_it_holds_not
 
 
 @pytest.mark.parametrize("job", ["closes_its_connection", "breaks_its_connection"])
-def test_a_body_without_a_connection_in_the_end_is_recorded_and_released(call: Call, job: str) -> None:
+def test_a_body_that_ends_without_a_connection_is_recorded_and_released(call: Call, job: str) -> None:
     child = call(f"{job}()")
     child.wait_for("returned None")
     assert is_over(job, "successful")
@@ -71,7 +71,7 @@ def test_a_transaction_that_a_body_leaves_open_is_rolled_back_and_the_lock_relea
     assert not Counter.objects.exists()
 
 
-def test_a_transaction_that_a_body_leaves_aborted_is_no_obstacle(call: Call) -> None:
+def test_an_aborted_transaction_that_a_body_leaves_does_no_harm(call: Call) -> None:
     child = call("aborts_its_transaction()")
     child.wait_for("returned None")
     assert is_over("aborts_its_transaction", "successful")
@@ -90,7 +90,7 @@ def test_a_body_of_five_leases_keeps_its_lock(call: Call) -> None:
     child.wait_for("attempt 1")
     while child.poll() is None:
         with suppress(LockHeld), job_lock("nap"):
-            assert "cleaned up" in child.output  # it is free because the body is at its end
+            assert "cleaned up" in child.output  # it is free because the body is about to end
             assert child.finish() == 0
         time.sleep(0.1)
     assert "returned None" in child.output

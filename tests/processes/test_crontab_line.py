@@ -1,4 +1,4 @@
-"""The crontab line, as cron would start it."""
+"""The crontab line, as cron starts it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shell(spawn: Spawn, script: str, *options: str) -> Child:
         (["Nightly", "--", "true"], 2, "'Nightly' is not a valid name"),
     ],
 )
-def test_the_exit_status_tells_what_became_of_it(spawn: Spawn, arguments: list[str], status: int, words: str) -> None:
+def test_the_exit_status_shows_the_outcome(spawn: Spawn, arguments: list[str], status: int, words: str) -> None:
     child = spawn.command("run_singleton", *arguments)
     assert child.finish() == status
     assert words in child.output
@@ -57,7 +57,7 @@ def test_the_exit_status_tells_what_became_of_it(spawn: Spawn, arguments: list[s
 
 
 @pytest.mark.parametrize(("options", "status"), [([], 0), (["-E", "9"], 9)])
-def test_a_skipped_run_is_no_error_unless_asked(spawn: Spawn, options: list[str], status: int) -> None:
+def test_a_skipped_run_is_not_an_error_unless_requested(spawn: Spawn, options: list[str], status: int) -> None:
     with job_lock("tick"):
         child = spawn.command("run_singleton", "tick", *options)
         assert child.finish() == status
@@ -85,7 +85,7 @@ def test_wait_keeps_trying(spawn: Spawn) -> None:
 def test_list_names_the_jobs(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "--list")
     assert child.finish() == 0
-    assert "tick: No sooner begun than ended." in child.output
+    assert "tick: Does nothing." in child.output
 
 
 @pytest.mark.on_database("postgresql", "mysql")
@@ -101,8 +101,8 @@ def test_a_command_and_its_children_get_the_signals(spawn: Spawn) -> None:
     child = shell(
         spawn,
         """
-        (trap 'echo inner told; exit' TERM; echo inner started; while :; do sleep 0.05; done) &
-        trap 'echo outer told; wait; exit 9' TERM
+        (trap 'echo inner signalled; exit' TERM; echo inner started; while :; do sleep 0.05; done) &
+        trap 'echo outer signalled; wait; exit 9' TERM
         echo outer started; while :; do sleep 0.05; done
         """,
     )
@@ -110,11 +110,11 @@ def test_a_command_and_its_children_get_the_signals(spawn: Spawn) -> None:
     child.wait_for("outer started")
     child.terminate()
     assert child.finish(PROMPTLY) == 9
-    assert {"inner told", "outer told"} <= set(child.output.splitlines())
+    assert {"inner signalled", "outer signalled"} <= set(child.output.splitlines())
     assert is_over("nightly", "interrupted")
 
 
-def test_a_command_that_a_signal_ends_is_said_to_be_ended_by_it(spawn: Spawn) -> None:
+def test_a_command_that_a_signal_ends_is_reported_as_such(spawn: Spawn) -> None:
     child = shell(spawn, "echo started; exec sleep 60")
     child.wait_for("started")
     child.terminate()
@@ -150,11 +150,11 @@ def test_secrets_in_arguments_are_not_stored(spawn: Spawn, recorded: str) -> Non
 
 
 def test_a_command_does_not_outlive_the_lease(spawn: Spawn) -> None:
-    child = shell(spawn, "trap 'echo told' TERM; echo pid $$ started; while :; do sleep 0.05; done", "--lease", "2")
+    child = shell(spawn, "trap 'echo noticed' TERM; echo pid $$ started; while :; do sleep 0.05; done", "--lease", "2")
     child.wait_for("started")
     JobLock.objects.all().delete()
     assert child.finish(PROMPTLY) == 75
-    assert "told" in child.output
+    assert "noticed" in child.output
     with pytest.raises(ProcessLookupError):
         os.kill(int(child.output.split()[1]), 0)
     assert not JobLock.objects.exists()
@@ -189,7 +189,7 @@ def test_min_interval_is_an_option_and_now_overrides_it() -> None:
 
 
 def passes(seconds: float) -> None:
-    """Time, as the job sees it."""
+    """Let time pass, as the job sees it."""
     for status in JobStatus.objects.filter(last_started_at__isnull=False):
         started_at = (status.last_started_at or status.now) - timedelta(seconds=seconds)
         JobStatus.objects.filter(pk=status.pk).update(last_started_at=started_at)

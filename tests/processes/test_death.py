@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 POLL = timedelta(seconds=1.5)
-# For five processes on a busy machine with two cores; without a takeover it would be the end of the holder's sleep.
+# Enough for five processes on a busy machine with two cores. Without a takeover, the holder's sleep would have to end.
 SLACK = timedelta(seconds=6)
 PATIENCE = timedelta(seconds=30)
 
@@ -63,18 +63,18 @@ def test_a_zombie_that_wakes_after_a_takeover_commits_nothing_and_changes_nothin
     assert ends("stops_then_writes") == ["abandoned"]
 
 
-def test_a_zombie_is_told_in_the_midst_of_its_work(call: Call) -> None:
+def test_a_zombie_is_interrupted_in_the_middle_of_its_work(call: Call) -> None:
     zombie = call("stops_then_works()")
     zombie.wait_for("stopping")
     with job_lock("stops_then_works", wait=PATIENCE) as successor:
         zombie.send_signal(signal.SIGCONT)
-        zombie.wait_for("told", timeout=5)
+        zombie.wait_for("caught", timeout=5)
         zombie.wait_for("raised LeaseLost")
         successor.check()
 
 
 @pytest.mark.on_database("postgresql", "mysql")
-def test_a_holder_that_is_stopped_inside_a_fenced_transaction_blocks_the_world_for_ten_leases_only(call: Call) -> None:
+def test_a_holder_that_is_stopped_inside_a_fenced_transaction_blocks_others_for_ten_leases_only(call: Call) -> None:
     zombie = call("stops_while_writing()")
     zombie.wait_for("stopping")
     stopped_at = time.monotonic()

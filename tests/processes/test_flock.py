@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 A_SECOND_THOUGHT = 1.2
-# In this time a wrapper that releases the lock too early has done so: it is longer than the short grace.
+# By then a wrapper that releases the lock too early has done so: this is longer than the short grace.
 A_WHILE = 1.5
 
 CLOSING = f'{sys.executable} -c \'import os; os.closerange(3, 256); os.execvp("sh", ["sh", os.environ["REST"]])\''
@@ -77,7 +77,7 @@ class Flock:
         self._file.unlink()
 
 
-# --- what may become of the lock, and of the rest: what the command has started and left behind
+# --- what may happen to the lock, and to the rest: what the command has started and left behind
 
 
 class Scene:
@@ -143,7 +143,7 @@ class Expected(NamedTuple):
         return f"{WORDS[self.check]}; {self.status}"
 
 
-# --- what happens
+# --- what the wrapper goes through
 
 
 def nothing(scene: Scene) -> None:
@@ -273,16 +273,16 @@ def test_both_wrappers(spawn: Spawn, go: Path, situation: Situation, wrapper_cla
     expected.check(scene)
     go.touch()
     assert shown(wrapper.child.finish()) == expected.status
-    # It forwards nothing.
-    assert wrapper_class is RunSingleton or "rest was told" not in wrapper.child.output
+    # flock does not forward signals.
+    assert wrapper_class is RunSingleton or "rest was signalled" not in wrapper.child.output
 
 
 def shown(status: int) -> int:
-    """As a shell shows it."""
+    """The status as a shell shows it."""
     return 128 - status if status < 0 else status
 
 
-def test_the_table_in_the_documentation_says_the_same() -> None:
+def test_the_table_in_the_documentation_is_the_same() -> None:
     text = (ROOT / "docs" / "how-to" / "crontab.md").read_text()
     rows = re.findall(r"^\| (.+) \| (.+; \d+) \| (.+; \d+) \|$", text, re.MULTILINE)
     assert rows == [(title, str(ours), str(flocks)) for title, _, _, ours, flocks, _ in SITUATIONS]

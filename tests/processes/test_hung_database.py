@@ -1,4 +1,4 @@
-"""A database that hangs: the second signal ends the process, whatever it was doing."""
+"""A database that hangs: the second signal ends the process, whatever it is doing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 A_SECOND_THOUGHT = 1.5
-# It takes two seconds at most, on a machine that has nothing else to do. A worker's threads have five to clean up.
+# Two seconds at most on an idle machine, but a worker's threads have five to clean up.
 PROMPTLY = 5.0
 GIVEN_UP = "After a second signal, a database call did not return"
 
@@ -37,10 +37,10 @@ Env = dict[str, str]
 
 
 def insist(child: Child) -> None:
-    """Tell it to end, and once more: that ends it."""
+    """Send SIGTERM twice: the second one ends it."""
     child.send_signal(signal.SIGTERM)
     time.sleep(A_SECOND_THOUGHT)
-    assert child.poll() is None, "Then it would be no test."
+    assert child.poll() is None, "It ended at the first signal."
     second_at = time.monotonic()
     child.send_signal(signal.SIGTERM)
     try:
@@ -51,7 +51,7 @@ def insist(child: Child) -> None:
     assert "Traceback" not in child.output
 
 
-def test_in_the_commit_of_a_grant_which_is_in_doubt_then(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+def test_in_the_commit_of_a_grant_which_is_then_in_doubt(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
     JobStatus.objects.create(name="quick")  # so that the grant is the first COMMIT
     proxy.fall_silent_at(b"COMMIT")
     child = spawn.command("run_singleton", "quick", **through_proxy)
@@ -60,7 +60,7 @@ def test_in_the_commit_of_a_grant_which_is_in_doubt_then(spawn: Spawn, proxy: Pr
     insist(child)
     assert "quick ran" not in child.output
     assert "held" not in child.output
-    assert JobLock.objects.filter(name="quick").exists()  # to expire
+    assert JobLock.objects.filter(name="quick").exists()  # it is left to expire
 
 
 def test_in_the_first_look_at_a_lock(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
@@ -152,19 +152,19 @@ def test_in_a_worker_that_runs(
     child = spawn.command("singleton_worker", *options, **SETTINGS | through_proxy)
     child.wait_for("started")
     if not once:
-        eventually(lambda: ends("django_singlejob.prune") == ["successful"])  # a worker begins with that
-        time.sleep(0.5)  # until its thread has heard of that, too
+        eventually(lambda: ends("django_singlejob.prune") == ["successful"])  # a worker begins with pruning
+        time.sleep(0.5)  # until its thread has noticed
     if name == "asks_the_database":
         proxy.fall_silent_at(b"needle")
         go.touch()
         assert proxy.fell_silent.wait(30)
     else:
         proxy.black_hole()
-        time.sleep(0.5)  # until it looks again
+        time.sleep(0.5)  # until the worker looks again
     insist(child)
 
 
-# --- a primary whose standby is gone
+# --- a primary that has lost its standby
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def primary() -> Iterator[PostgreSQL]:
 
 
 def lose_standby(primary: PostgreSQL) -> None:
-    """From now on each COMMIT waits for it."""
+    """From now on, each COMMIT waits for the missing standby."""
     with psycopg.connect(primary.url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         connection.execute("SELECT pg_reload_conf()")
@@ -237,7 +237,7 @@ def test_signals_that_the_job_handles_itself_end_nothing(spawn: Spawn) -> None:
     assert child.finish() == 0
 
 
-def test_a_job_that_cleans_up_on_commit_is_not_taken_for_one_that_hangs(spawn: Spawn) -> None:
+def test_a_job_that_cleans_up_on_commit_is_not_mistaken_for_a_hanging_one(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "cleans_up_on_commit")
     child.wait_for("started")
     child.send_signal(signal.SIGTERM)

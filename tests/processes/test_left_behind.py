@@ -1,4 +1,4 @@
-"""What a shell command starts holds its lock too; `test_flock.py` has the usual cases."""
+"""Whatever a shell command starts holds its lock too; `test_flock.py` covers the usual cases."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
-# In Python: a shell has its background processes ignore SIGINT.
+# In Python, because a shell makes its background processes ignore SIGINT.
 ENDS_BY_A_SIGNAL = """
 import os, signal, sys, time
 def end(*arguments):
-    print("rest was told", flush=True)
+    print("rest was signalled", flush=True)
     sys.exit()
 for signum in signal.SIGTERM, signal.SIGINT, signal.SIGHUP:
     signal.signal(signum, end)
 print("rest is", os.getpid(), flush=True)
 for _ in range(600):
-    time.sleep(0.1)  # a signal that comes just before a sleep is heard after it
+    time.sleep(0.1)  # a signal that arrives just before a sleep is handled after it
 """
 LEFT_BEHIND = "nightly: The command has ended, but processes that it started are still running"
 OUT_OF_REACH = "nightly: Processes that the command started are still running and cannot be killed"
@@ -52,7 +52,7 @@ for number in range(256):
 print(shown)
 """
 
-# The grace is a sixth of it.
+# The grace is a sixth of the lease.
 A_LONG_LEASE = ("--lease", "600")
 A_SHORT_LEASE = ("--lease", "6")
 A_WHILE = 0.7
@@ -91,7 +91,7 @@ def is_held() -> bool:
 # --- without a signal
 
 
-def test_the_lease_is_kept_alive_and_it_is_said_once(spawn: Spawn, go: Path) -> None:
+def test_the_lease_is_kept_alive_and_one_line_is_logged(spawn: Spawn, go: Path) -> None:
     child = shell(spawn, "sh $REST & exit 0", *A_SHORT_LEASE)
     child.wait_for(LEFT_BEHIND)
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_with_verbosity_0_nothing_is_said(spawn: Spawn, go: Path) -> None:
 
 
 @pytest.mark.parametrize(("stream", "status"), [(1, 0), (2, 3)])
-def test_that_nobody_can_be_told_is_not_how_a_command_ended(spawn: Spawn, stream: int, status: int) -> None:
+def test_a_closed_stream_does_not_change_the_exit_status_of_a_command(spawn: Spawn, stream: int, status: int) -> None:
     code = f"import os, sys; os.close({stream}); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     script = f"sh -c 'sleep 2' & exit {status}"
     child = spawn("-c", code, "-m", "django", "run_singleton", "nightly", "--", "sh", "-c", script)
@@ -122,7 +122,7 @@ def test_that_nobody_can_be_told_is_not_how_a_command_ended(spawn: Spawn, stream
 
 
 @pytest.mark.parametrize(("options", "is_more"), [([], True), (["-o"], False)])
-def test_a_command_has_our_input_and_output_and_one_descriptor_more(
+def test_a_command_has_our_input_and_output_and_one_more_descriptor(
     spawn: Spawn, options: list[str], is_more: bool
 ) -> None:
     child = spawn.command("run_singleton", "nightly", *options, "--", sys.executable, "-c", DESCRIPTORS)
@@ -143,7 +143,7 @@ def test_a_signal_reaches_what_was_left_behind_and_the_run_is_interrupted(spawn:
     pid("rest", child)
     child.send_signal(signum)
     assert child.finish(PROMPTLY) == 128 + signum
-    assert "rest was told" in child.output
+    assert "rest was signalled" in child.output
     assert is_over("nightly", "interrupted")
 
 
@@ -173,7 +173,7 @@ def test_the_command_itself_may_take_its_time_to_end(spawn: Spawn, go: Path) -> 
     child = spawn.command("run_singleton", "nightly", "--lease", "2", "--", "sh", "-c", f"exec sh {spawn.env['REST']}")
     rest = pid("rest", child)
     child.terminate()
-    child.wait_for("rest was told")
+    child.wait_for("rest was signalled")
     time.sleep(1.5)  # more than the grace
     assert is_alive(rest)
     assert is_held()
@@ -182,7 +182,7 @@ def test_the_command_itself_may_take_its_time_to_end(spawn: Spawn, go: Path) -> 
 
 
 def test_a_process_that_has_closed_its_descriptors_has_the_grace_in_the_group_too(spawn: Spawn, go: Path) -> None:
-    # As Python's subprocess does by default.
+    # Python's subprocess closes them by default.
     code = "import os, subprocess; subprocess.run(['sh', os.environ['REST']])"
     child = shell(spawn, f'exec {sys.executable} -c "{code}"', *A_LONG_LEASE)
     pid("rest", child)
@@ -214,7 +214,7 @@ def test_what_is_stopped_is_killed_after_the_grace(spawn: Spawn) -> None:
     assert not is_alive(rest)
 
 
-def test_what_cannot_be_reached_keeps_the_lock_and_that_is_said(spawn: Spawn, go: Path) -> None:
+def test_what_cannot_be_reached_keeps_the_lock_and_is_reported(spawn: Spawn, go: Path) -> None:
     child = shell(spawn, "setsid sh $REST & exit 0", *A_SHORT_LEASE)
     rest = pid("rest", child)
     wait_for_the_end_of_the_command(child)
@@ -222,7 +222,7 @@ def test_what_cannot_be_reached_keeps_the_lock_and_that_is_said(spawn: Spawn, go
     child.wait_for(OUT_OF_REACH)
     assert is_held()
     assert is_alive(rest)
-    assert "rest was told" not in child.output
+    assert "rest was signalled" not in child.output
     go.touch()
     assert child.finish(PROMPTLY) == 143
     assert child.output.count(OUT_OF_REACH) == 1
@@ -235,7 +235,7 @@ def test_the_first_process_of_a_container_does_not_wait_for_dead_orphans(spawn: 
         import ctypes
         from django.core.management import call_command
         assert ctypes.CDLL(None).prctl(36, 1) == 0  # PR_SET_CHILD_SUBREAPER
-        call_command("run_singleton", "nightly", "--lease", "600", "--", "sh", "-c", "sh $ENDS_WHEN_TOLD; exit 7")
+        call_command("run_singleton", "nightly", "--lease", "600", "--", "sh", "-c", "sh $ENDS_ON_SIGTERM; exit 7")
         """
     )
     pid("rest", child)
@@ -278,7 +278,7 @@ def test_at_a_terminal_the_command_alone_is_killed_when_the_lease_is_lost(spawn:
 # --- a lease that is lost
 
 
-def test_signals_of_earlier_on_cost_nobody_the_grace(spawn: Spawn) -> None:
+def test_earlier_signals_do_not_shorten_the_grace(spawn: Spawn) -> None:
     child = shell(spawn, "trap 'echo rereading' HUP; sh $ENDS_SLOWLY & while :; do sleep 0.05; done", "--lease", "24")
     pid("rest", child)
     for times in 1, 2:
@@ -296,18 +296,18 @@ def test_what_is_left_behind_does_not_outlive_the_lease(spawn: Spawn, and_then: 
     rest = pid("rest", child)
     JobLock.objects.all().delete()
     assert child.finish(PROMPTLY) == 75
-    assert "rest was told" in child.output
+    assert "rest was signalled" in child.output
     assert not is_alive(rest)
     assert ends("nightly") == ["failed"]
 
 
-def test_what_ends_when_it_is_told_to_is_not_waited_for(spawn: Spawn) -> None:
-    child = shell(spawn, "sh $ENDS_WHEN_TOLD & exit 0", "--lease", "12")
+def test_what_ends_at_a_signal_is_not_waited_for(spawn: Spawn) -> None:
+    child = shell(spawn, "sh $ENDS_ON_SIGTERM & exit 0", "--lease", "12")
     pid("rest", child)
     wait_for_the_end_of_the_command(child)
     JobLock.objects.all().delete()
     assert child.finish(PROMPTLY) == 75
-    assert "rest was told" in child.output
+    assert "rest was signalled" in child.output
 
 
 def test_nobody_waits_for_what_cannot_be_reached(spawn: Spawn, go: Path) -> None:
@@ -337,7 +337,7 @@ def test_with_close_a_signal_is_forwarded_and_nobody_waits(spawn: Spawn, go: Pat
     rest = pid("rest", child)
     child.terminate()
     assert child.finish(PROMPTLY) == 143
-    eventually(lambda: "rest was told" in child.output)
+    eventually(lambda: "rest was signalled" in child.output)
     assert is_alive(rest)
     go.touch()
 

@@ -1,4 +1,4 @@
-"""A database that is away for a while, that is cut off in the midst of a sentence, or that falls silent."""
+"""A database that goes away for a while, drops a connection in the middle of an answer, or falls silent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Env = dict[str, str]
 
 
 @pytest.mark.parametrize("ends_meanwhile", [True, False])
-def test_a_restart_of_the_database_costs_a_job_nothing(
+def test_a_restart_of_the_database_does_not_harm_a_job(
     call: Call, go: Path, proxy: Proxy, through_proxy: Env, ends_meanwhile: bool
 ) -> None:
     child = call("until_told()", **through_proxy)
@@ -52,10 +52,10 @@ def test_a_restart_of_the_database_costs_a_job_nothing(
     assert is_over("until_told", "successful")
 
 
-def test_a_grant_that_takes_longer_than_the_lease_is_looked_at_once_more(
+def test_a_grant_that_takes_longer_than_the_lease_is_checked_again(
     call: Call, go: Path, proxy: Proxy, through_proxy: Env
 ) -> None:
-    """As behind a standby or a node that is lost. A run that failed before it began would cost its slot."""
+    """As when a standby or a node is lost. A run that failed before it began would cost its slot."""
     JobStatus.objects.create(name="until_told")
     proxy.fall_silent_at(b"COMMIT")
     child = call("until_told()", **through_proxy)
@@ -68,7 +68,7 @@ def test_a_grant_that_takes_longer_than_the_lease_is_looked_at_once_more(
     assert is_over("until_told", "successful")
 
 
-def test_killed_connections_cost_a_job_nothing(call: Call, go: Path, kill_connections: Act) -> None:
+def test_killed_connections_do_not_harm_a_job(call: Call, go: Path, kill_connections: Act) -> None:
     child = call("until_told()")
     child.wait_for("started")
     kill_connections()
@@ -84,7 +84,7 @@ def test_killed_connections_cost_a_job_nothing(call: Call, go: Path, kill_connec
 def test_a_grant_whose_answer_is_cut_off_is_ours(
     call: Call, go: Path, proxy: Proxy, through_proxy: Env, has_gate: bool
 ) -> None:
-    if has_gate:  # then the grant is the first COMMIT
+    if has_gate:  # so that the grant is the first COMMIT
         JobStatus.objects.create(name="until_told")
     proxy.cut_answer_to(b"COMMIT")
     child = call("until_told()", **through_proxy)
@@ -116,7 +116,7 @@ def test_a_holder_distrusts_itself_within_a_lease_though_its_heartbeat_is_stuck(
     child.wait_for("started")
     proxy.black_hole()
     fell_silent_at = time.monotonic()
-    for words in "check raised", "told", "signal sent":
+    for words in "check raised", "caught", "signal sent":
         child.wait_for(words)
     assert time.monotonic() - fell_silent_at < LEASE.total_seconds() + SLACK
     proxy.come_back()
@@ -126,7 +126,7 @@ def test_a_holder_distrusts_itself_within_a_lease_though_its_heartbeat_is_stuck(
 
 @pytest.fixture
 def slow_commits() -> Iterator[None]:
-    """Whatever writes a counter takes half a minute in its COMMIT."""
+    """Every COMMIT of a write to a counter takes half a minute."""
     table = Counter._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(
@@ -145,8 +145,8 @@ def slow_commits() -> Iterator[None]:
 
 @pytest.mark.on_database("postgresql")
 @pytest.mark.usefixtures("slow_commits")
-def test_who_loses_its_lease_in_a_commit_that_hangs_is_told_of_that(spawn: Spawn, go: Path) -> None:
-    """Not of a driver that complains of its connection's state."""
+def test_a_holder_that_loses_its_lease_in_a_commit_that_hangs_gets_lease_lost(spawn: Spawn, go: Path) -> None:
+    """The error is not a driver's complaint about the state of its connection."""
     child = spawn.command("run_singleton", "commits_when_told")
     child.wait_for("wrote")
     go.touch()
@@ -185,9 +185,9 @@ def test_after_an_outage_longer_than_the_lease_a_live_holder_still_has_its_lock(
     holder = call("waits_for_better_times()", **through_proxy)
     holder.wait_for("started")
     proxy.go_down()
-    holder.wait_for("told")
+    holder.wait_for("caught")
     eventually(JobLock.objects.stale().exists)
-    # For others the outage is over a moment sooner: what they find is stale.
+    # For others the outage ends a moment sooner, so the lock that they find is stale.
     threading.Timer(0.1, proxy.come_back).start()
     with pytest.raises(LockHeld), job_lock("waits_for_better_times"):
         pass
@@ -211,13 +211,13 @@ def test_after_an_outage_longer_than_the_lease_a_holder_that_gave_up_still_relea
 
 
 def test_a_release_that_is_never_answered_ends_with_the_lease(call: Call, proxy: Proxy, through_proxy: Env) -> None:
-    """Without any time-out of the driver's."""
+    """Without a time-out in the driver."""
     holder = call("believes_what_it_is_told()", **through_proxy)
     holder.wait_for("started")
     proxy.black_hole()
     fell_silent_at = time.monotonic()
     holder.wait_for("raised LeaseLost")
-    # The job is told after a lease; two seconds more are for the release.
+    # The job hears of the loss after a lease; the other two seconds are for the release.
     assert time.monotonic() - fell_silent_at < LEASE.total_seconds() + 2 + 2 * SLACK
     assert holder.finish() == 0
     assert time.monotonic() - fell_silent_at < LEASE.total_seconds() + 2 + 3 * SLACK

@@ -1,4 +1,4 @@
-"""Nothing is kept in the session: a pooler may hand each transaction to another one."""
+"""Nothing is kept in the session: a pooler may run each transaction in another one."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ ignore_startup_parameters = extra_float_digits
 
 @pytest.fixture
 def pooled(database_url: str, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of a process that reaches the database through a pool of sessions."""
+    """The environment of a process that reaches the database through a pooler."""
     program = shutil.which("pgbouncer") or there_is_none()
     url, own_port = urlsplit(database_url), free_port()
     settings = tmp_path / "pgbouncer.ini"
-    # Where none is asked for, any password will do, but an empty one is a syntax error.
+    # If no password is needed, any will do, but an empty one is a syntax error.
     login = {"user": url.username, "password": url.password or "none"}
     settings.write_text(SETTINGS.format(host=url.hostname, port=url.port or 5432, own_port=own_port, **login))
     # It refuses to run as root.

@@ -1,4 +1,4 @@
-"""Each slot of a schedule is run once, by servers whose clocks are wrong, that are away, that die."""
+"""Each slot of a schedule runs once, on servers whose clocks are wrong, that go away, and that die."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.django_db(transaction=True, available_apps=APPS), pyte
 
 SLOTS = 200
 INTERVAL = timedelta(milliseconds=50)
-# By how much a server's clock is wrong at most; in seconds.
+# The largest error of a server's clock, in seconds.
 MOST = 30
 PATIENCE = 150
 
@@ -46,7 +46,7 @@ TAKEN_OVER = (
     r"The lock 'timely' was (taken over from|cleared; its holder was) .*\. "
     r"Its lease expired, and no heartbeat was seen for .*\."
 )
-# Somebody deletes all of it, also of the one who dies.
+# The history is deleted, including the row of the server that dies.
 DELETED = r"A run of 'timely' is missing from the history \(it has no row\): .*"
 CLOCKS = r"The lock 'timely' is stale by the database's clock, but not by the clocks of .* Synchronize all clocks .*"
 
@@ -65,12 +65,12 @@ class Server:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What it said in the end: how wrong its clock was, and how many reports there were of each kind."""
+        """Its last words: the error of its clock, and how many reports of each kind there were."""
         summary: dict[str, Any] = json.loads(self.lines[-1])
         return summary
 
     def said(self, *patterns: str) -> list[str]:
-        """The lines that are like one of these."""
+        """The lines that match one of these patterns."""
         return [line for line in self.lines if any(re.fullmatch(pattern, line) for pattern in patterns)]
 
     def said_nothing_but(self, *patterns: str) -> bool:
@@ -88,10 +88,10 @@ class Servers(list[Server]):
         self._options: list[str] = []
 
     def start(self, count: int, **options: object) -> None:
-        """So many, with clocks from half a minute slow to half a minute fast."""
+        """Start `count` servers, with clocks from half a minute slow to half a minute fast."""
         self._options = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
         for number in range(count):
-            # Nowhere a whole number of intervals: each of them fires at another part of the interval.
+            # Never a whole number of intervals apart, so each server fires at another part of the interval.
             self.add(MOST * 0.9987 * (2 * number / (count - 1) - 1))
         for server in self:
             server.child.wait_for("ready")
@@ -121,7 +121,7 @@ class Servers(list[Server]):
     def end(self) -> None:
         for server in self:
             server.child.kill_all()
-            # Who is killed leaves these behind, and then libfaketime would not start in a process of the same pid.
+            # A killed process leaves these behind, and libfaketime would not start in a new process with the same pid.
             for name in "faketime_shm", "sem.faketime_sem":
                 Path(f"/dev/shm/{name}_{server.child.pid}").unlink(missing_ok=True)
 
@@ -134,12 +134,12 @@ def servers(spawn: Spawn, tmp_path: Path, go: Path) -> Iterator[Servers]:
 
 
 def wrong_clock(error: float) -> dict[str, str]:
-    """The environment of a process whose clock is so many seconds fast."""
+    """The environment of a process whose clock is `error` seconds fast."""
     return {
         "LD_PRELOAD": faketime_library(),
         "FAKETIME": f"{error:+.3f}",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        # Or version 0.9.10 shifts deadlines by that clock all the same: whoever waits for Python's GIL waits too long.
+        # Otherwise version 0.9.10 shifts deadlines by that clock as well, and waiting for Python's GIL takes too long.
         "FAKETIME_FORCE_MONOTONIC_FIX": "0",
     }
 
@@ -149,7 +149,7 @@ def faketime_library() -> str:
     if shutil.which("faketime") is None:
         need = "There is no command `faketime`: install the package of that name."
         pytest.fail(need) if os.environ.get("CI") else pytest.skip(need)
-    # Not used as a command: it would stand between us and the server, and a SIGKILL would hit it instead.
+    # Not used as a command: it would sit between us and the server, and a SIGKILL would hit it instead.
     command = ["faketime", "-f", "+0", "printenv", "LD_PRELOAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
 
@@ -187,7 +187,7 @@ def test_no_slot_is_lost_or_run_again_when_servers_are_away_or_die_and_the_histo
     (dead,) = (server for server in servers if server.said(HANGING))
     hung_in = JobStatus.objects.get(name="timely").last_slot
     dead.child.kill()
-    # Of its run too, of which nobody knows yet that it is dead.
+    # Also the row of its run, while nobody knows yet that it is dead.
     JobRun.objects.all().delete()
     delete_history_until(is_paused)
     servers.stop_when_they_are_done()
@@ -222,7 +222,7 @@ def test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each(serve
     assert set(slots) <= set(all_slots)
     assert len(all_slots) - len(slots) >= 10
     gate = JobStatus.objects.get(name="timely")
-    # Those that were skipped are no misfires: a later one was run within their grace.
+    # Skipped slots are not misfires here: a later one ran within their grace.
     assert (gate.run_count, gate.misfire_count) == (80, 0)
     assert gate.fence >= 80
     for server in servers:
@@ -231,7 +231,7 @@ def test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each(serve
 
 @pytest.mark.parametrize("seconds_ago", [3, -20])
 def test_of_six_servers_that_fire_for_a_slot_at_once_one_runs_it(spawn: Spawn, go: Path, seconds_ago: int) -> None:
-    # One slot in sight: the first after the epoch. The next is as far away as that.
+    # There is only one slot in sight, the first after the epoch. The next is just as far away.
     slot = datetime.fromtimestamp(int(time.time()) - seconds_ago, UTC)
     children = [spawn.code(RUN_SINGLETON, f"{slot.timestamp():.0f}") for _ in range(6)]
     for child in children:
@@ -265,7 +265,7 @@ RUN_SINGLETON = """
 
 
 def is_paused() -> bool:
-    """Whether the last run that was wanted is done."""
+    """Whether the last run is done."""
     return JobStatus.objects.filter(name="timely", paused=True).exists()
 
 
@@ -278,7 +278,7 @@ def delete_history_until(condition: Callable[[], bool]) -> None:
 
 
 def slots_run_in_a_row() -> list[datetime]:
-    """The slots in the order in which they were run: none is missing, none was run early by the database's clock."""
+    """The slots in the order in which they ran: none is missing, and none ran early by the database's clock."""
     runs = list(SlotRun.objects.order_by("pk"))
     slots = [run.slot for run in runs]
     assert slots == slots_from(slots[0], slots[-1])

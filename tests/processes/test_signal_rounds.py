@@ -1,6 +1,6 @@
-"""Signals that come at the worst moment, which takes many rounds to hit.
+"""Signals that arrive at the worst moment, which takes many rounds to hit.
 
-`SINGLEJOB_TEST_ROUNDS=200` asks for so many, where a few are quick.
+There are only a few rounds, to be quick; `SINGLEJOB_TEST_ROUNDS=200` runs 200.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.children import Child, Spawn
 
 ASKED = int(os.environ.get("SINGLEJOB_TEST_ROUNDS", "0"))
-# So many processes at the same time: that is quicker, and they disturb each other.
+# The number of concurrent processes: together they are quicker, and they disturb each other.
 BATCH = 4
 PROMPTLY = 20.0
 
@@ -39,11 +39,11 @@ pytestmark = [
 
 
 def batches() -> Iterator[int]:
-    """How many processes to start at the same time, again and again."""
+    """The numbers of processes to start at the same time, round after round."""
     return iter([BATCH] * max(2, ASKED // BATCH))
 
 
-def test_an_idle_worker_ends_when_it_is_told_to(spawn: Spawn) -> None:
+def test_an_idle_worker_ends_at_a_signal(spawn: Spawn) -> None:
     for count in batches():
         children = [worker(spawn, "-v", "2", "--interval", "60") for _ in range(count)]
         for child in children:
@@ -56,13 +56,13 @@ def test_an_idle_worker_ends_when_it_is_told_to(spawn: Spawn) -> None:
 
 
 def handles_signals(child: Child) -> bool:
-    """One that has only just been started does not."""
+    """A process that has just been started does not yet."""
     status = Path(f"/proc/{child.pid}/status").read_text()
     (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught, 16) & 1 << signal.SIGTERM - 1)
 
 
-def test_who_was_stopped_past_its_lease_and_is_told_to_end_begins_nothing_more(spawn: Spawn) -> None:
+def test_a_worker_that_was_stopped_past_its_lease_and_then_signalled_begins_nothing_more(spawn: Spawn) -> None:
     for count in batches():
         for number in range(count):
             OneOffJob.objects.bulk_create(asked_to_sleep(number) for _ in range(2))
@@ -109,7 +109,7 @@ def test_signals_in_quick_succession_are_one(spawn: Spawn, pause: float) -> None
     ("script", "statuses"),
     [("sh -c '{rest}'; exit 7", {7, 143}), ("sh -c '{rest}' & exit 7", {7, 143}), ("sh -c '{rest}' & wait", {0, 143})],
 )
-def test_a_command_that_is_told_to_end_at_any_moment_leaves_nothing_behind(
+def test_a_command_that_is_signalled_at_any_moment_leaves_nothing_behind(
     spawn: Spawn, script: str, statuses: set[int]
 ) -> None:
     # The command begins, or ends, while the signal is on its way.
@@ -126,7 +126,7 @@ def test_a_command_that_is_told_to_end_at_any_moment_leaves_nothing_behind(
             for _ in range(random.randint(1, 2)):
                 if child.poll() is None:
                     child.terminate()
-        # When all is done the signal does what it does to any process.
+        # Once all is done, the signal does what it does to any process.
         assert {child.finish(PROMPTLY) for child in children} <= statuses | {-signal.SIGTERM}
         assert not JobLock.objects.exists()
         pids = [int(pid) for child in children for pid in re.findall(r"pid (\d+)", child.output)]
@@ -148,7 +148,7 @@ ALARMS = """
     class Alarm(eval(sys.argv[1])):
         pass
 
-    # Not one that is kept, whose traceback would keep the block that it left.
+    # A new error each time: the traceback of a kept one would keep the block alive.
     def ring(*arguments):
         raise Alarm(number)
 
@@ -178,7 +178,7 @@ ALARMS = """
 
 
 @pytest.mark.parametrize("alarm", ["TimeoutError", "KeyboardInterrupt", "SystemExit"])
-def test_what_a_handler_of_the_programs_own_raises_at_any_moment_leaves_nothing(spawn: Spawn, alarm: str) -> None:
+def test_what_the_programs_own_handler_raises_at_any_moment_leaves_nothing_behind(spawn: Spawn, alarm: str) -> None:
     rounds = max(40, ASKED)
     child = spawn.code(ALARMS, alarm, str(rounds))
     assert child.finish(60 + rounds) == 0

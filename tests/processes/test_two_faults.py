@@ -1,4 +1,4 @@
-"""Two faults at once: the second comes while the first goes on. Nobody is let in beside a holder that trusts itself."""
+"""Two faults at once: the second comes during the first. Nobody gets the lock beside a holder that trusts itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Env = dict[str, str]
 
 
 def taken_over_at(name: str) -> float:
-    """When we get the lock, for which we wait, on the same clock as the holder's."""
+    """The instant at which we get the lock that we wait for, on the same clock as the holder's."""
     with job_lock(name, wait=LONG):
         return local_now()
 
@@ -62,7 +62,7 @@ def test_a_holder_whose_session_is_ended_while_it_is_cut_off_does_not_trust_itse
     proxy.black_hole()
     kill_connections()
     granted_at = taken_over_at("samples_its_trust")
-    time.sleep(1)  # a holder that trusts itself still, does so long enough to be seen
+    time.sleep(1)  # long enough to see a holder that still trusts itself
     assert last_trusted_at(holder, go) < granted_at
 
 
@@ -93,7 +93,7 @@ from tests.app.jobs import LEASE, say, stop
 
 def stop_here(**_):
     stop()
-    time.sleep(0.2)  # all threads are stopped within it
+    time.sleep(0.2)  # all threads stop during this
 
 lock_taken_over.connect(stop_here)
 
@@ -126,7 +126,7 @@ def test_a_process_that_was_stopped_past_its_lease_begins_only_if_it_still_has_t
     spawn: Spawn, name: str, call: str, has_successor: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(at_exit, "_granted", {})
-    take(name)  # it sends no heartbeats, so it takes no watch to take over
+    take(name)  # this lease sends no heartbeats, so no watch is needed to take the lock over
     expire(name)
     child = spawn.code(STOPPED_BEFORE_ITS_BODY.format(call=call))
     child.wait_for("stopping")
@@ -146,8 +146,8 @@ def test_a_process_that_was_stopped_past_its_lease_begins_only_if_it_still_has_t
 # --- an attempt that cannot be decided
 
 
-def test_an_attempt_that_others_are_in_the_way_of_is_not_called_held(spawn: Spawn, database_url: str) -> None:
-    """The lock is free, but somebody has locked the row of its gate for longer than anybody tries."""
+def test_an_attempt_that_others_block_is_not_reported_as_held(spawn: Spawn, database_url: str) -> None:
+    """The lock is free, but the row of its gate stays locked for longer than any attempt lasts."""
     gates().remember("quick")
     with database.durable(database.alias(), idle_timeout=2 * LONG):
         gates().touch("quick")
@@ -159,7 +159,7 @@ def test_an_attempt_that_others_are_in_the_way_of_is_not_called_held(spawn: Spaw
 
 
 def impatient(database_url: str) -> Env:
-    """The environment of a process whose database does not let it wait for long."""
+    """The environment of a process whose database limits waiting to a short time."""
     if connection.vendor == "mysql":
         return {"DATABASE_URL": f"{database_url}?{urlencode({'init_command': 'SET innodb_lock_wait_timeout = 1'})}"}
     return {"SINGLEJOB_TEST_SQLITE_DEFAULTS": "1"}

@@ -1,6 +1,6 @@
-"""Real workers: `manage.py singleton_worker`, in processes that are told to end, that lose their lock or the database.
+"""Real workers: `manage.py singleton_worker` in processes that receive signals, lose their lock or lose the database.
 
-`test_worker_load.py` has them do a lot, and die.
+`test_worker_load.py` gives them a lot to do, and kills them.
 """
 
 from __future__ import annotations
@@ -65,33 +65,33 @@ def nothing_is_locked() -> bool:
 
 
 @jobs_and_tasks
-def test_within_its_grace_a_run_ends_in_peace_and_its_heartbeats_go_on(spawn: Spawn, go: Path, kind: str) -> None:
+def test_within_the_grace_a_run_may_finish_and_its_heartbeats_go_on(spawn: Spawn, go: Path, kind: str) -> None:
     lock = WORKERS_LOCK if kind == "tasks" else "tells"
     enqueue(name_of(kind, "tells"))
     child = worker(spawn, "--grace", "60")
     child.wait_for("started")
     child.send_signal(signal.SIGTERM)
     told_at = heartbeats(lock)
-    eventually(lambda: heartbeats(lock) > told_at + 7)  # six go into a lease
+    eventually(lambda: heartbeats(lock) > told_at + 7)  # there are six in a lease
     go.touch()
     assert child.finish() == 0
     assert left() == [("done", 1)]
     assert nothing_is_locked()
-    assert "told" not in child.output
+    assert "caught" not in child.output
 
 
 @jobs_and_tasks
-def test_after_its_grace_what_runs_is_interrupted_and_waits_again(spawn: Spawn, kind: str) -> None:
+def test_after_the_grace_runs_are_interrupted_and_wait_again(spawn: Spawn, kind: str) -> None:
     for job in "tells", "tells_async":
         enqueue(name_of(kind, job))
     child = worker(spawn, "--grace", "1")
     eventually(lambda: child.output.count("started") == 2)
     child.send_signal(signal.SIGTERM)
     begun_at = time.monotonic()
-    child.wait_for("told")
+    child.wait_for("caught")
     assert time.monotonic() - begun_at > 0.9
     assert child.finish() == 0
-    assert child.output.count("told") == 2
+    assert child.output.count("caught") == 2
     assert left() == [("waiting", 0)] * 2
     assert nothing_is_locked()
     if kind == "jobs":
@@ -99,26 +99,28 @@ def test_after_its_grace_what_runs_is_interrupted_and_waits_again(spawn: Spawn, 
 
 
 @jobs_and_tasks
-def test_a_second_thought_interrupts_at_once(spawn: Spawn, kind: str) -> None:
+def test_a_second_signal_interrupts_at_once(spawn: Spawn, kind: str) -> None:
     enqueue(name_of(kind, "tells"))
     child = worker(spawn, "--grace", "600")
     child.wait_for("started")
     child.send_signal(signal.SIGTERM)
     for _ in range(5):
-        child.send_signal(signal.SIGTERM)  # a burst is one thought
+        child.send_signal(signal.SIGTERM)  # a burst counts once
     time.sleep(1.5)
-    assert "told" not in child.output
+    assert "caught" not in child.output
     child.send_signal(signal.SIGTERM)
     assert child.finish() == 0
-    assert "told JobInterrupted" in child.output
+    assert "caught JobInterrupted" in child.output
     assert left() == [("waiting", 0)]
     assert nothing_is_locked()
 
 
 @jobs_and_tasks
-def test_what_takes_no_notice_is_ended_with_the_process_and_keeps_its_lock_for_a_lease(spawn: Spawn, kind: str) -> None:
-    """No interrupt gets through to who sleeps in C. Whether a thread still does something nobody can tell: nothing
-    begins beside it, and then it is begun again, by the rules for the dead."""
+def test_what_ignores_the_interrupt_ends_with_the_process_and_keeps_its_lock_for_a_lease(
+    spawn: Spawn, kind: str
+) -> None:
+    """No interrupt reaches a sleep in C. Nobody can tell whether the thread is still doing something: nothing begins
+    beside it, and later its one-off is run again, by the rules for dead holders."""
     enqueue(name_of(kind, "nap"), 600.0)
     child = worker(spawn, "--grace", "0")
     eventually(OneOffJob.objects.in_progress().exists)
@@ -160,7 +162,7 @@ def test_nor_does_a_thread_that_python_would_wait_for_keep_the_process(spawn: Sp
 
 
 @jobs_and_tasks
-def test_after_so_many_runs_it_ends(spawn: Spawn, kind: str) -> None:
+def test_it_ends_after_max_jobs_runs(spawn: Spawn, kind: str) -> None:
     enqueue_noted(kind, range(30))
     assert worker(spawn, "--threads", "10", "--max-jobs", "13").finish() == 0
     assert len(notes()) == 13
@@ -171,7 +173,7 @@ def test_after_so_many_runs_it_ends(spawn: Spawn, kind: str) -> None:
 # --- others
 
 
-def test_a_worker_whose_threads_are_all_busy_still_clears_the_lock_of_who_has_died(
+def test_a_worker_whose_threads_are_all_busy_still_clears_the_lock_of_a_dead_holder(
     spawn: Spawn, call: Call, go: Path
 ) -> None:
     enqueue("tells")
@@ -207,8 +209,8 @@ def test_the_tasks_of_a_worker_whose_lock_is_lost_are_interrupted_and_begun_agai
     former = worker(spawn, "--threads", "4")
     eventually(lambda: former.output.count("started") == 4)
     lose(JobLock.objects.get(name=WORKERS_LOCK))
-    eventually(lambda: former.output.count("told LeaseLost") == 4)
-    # Whose lock was deleted by hand is found by who has just begun.
+    eventually(lambda: former.output.count("caught LeaseLost") == 4)
+    # A worker that has just begun finds the run whose lock was deleted by hand.
     other = worker(spawn, "--threads", "4")
     eventually(lambda: (former.output + other.output).count("started") >= 8)
     go.touch()
@@ -257,7 +259,7 @@ def test_all_else_runs_side_by_side(spawn: Spawn, kind: str) -> None:
     end(child)
 
 
-def test_what_a_job_starts_is_sent_signals(spawn: Spawn) -> None:
+def test_processes_that_a_job_starts_get_signals(spawn: Spawn) -> None:
     enqueue("ends_a_child")
     child = worker(spawn)
     eventually(all_are_done)
@@ -285,7 +287,7 @@ def test_a_forked_child_ends_with_the_job_and_does_not_work_on(spawn: Spawn, kin
 
 @pytest.fixture
 def project(tmp_path: Path, child_env: dict[str, str]) -> dict[str, str]:
-    """The environment of a process with settings that stand in a folder of their own."""
+    """The environment of a process whose settings are in a folder of their own."""
     (tmp_path / "edition.py").write_text("EDITION = 1\n")
     (tmp_path / "debug_settings.py").write_text(
         "from tests.processes.worker_settings import *\nfrom edition import EDITION\nDEBUG = True\n"
@@ -298,7 +300,7 @@ def project(tmp_path: Path, child_env: dict[str, str]) -> dict[str, str]:
 
 
 def edition(child: Child) -> object:
-    """Of the code that the worker runs."""
+    """The edition of the code that the worker runs."""
     enqueue("tells_the_edition")
     eventually(lambda: not OneOffJob.objects.filter(job_name="tells_the_edition").exclude(status="done").exists())
     assert child.poll() is None
@@ -306,7 +308,7 @@ def edition(child: Child) -> object:
 
 
 @jobs_and_tasks
-def test_a_changed_file_starts_it_anew_after_what_is_under_way(
+def test_a_changed_file_restarts_it_after_the_current_runs(
     spawn: Spawn, project: dict[str, str], tmp_path: Path, go: Path, kind: str
 ) -> None:
     child = worker(spawn, **project)

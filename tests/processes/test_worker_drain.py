@@ -1,4 +1,4 @@
-"""Real workers that end when nothing is due any more: `singleton_worker --drain`."""
+"""Real workers that exit when nothing is due any more: `singleton_worker --drain`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def nothing_is_locked() -> bool:
 
 
 @jobs_and_tasks
-def test_two_that_drain_at_once_run_each_of_what_is_due_once_and_both_end(spawn: Spawn, kind: str) -> None:
+def test_two_that_drain_at_once_run_everything_due_once_and_both_end(spawn: Spawn, kind: str) -> None:
     assert spawn.code(JOBS + FALL_BEHIND, **SETTINGS).finish() == 0
     enqueue_noted(kind, range(100), 0.01)
     enqueue("broken")
@@ -78,13 +78,13 @@ def test_two_that_drain_at_once_run_each_of_what_is_due_once_and_both_end(spawn:
     assert output.count("Traceback") == 1
 
 
-def test_nothing_due_is_nothing_to_stay_for(spawn: Spawn) -> None:
+def test_it_ends_at_once_if_nothing_is_due(spawn: Spawn) -> None:
     assert drain(spawn).finish() == 0
     assert nothing_is_locked()
 
 
 @jobs_and_tasks
-def test_sigterm_ends_it_as_any_worker_and_tells(spawn: Spawn, kind: str) -> None:
+def test_sigterm_ends_it_like_any_worker_and_shows_in_its_status(spawn: Spawn, kind: str) -> None:
     enqueue_noted(kind, range(1000), seconds=0.1)
     child = drain(spawn, "-v", "0")
     eventually(lambda: len(notes()) > 5)
@@ -108,7 +108,7 @@ def test_what_another_worker_runs_does_not_keep_it(spawn: Spawn) -> None:
     other.send_signal(signal.SIGKILL)
 
 
-def test_what_one_that_is_killed_was_at_is_drained_by_the_next(spawn: Spawn) -> None:
+def test_the_next_one_drains_what_a_killed_one_was_running(spawn: Spawn) -> None:
     enqueue_noted("jobs", range(40), seconds=0.2)
     child = drain(spawn)
     eventually(lambda: len(notes()) > 2)

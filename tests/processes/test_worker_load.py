@@ -1,7 +1,7 @@
-"""Real workers that have a lot to do, and die over it.
+"""Real workers that have a lot to do, and die doing it.
 
-`SINGLEJOB_TEST_ONE_OFFS=10000` asks for so many tasks, and a tenth as many jobs, where a few hundred are quick;
-`SINGLEJOB_TEST_SECONDS=10` for so many seconds of a job that is always due.
+There are only a few hundred tasks, to be quick. `SINGLEJOB_TEST_ONE_OFFS=10000` runs 10,000 tasks, and a tenth as many
+jobs; `SINGLEJOB_TEST_SECONDS=10` keeps a job that is always due busy for 10 seconds.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def nothing_is_locked() -> bool:
 
 
 def nothing_went_wrong_in(*workers: Child) -> None:
-    """A busy machine may have a heartbeat tried again, which is told."""
+    """A retried heartbeat is logged, and may happen on a busy machine."""
     assert not any("Traceback" in child.output for child in workers)
 
 
-def none_was_lost_or_run_twice_untold(count: int, done: list[tuple[int, int]]) -> None:
-    """Who ran twice to its end had its worker die between that and its record, and its row says so."""
+def none_was_lost_or_run_twice_unrecorded(count: int, done: list[tuple[int, int]]) -> None:
+    """A one-off runs to its end twice only if its worker died before recording the first run; its row shows that."""
     begun = attempts()
     assert {number for number, _ in done} == set(begun) == set(range(count))
     assert len(set(done)) == len(done), "One attempt was run twice."
@@ -102,7 +102,7 @@ def test_workers_that_are_killed_lose_nothing(spawn: Spawn, kind: str) -> None:
             dead.add(victim.pid)
             workers.remove(victim)
             workers.append(worker(spawn, "--threads", "10", "-v", "0"))
-            # One each second; but on a busy machine nobody would live long enough to do anything.
+            # One each second; but on a busy machine no worker would live long enough to do anything.
             enough = done_so_far() + 100
             time.sleep(1)
             eventually(partial(are_done, min(enough, count)), LONGEST)
@@ -112,8 +112,8 @@ def test_workers_that_are_killed_lose_nothing(spawn: Spawn, kind: str) -> None:
     print(
         f"{len(dead)} were killed; of {count} {len(done) - count} ran twice, {sum(attempts().values()) - count} began."
     )
-    none_was_lost_or_run_twice_untold(count, done)
-    # None was begun again but where its worker was killed.
+    none_was_lost_or_run_twice_unrecorded(count, done)
+    # A one-off began again only if its worker was killed.
     former = [ids.splitlines()[:-1] for ids in OneOffJob.objects.values_list("worker_ids", flat=True)]
     assert {int(line.rpartition(":")[2]) for lines in former for line in lines} <= dead
     assert nothing_is_locked()
@@ -134,7 +134,7 @@ def done_so_far() -> int:
 
 @pytest.mark.parametrize("signals", [1, 5])
 @jobs_and_tasks
-def test_a_worker_that_is_told_to_end_while_it_is_busy_leaves_nothing_locked_and_loses_nothing(
+def test_a_worker_that_is_signalled_while_it_is_busy_leaves_nothing_locked_and_loses_nothing(
     spawn: Spawn, kind: str, signals: int
 ) -> None:
     enqueue_noted(kind, range(1000), seconds=0.05)
@@ -167,13 +167,13 @@ def test_a_restart_of_the_database_while_they_are_busy_loses_nothing(
     eventually(all_are_done, PATIENCE)
     assert [child.poll() for child in workers] == [None, None]
     end(*workers)
-    none_was_lost_or_run_twice_untold(200, notes(file))
+    none_was_lost_or_run_twice_unrecorded(200, notes(file))
     assert nothing_is_locked()
 
 
 @pytest.mark.on_database("postgresql", "mysql")
 @jobs_and_tasks
-def test_a_worker_that_is_told_to_end_while_the_database_is_away_leaves_nothing_locked_and_loses_nothing(
+def test_a_worker_that_is_signalled_while_the_database_is_away_leaves_nothing_locked_and_loses_nothing(
     spawn: Spawn, proxy: Proxy, database_url: str, tmp_path: Path, kind: str
 ) -> None:
     file = tmp_path / "notes"
@@ -197,7 +197,7 @@ def test_a_worker_that_is_told_to_end_while_the_database_is_away_leaves_nothing_
 
 
 @pytest.mark.on_database("postgresql", "mysql")
-def test_who_is_told_to_end_while_the_answer_to_its_grant_is_lost_leaves_no_lock(
+def test_a_caller_that_is_signalled_while_the_answer_to_its_grant_is_lost_leaves_no_lock(
     spawn: Spawn, proxy: Proxy, database_url: str, go: Path
 ) -> None:
     child = spawn.code(
@@ -259,7 +259,7 @@ def each_came_when_the_one_before_had_left(job: str) -> None:
     spans = sorted((float(begun), float(ended)) for begun, ended, _ in (name.split("/") for name in rows))
     print(f"{job} ran {len(spans)} times in {spans[-1][1] - spans[0][0]:.1f} s.")
     assert all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))
-    # On a busy machine these are few: what counts is that each was recorded once, and beside no other.
+    # A busy machine makes only a few runs: what counts is that each was recorded once and overlapped with no other.
     assert Counter.objects.get(name="sum").value == len(spans) > 1
     assert ends(job) == ["successful"] * len(spans)
     assert nothing_is_locked()
@@ -285,7 +285,7 @@ def test_a_flood_of_tasks_keeps_no_job_waiting(spawn: Spawn) -> None:
     end(child)
 
 
-def test_nor_does_one_that_asks_for_itself_again(spawn: Spawn) -> None:
+def test_nor_does_a_job_that_enqueues_itself(spawn: Spawn) -> None:
     enqueue("adds_again_and_again")
     workers = [worker(spawn, "-v", "0") for _ in range(2)]
     eventually(Counter.objects.filter(name="sum").exists)

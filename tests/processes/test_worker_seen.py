@@ -1,4 +1,4 @@
-"""Real workers as monitoring sees them: while they have nothing to do, when they end, and when they die."""
+"""Real workers as monitoring sees them: while they are idle, when they end, and when they die."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ FIRST, SECOND = f"{WORKER_LOCK}.1", f"{WORKER_LOCK}.2"
 
 
 def idle(spawn: Spawn, *options: str, **env: str) -> Child:
-    """A worker that is seen, and has nothing to do."""
+    """An idle worker that monitoring sees."""
     before = len(workers())
     child = worker(spawn, *options, **env)
     child.wait_for("database 'default'")
     started_at = time.monotonic()
     eventually(lambda: len(workers()) == before + 1)
-    assert time.monotonic() - started_at < 5  # a moment, if the machine has nothing else to do
+    assert time.monotonic() - started_at < 5  # a moment, on an idle machine
     return child
 
 

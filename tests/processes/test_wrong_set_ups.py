@@ -1,4 +1,4 @@
-"""What each command says, and exits with, when the database or the settings are not set up for it."""
+"""What each command prints, and its exit status, if the database or the settings are not set up for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READING = ["singleton_status", "clear_stale_locks", "prune_singletons"]
 
 
 def said(spawn: Spawn, set_up: SetUp, url: str) -> dict[str, tuple[int | None, str]]:
-    """By command: its exit status, and what it printed."""
+    """The exit status and the output of each command."""
     settings = "tests.processes.set_up_settings"
     child = spawn(
         "-m",
@@ -62,8 +62,8 @@ def test_each_command_says_in_one_line_what_is_wrong_and_what_to_do(
         assert ": failed," not in text, command
         assert status == expected(set_up, command, status), command
         if status in (set_up.status, 3):
-            lines = text.splitlines()
-            # In its threads a worker that is to go on may have begun with several.
+            lines = [line for line in text.splitlines() if not line.startswith("django-singlejob ")]  # a worker's first
+            # A worker that goes on may have begun several runs, in its threads.
             assert len(lines) == 1 or command == ENDLESS, command
             for line in lines:
                 assert re.search(set_up.says, line), command
@@ -80,10 +80,10 @@ def test_a_lock_that_may_not_be_deleted_is_left_to_expire(spawn: Spawn, database
     assert child.output.count("\n") == 1
 
 
-# MariaDB lets sessions that are open keep their grants.
+# In MariaDB, open sessions keep their grants.
 @pytest.mark.on_database("postgresql")
 def test_a_worker_that_loses_a_grant_ends_after_its_grace(spawn: Spawn, database_url: str, tmp_path: Path) -> None:
-    """Its supervisor starts it again, and everybody sees that."""
+    """Its supervisor starts it again, and the restarts are visible."""
     with role("SELECT, INSERT, UPDATE, DELETE ON {all}")(database_url, tmp_path) as url:
         child = spawn.command("singleton_worker", "--interval", "0.05", DATABASE_URL=url)
         enqueue("quick")

@@ -1,4 +1,4 @@
-"""Workers, what they are given to do, and what they leave."""
+"""Workers, the work that tests give them, and what they leave."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 90
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.processes.worker_settings"}
 
 needs_tasks = pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has no tasks before 6.0")
-# One-offs under the lock of their job, and those that need none.
+# One-offs under the lock of their job, and tasks that need no lock.
 jobs_and_tasks = pytest.mark.parametrize("kind", ["jobs", pytest.param("tasks", marks=needs_tasks)])
 
 
@@ -31,7 +31,7 @@ def worker(spawn: Spawn, *options: str, **env: str) -> Child:
 
 
 def one_off(name: str, *args: Any) -> OneOffJob:
-    """Not yet in the database: of the job of that name, or of the task in `tests/app/load.py`."""
+    """A one-off of the job of that name, or of the task in `tests/app/load.py`. It is not saved yet."""
     is_task = name.startswith("tasks.")
     return OneOffJob(
         job_name="" if is_task else name,
@@ -49,7 +49,7 @@ def enqueue(name: str, *args: Any) -> None:
 
 
 def enqueue_noted(kind: str, numbers: Iterable[int], seconds: float = 0.0, file: Path | str = "") -> None:
-    """One-offs, each of which leaves a note; those under a lock are of 20 jobs, in turn."""
+    """One-offs that each leave a note. Those under a lock belong to 20 jobs, in turn."""
     OneOffJob.objects.bulk_create(
         one_off(f"many-{number % 20}" if kind == "jobs" else "tasks.noted", number, seconds, str(file))
         for number in numbers
@@ -61,13 +61,13 @@ def all_are_done() -> bool:
 
 
 def notes(file: Path | None = None) -> list[tuple[int, int]]:
-    """Of each run that came to its end: which one-off it was for, and which attempt."""
+    """The one-off and the attempt of each run that came to its end."""
     lines = file.read_text().splitlines() if file else Counter.objects.values_list("name", flat=True)
     return sorted((int(number), int(attempt)) for number, attempt, *_ in (line.split("/") for line in lines))
 
 
 def attempts() -> dict[int, int]:
-    """Of each one-off how often it was begun, as its row says."""
+    """How often each one-off began, according to its row."""
     return dict(OneOffJob.objects.order_by("pk").values_list("args__0", "attempt"))
 
 
@@ -75,5 +75,5 @@ def end(*workers: Child) -> None:
     for child in workers:
         child.send_signal(signal.SIGTERM)
     for child in workers:
-        # One that has only just been started does not handle signals yet.
+        # A worker that has just been started does not handle signals yet.
         assert child.finish(PATIENCE) in (0, -signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Batches of one-offs: claimed, performed and recorded; also when the database's answer is lost on its way."""
+"""Batches of one-offs: claimed, performed and recorded, even if the database's answer is lost on its way."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def batches() -> Iterator[Batches]:
 
 @pytest.fixture
 def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """The next short transaction is disturbed, before or behind its COMMIT."""
+    """Disturbs the next short transaction, before or behind its COMMIT."""
     moments: list[str] = []
     usual = database.durable
 
@@ -62,7 +62,7 @@ def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             raise OperationalError
 
     monkeypatch.setattr(database, "durable", disturbed)
-    # The connection of a test is never closed.
+    # The test's connection must stay open.
     monkeypatch.setattr(database, "drop", lambda alias: None)
     return moments.append
 
@@ -102,7 +102,7 @@ def test_what_is_claimed_is_performed_and_recorded(batches: Batches) -> None:
     assert first.finished_at >= first.started_at
 
 
-def test_nothing_is_held_where_nothing_is_due(batches: Batches) -> None:
+def test_nothing_is_held_if_nothing_is_due(batches: Batches) -> None:
     assert batches.record_and_claim(10) == []
     enqueue(1)
     one_offs().update(run_after=OneOffJob.objects.get().created_at + timedelta(hours=1))
@@ -123,7 +123,7 @@ def test_two_workers_claim_different_ones_under_locks_of_their_own(batches: Batc
 
 
 def test_if_another_worker_is_faster_it_takes_the_next_lock(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or one that is to end when nothing is due would end, though something is."""
+    """Otherwise a worker with --drain would exit although something is due."""
     enqueue(1)
     usual = acquire.acquire
 
@@ -345,7 +345,7 @@ def test_one_that_is_interrupted_is_released(batches: Batches, monkeypatch: pyte
     assert rows() == [("waiting", 0)]
 
 
-def test_what_the_database_does_not_take_of_one_keeps_no_other_from_being_recorded(
+def test_an_outcome_that_the_database_refuses_keeps_no_other_from_being_recorded(
     batches: Batches, caplog: pytest.LogCaptureFixture
 ) -> None:
     enqueue(3)
@@ -371,7 +371,7 @@ def test_results_that_are_equal_are_not_the_same(batches: Batches, monkeypatch: 
 
 
 class CountedError(str):
-    """Counts how often it is compared with another."""
+    """Counts how often it is compared with another error."""
 
     __slots__ = ()
     comparisons = 0
@@ -383,8 +383,8 @@ class CountedError(str):
     __hash__ = str.__hash__
 
 
-def test_to_group_those_that_end_alike_takes_as_long_for_each_as_there_are_of_them(batches: Batches) -> None:
-    """Each is compared with one other at most, though no two end alike, or all do."""
+def test_grouping_equal_outcomes_takes_linear_time(batches: Batches) -> None:
+    """Each is compared with at most one other, whether all end alike or no two do."""
     enqueue(1)
     (claimed,) = batches.record_and_claim(1)
     alike = CountedError("the same")
@@ -449,7 +449,7 @@ def test_nor_does_it_claim(batches: Batches) -> None:
     perform(batches, claimed)
 
 
-def test_nobody_ends_what_somebody_else_has_begun_since(batches: Batches) -> None:
+def test_it_does_not_end_what_another_worker_has_begun_since(batches: Batches) -> None:
     enqueue(1)
     ours = batches.record_and_claim(1)
     one_offs().update(status="waiting")  # by hand
@@ -463,7 +463,7 @@ def test_nobody_ends_what_somebody_else_has_begun_since(batches: Batches) -> Non
     assert rows() == [("done", 2)]
 
 
-def test_nor_what_it_has_begun_once_more_itself(batches: Batches) -> None:
+def test_nor_what_it_has_itself_begun_again(batches: Batches) -> None:
     enqueue(1)
     former = batches.record_and_claim(1)
     one_offs().update(status="waiting")  # by hand
@@ -476,7 +476,7 @@ def test_nor_what_it_has_begun_once_more_itself(batches: Batches) -> None:
     assert rows() == [("done", 2)]
 
 
-def test_nor_what_is_under_another_token_by_now(batches: Batches) -> None:
+def test_nor_what_now_has_another_token(batches: Batches) -> None:
     enqueue(1)
     claimed = batches.record_and_claim(1)
     one_offs().update(token=uuid4())  # by hand
@@ -485,7 +485,7 @@ def test_nor_what_is_under_another_token_by_now(batches: Batches) -> None:
     assert rows() == [("in_progress", 1)]
 
 
-def test_what_somebody_has_claimed_since_it_was_seen_cannot_be_claimed(batches: Batches) -> None:
+def test_what_was_claimed_since_it_was_seen_cannot_be_claimed(batches: Batches) -> None:
     enqueue(2)
     seen = list(one_offs().waiting())
     claimed = batches.record_and_claim(1)
@@ -495,7 +495,7 @@ def test_what_somebody_has_claimed_since_it_was_seen_cannot_be_claimed(batches: 
     perform(batches, claimed)
 
 
-def test_one_that_was_changed_by_hand_meanwhile_is_told_of(batches: Batches, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_was_changed_by_hand_meanwhile_is_logged(batches: Batches, caplog: pytest.LogCaptureFixture) -> None:
     enqueue(2)
     perform(batches, batches.record_and_claim(2))
     one_offs().filter(pk=OneOffJob.objects.earliest("pk").pk).update(status="cancelled")
@@ -512,7 +512,7 @@ def test_of_several_priorities_the_highest_are_claimed_first(batches: Batches) -
     perform(batches, claimed)
 
 
-def test_those_of_a_higher_priority_that_are_for_later_hold_up_nobody(batches: Batches) -> None:
+def test_later_ones_of_a_higher_priority_hold_up_nothing(batches: Batches) -> None:
     enqueue(2, priority=5)
     one_offs().update(run_after=OneOffJob.objects.earliest("pk").created_at + timedelta(hours=1))
     enqueue(2)

@@ -39,10 +39,10 @@ def due(name: str = "nightly", slots: int = 1, **settings: Any) -> Any:
     return job
 
 
-# --- who is due
+# --- due jobs
 
 
-def test_due_are_those_whose_slot_has_come_the_oldest_first() -> None:
+def test_jobs_whose_slot_has_come_are_due_the_oldest_first() -> None:
     due("young", schedule=hourly(ago=10 * MINUTE))
     due("old", schedule=hourly(ago=40 * MINUTE))
     due("later", slots=0)
@@ -58,7 +58,7 @@ def test_not_while_their_lock_is_stale_but_once_it_is_cleared() -> None:
     assert [job.name for job in due_jobs()] == ["dead"]
 
 
-def test_but_none_whose_schedule_or_code_is_gone() -> None:
+def test_but_no_job_whose_schedule_or_code_is_gone() -> None:
     due("gone")
     die_running(due("dead"))
     singleton_job("gone")(current_run)
@@ -69,7 +69,7 @@ def test_but_none_whose_schedule_or_code_is_gone() -> None:
 # --- keeping up with the code
 
 
-def test_a_tick_tells_the_database_of_new_jobs(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_a_tick_enters_new_jobs_in_the_database(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     job = scheduled()
     keep_up()
     assert (gate().schedule, gate().time_zone, gate().next_slot) == (job.schedule, "UTC", coming_slot(job))
@@ -77,7 +77,7 @@ def test_a_tick_tells_the_database_of_new_jobs(django_assert_num_queries: Django
         keep_up()
 
 
-def test_a_new_schedule_is_told_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_schedule_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     job = scheduled()
     keep_up()

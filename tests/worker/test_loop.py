@@ -38,8 +38,8 @@ PLAN = Plan(interval=timedelta(seconds=0.01))
 
 
 class Days:
-    """Threads that carry out their tasks at once, in this one, and a clock that does not tick but when nothing is to
-    be done. That is when something happens: one act after the other. After the last one the worker is told to end."""
+    """Threads that carry out their tasks at once, in this thread, and a clock that ticks only when nothing is left to
+    do. Then the next act happens. After the last one, the worker exits."""
 
     def __init__(self) -> None:
         self.acts: list[Callable[[], Any]] = []
@@ -70,23 +70,23 @@ def days(monkeypatch: pytest.MonkeyPatch) -> Days:
 
 @pytest.fixture
 def passes(days: Days) -> list[Callable[[], Any]]:
-    """What happens while there is nothing to do, one after the other; after the last one the worker ends."""
+    """What happens while there is nothing to do, one act after the other. After the last one, the worker exits."""
     return days.acts
 
 
 def ran() -> list[str]:
-    """Work until nothing happens any more: the jobs that were run."""
+    """Work until nothing happens any more. Returns the names of the jobs that ran."""
     return [report.name for report in Worker(PLAN).work() if report.outcome and not report.outcome.reason]
 
 
-def test_it_runs_what_comes_due_until_it_is_told_to_end(passes: list[Any]) -> None:
+def test_it_runs_what_becomes_due_until_a_signal(passes: list[Any]) -> None:
     job: Any = singleton_job("mail")(lambda: None)
     night = scheduled()
     passes += [job.enqueue, lambda: fall_behind(night), job.enqueue, job.enqueue]
     assert ran() == ["mail", "nightly", "mail", "mail"]
 
 
-def test_a_new_schedule_is_told_to_the_database_at_once(passes: list[Any]) -> None:
+def test_a_new_schedule_is_in_the_database_at_once(passes: list[Any]) -> None:
     job = scheduled()
     ran()
     assert gate().schedule == job.schedule
@@ -161,7 +161,9 @@ def test_a_stale_lock_is_watched_though_it_looks_seldom(days: Days, monkeypatch:
 
 
 @pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"])
-def test_one_that_is_to_end_waits_for_no_next_look(days: Days, monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
+def test_a_worker_that_is_to_end_does_not_wait_for_the_next_look(
+    days: Days, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
     monkeypatch.setattr(pool, "sleep", days.pass_by)
     days.acts += [lambda: None] * 1000
     fall_behind(scheduled())
@@ -188,7 +190,7 @@ def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
     assert not locks().exists()
 
 
-def test_a_paused_job_is_not_asked_for(passes: list[Any]) -> None:
+def test_a_paused_job_is_not_called(passes: list[Any]) -> None:
     job: Any = singleton_job("mail")(lambda: None)
     job()
     gates().update(paused=True)
@@ -220,7 +222,7 @@ def test_another_error_ends_it(passes: list[Any], monkeypatch: pytest.MonkeyPatc
         ran()
 
 
-def test_once_a_day_somebody_prunes(passes: list[Any], settings: Settings) -> None:
+def test_one_worker_prunes_once_a_day(passes: list[Any], settings: Settings) -> None:
     settings.SINGLEJOB = {"HISTORY_DAYS": 1}
     job: Any = singleton_job("mail")(lambda: None)
     for _ in range(2):
@@ -240,11 +242,11 @@ def test_once_a_day_somebody_prunes(passes: list[Any], settings: Settings) -> No
     assert not locks().exists()
 
 
-# --- who is next
+# --- which is next
 
 
 def one_thread(**others: Any) -> list[str]:
-    """Work with one thread, until nothing happens any more: the jobs that were run, in their order."""
+    """Work with one thread, until nothing happens any more. Returns the names of the jobs that ran, in their order."""
     plan = replace(PLAN, threads=1, **others)
     return [report.name for report in Worker(plan).work() if report.outcome and not report.outcome.reason]
 
@@ -276,7 +278,7 @@ def test_those_that_share_a_lock_take_turns(days: Days) -> None:
     assert ran() == ["first", "second"] * 3
 
 
-def test_what_follows_is_begun_at_once(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_run_begins_at_once(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
     def look(*_: Any) -> bool:
@@ -288,7 +290,7 @@ def test_what_follows_is_begun_at_once(days: Days, monkeypatch: pytest.MonkeyPat
     for _ in range(10):
         mail.enqueue()
     assert ran() == ["mail"] * 10
-    assert len(looks) == 1  # before them
+    assert len(looks) == 1  # before them all
 
 
 def test_a_job_that_enqueues_itself_goes_on(days: Days) -> None:
@@ -301,14 +303,14 @@ def test_a_job_that_enqueues_itself_goes_on(days: Days) -> None:
     assert one_offs().waiting().count() == 1
 
 
-def test_a_one_off_of_a_job_that_is_not_known_here_holds_up_nobody(days: Days) -> None:
+def test_a_one_off_of_a_job_that_is_unknown_here_holds_up_nothing(days: Days) -> None:
     Order(job_name="unknown", priority=100).enqueue()
     singleton_job("mail")(lambda: None).enqueue()
     assert ran() == ["mail"]
     assert one_offs().waiting().get().attempt == 0
 
 
-def test_it_ends_after_so_many_runs_of_any_kind(days: Days) -> None:
+def test_it_ends_after_max_jobs_runs_of_any_kind(days: Days) -> None:
     mail: Any = singleton_job("mail")(lambda: None)
     for _ in range(5):
         mail.enqueue()

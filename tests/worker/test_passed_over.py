@@ -1,4 +1,4 @@
-"""Who was refused is passed over for the rest of a pass: nobody else is, who could be run."""
+"""A refused job is passed over for the rest of a pass, but no job that could run is."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def is_done(name: str) -> bool:
 
 
 @pytest.mark.parametrize("error", [DatabaseUnreachable, UnsafeTransaction, JobInterrupted])
-def test_what_a_body_raises_by_itself_ends_no_drain(error: type[Exception]) -> None:
+def test_an_interrupt_that_a_body_raises_does_not_end_a_drain(error: type[Exception]) -> None:
     def fail() -> None:
         raise error
 
@@ -98,7 +98,7 @@ def test_one_that_was_cancelled_just_now_keeps_no_other_waiting(plan: Plan, monk
     assert ran(plan) == ["mail"] * 2
 
 
-def test_what_somebody_had_while_a_drain_was_at_others_is_asked_for_once_more() -> None:
+def test_what_was_held_during_a_drain_is_tried_once_more() -> None:
     lease = take("held")
     held: Any = singleton_job("held")(lambda: None)
     others: Any = singleton_job("others")(lease.release)

@@ -33,7 +33,7 @@ class Stop(BaseException):
 
 @pytest.fixture
 def go() -> Iterator[threading.Event]:
-    """Whoever waits goes on when it is set, at the end of the test at the latest."""
+    """Setting it lets waiting tasks go on; the end of the test sets it, too."""
     go = threading.Event()
     yield go
     go.set()
@@ -41,7 +41,7 @@ def go() -> Iterator[threading.Event]:
 
 @dataclass(frozen=True)
 class Errand:
-    """A task that brings back what its function returns."""
+    """A task that reports what its function returns."""
 
     act: Callable[[Window], Any]
     name: str = "errand"
@@ -59,12 +59,12 @@ def wait_for(go: threading.Event, value: Any = None) -> Errand:
 
 
 def brought(pool: Pool | Inline, timeout: float = 0) -> list[Any]:
-    """What those have brought who came back, in their order, or what they raised."""
+    """What the tasks that came back have returned or raised, in their order."""
     return [report.outcome.value if report.outcome else report.error for _, report in pool.come_back(timeout)]
 
 
 def all_back(pool: Pool) -> list[Any]:
-    """What all have brought, in their order."""
+    """What all tasks have returned or raised, in their order."""
     results: list[Any] = []
     deadline = time.monotonic() + 30
     while not pool.is_idle:
@@ -79,10 +79,10 @@ def done(pool: Pool, act: Callable[[Window], Any]) -> Any:
     return result
 
 
-# --- who is free
+# --- free threads
 
 
-def test_so_many_work_at_the_same_time_and_the_others_wait_for_one_of_them(go: threading.Event) -> None:
+def test_as_many_errands_as_threads_run_at_once_and_the_others_wait(go: threading.Event) -> None:
     pool, begun = Pool(2), threading.Semaphore(0)
 
     def task(window: Window) -> int:
@@ -124,11 +124,11 @@ def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
     assert pool.come_back(0) == []
 
 
-# --- who comes back
+# --- tasks that come back
 
 
 @pytest.mark.slow
-def test_nobody_is_waited_for_longer_than_that(go: threading.Event) -> None:
+def test_it_waits_no_longer_than_that(go: threading.Event) -> None:
     pool = Pool(1)
     pool.send(wait_for(go))
     begun_at = time.monotonic()
@@ -138,7 +138,7 @@ def test_nobody_is_waited_for_longer_than_that(go: threading.Event) -> None:
     assert time.monotonic() - begun_at > 0.15
 
 
-def test_they_bring_what_they_have_got_all_at_once() -> None:
+def test_results_come_back_all_at_once() -> None:
     pool = Pool(1)
     numbers = iter(range(3))
     for _ in range(3):
@@ -167,8 +167,8 @@ IS_IDLE = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("waits", [COMES_BACK, IS_IDLE], ids=["main thread", "thread of its own"])
-def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_nobody_waiting_for_ever(waits: str) -> None:
-    """In a process of its own, since it may hang."""
+def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_no_thread_waiting_for_ever(waits: str) -> None:
+    """In a process of its own, because it may hang."""
     code = """
         import faulthandler, signal, threading, time
         from types import SimpleNamespace
@@ -197,14 +197,14 @@ def test_what_an_errand_raises_is_in_its_report(error: type[BaseException]) -> N
 
     pool = Pool(1)
     assert isinstance(done(pool, fail), error)
-    # And the thread goes on.
+    # The thread goes on.
     assert done(pool, lambda window: "next") == "next"
 
 
-# --- who is interrupted
+# --- interrupts
 
 
-def test_what_is_under_way_is_interrupted_and_nothing_else(go: threading.Event) -> None:
+def test_running_errands_are_interrupted_and_nothing_else(go: threading.Event) -> None:
     pool, begun = Pool(2), threading.Semaphore(0)
 
     def stay() -> str:
@@ -248,7 +248,7 @@ def test_an_errand_that_has_not_opened_its_window_is_interrupted_when_it_does(go
 
 
 def test_its_threads_are_not_started_with_signals_blocked() -> None:
-    """What a job starts would inherit that."""
+    """The processes that a job starts would inherit that."""
     assert not done(Pool(1), lambda window: signal.pthread_sigmask(signal.SIG_BLOCK, []))
 
 
@@ -286,7 +286,7 @@ def test_a_connection_serves_one_errand_after_the_other_and_is_closed_when_there
     one = Pool(1)
     first = done(one, lambda window: connect(window).connection)
     second = done(one, connect)
-    assert second.connection is first or second.connection is None  # on a busy machine it was idle
+    assert second.connection is first or second.connection is None  # it was idle, on a busy machine
     eventually(lambda: second.connection is None)
     assert done(one, lambda window: connect(window).connection is not None)
     eventually(lambda: second.connection is None)
@@ -300,7 +300,7 @@ def test_what_an_errand_leaves_of_its_connection_does_not_touch_the_next_one(lea
     assert done(one, lambda window: (connect(window).in_atomic_block, connection.get_autocommit())) == (False, True)
 
 
-# --- who forks
+# --- forks
 
 
 @pytest.mark.slow
@@ -365,10 +365,10 @@ def test_but_not_what_a_forked_child_raises(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("error", [None, Stop()], ids=["it returned", "it raised"])
-def test_nor_does_a_forked_child_go_on_that_comes_back_with_a_report(
+def test_nor_does_a_forked_child_that_comes_back_with_a_report_go_on(
     monkeypatch: pytest.MonkeyPatch, error: BaseException | None
 ) -> None:
-    """That of a task does: what it raises is in its report already."""
+    """A task's child does, because what it raises is already in its report."""
 
     class Fork:
         name = "forks"
@@ -382,7 +382,7 @@ def test_nor_does_a_forked_child_go_on_that_comes_back_with_a_report(
 
 
 @pytest.mark.slow
-def test_inline_too_nobody_is_waited_for_longer_than_that() -> None:
+def test_inline_too_it_waits_no_longer_than_that() -> None:
     begun_at = time.monotonic()
     assert brought(Inline(), 0.2) == []
     assert time.monotonic() - begun_at > 0.15

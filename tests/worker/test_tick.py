@@ -40,7 +40,7 @@ def due(name: str = "nightly", slots: int = 1, **settings: Any) -> Any:
 # --- what is run
 
 
-def test_to_leave_by_sys_exit_ends_no_more_than_the_run() -> None:
+def test_sys_exit_ends_only_the_run() -> None:
     def leave() -> None:
         raise SystemExit(3)
 
@@ -68,8 +68,8 @@ def test_a_keyboard_interrupt_ends_the_pass() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
-def test_but_not_one_that_the_job_of_a_command_raises_by_itself(error: type[BaseException]) -> None:
-    """The command handles the signals: a Ctrl-C would be a `JobInterrupted`."""
+def test_but_one_that_a_job_of_a_command_raises_does_not(error: type[BaseException]) -> None:
+    """The command handles the signals: Ctrl-C would raise `JobInterrupted`."""
 
     def interrupt() -> None:
         raise error
@@ -85,7 +85,7 @@ def test_but_not_one_that_the_job_of_a_command_raises_by_itself(error: type[Base
 
 @committed
 def test_a_child_that_a_job_forks_does_not_go_on_with_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes back from the job's function too, with an exception: the rest is the parent's."""
+    """The child leaves the job's function too, with an exception. The rest of the pass is the parent's."""
 
     def leave_as_a_child() -> None:
         monkeypatch.setattr(os, "getpid", lambda: 0)

@@ -10,6 +10,7 @@ from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import SECOND, disagreement
 from django_singlejob.management.arguments import CallableCommand
 from django_singlejob.management.exit_status import explained, refuse_settings
+from django_singlejob.management.output import Output, add_format
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.recording import HistoryFailed, abandon_orphans, catch_up
@@ -41,9 +42,12 @@ class Command(CallableCommand):
             help="Clears this one lock, though its holder may be alive: it is told so, and somebody else may run the "
             "job beside it until then.",
         )
+        add_format(parser)
 
     def handle(self, **given: Any) -> None:
         refuse_settings()
+        self._output = Output(self, given)
+        self._facts: dict[str, Any] = {"cleared": [], "left": [], "dry_run": given["dry_run"]}
         with explained():
             if given["force"]:
                 self._force(given["force"], is_dry=given["dry_run"])
@@ -51,6 +55,7 @@ class Command(CallableCommand):
                 self._clear_dead(is_dry=given["dry_run"])
             if given["overrunning"]:
                 self._list_overrunning()
+        self._output.end(self._facts)
 
     def _force(self, name: str, *, is_dry: bool) -> None:
         lock = locks().look_up(name)
@@ -63,9 +68,10 @@ class Command(CallableCommand):
         found = self._clear(dead_locks(watchman), is_dry=is_dry, force=False)
         for lock, left in watchman.undecided.values():
             time = duration_in_words(left // SECOND * SECOND)
-            self.stdout.write(f"Left {_described(lock)}, for {time} at least. {disagreement(lock)}")
+            self._facts["left"].append(_facts_of(lock) | {"reason": "undecided", "for_at_least": left})
+            self._output.line(f"Left {_described(lock)}, for {time} at least. {disagreement(lock)}")
         if not (found or watchman.undecided):
-            self.stdout.write("No stale locks.")
+            self._output.line("No stale locks.")
         if not is_dry:
             self._tidy_the_history()
 
@@ -74,12 +80,13 @@ class Command(CallableCommand):
             catch_up(kept := gates().kept_ends())
             orphans = abandon_orphans("Its lock was deleted by hand.")
         except HistoryFailed as failed:
-            self.stderr.write(f"The history could not be written: {failed}.")
+            self._output.error(f"The history could not be written: {failed}.")
             return
+        self._facts |= {"recorded": len(kept), "abandoned": orphans}
         if kept:
-            self.stdout.write(f"Runs whose ends were missing from the history, now recorded: {len(kept)}.")
+            self._output.line(f"Runs whose ends were missing from the history, now recorded: {len(kept)}.")
         if orphans:
-            self.stdout.write(f"Runs that had no lock any more, now abandoned: {orphans}.")
+            self._output.line(f"Runs that had no lock any more, now abandoned: {orphans}.")
 
     def _clear(self, found: "Iterable[JobLock]", *, is_dry: bool, force: bool) -> int:
         """Returns how many there were."""
@@ -87,23 +94,33 @@ class Command(CallableCommand):
         for lock in found:
             count += 1
             if is_dry:
-                self.stdout.write(f"Would clear {_described(lock)}.")
+                self._facts["cleared"].append(_facts_of(lock))
+                self._output.line(f"Would clear {_described(lock)}.")
             elif clear(lock, force=force, error="The lock was cleared by clear_stale_locks."):
-                self.stdout.write(f"Cleared {_described(lock)}.")
+                self._facts["cleared"].append(_facts_of(lock))
+                self._output.line(f"Cleared {_described(lock)}.")
             else:
-                self.stdout.write(
+                self._facts["left"].append(_facts_of(lock) | {"reason": "changed"})
+                self._output.line(
                     f"Left {lock.name}: it changed hands, its holder gave a sign of life, or its gate is busy."
                 )
         return count
 
     def _list_overrunning(self) -> None:
         means = gates().means()
+        self._facts["overrunning"] = []
         for lock in locks().overrunning(means):
-            self.stdout.write(f"Overrunning: {_described(lock)}; its mean is {means[lock.job_name]}.")
+            self._facts["overrunning"].append(_facts_of(lock) | {"mean_duration": means[lock.job_name]})
+            self._output.line(f"Overrunning: {_described(lock)}; its mean is {means[lock.job_name]}.")
 
 
 def _names() -> str:
     return ", ".join(locks().values_list("name", flat=True))
+
+
+def _facts_of(lock: "JobLock") -> dict[str, Any]:
+    names = ("name", "job_name", "hostname", "pid", "command", "acquired_at", "heartbeat_at")
+    return {name: getattr(lock, name) for name in names}
 
 
 def _described(lock: "JobLock") -> str:

@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 from django_singlejob.locking.forgetting import Obstacle, forget_name
 from django_singlejob.management.arguments import CallableCommand
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
+from django_singlejob.management.output import Output, add_format
 
 # Trying again does not help.
 _FINAL = (Obstacle.UNKNOWN, Obstacle.REGISTERED)
@@ -23,21 +24,32 @@ class Command(CallableCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("names", nargs="+", metavar="NAME", help="The name of a job or a lock.")
+        add_format(parser)
 
     def handle(self, **given: Any) -> None:
+        output = Output(self, given)
         discover_jobs()
         refuse_settings()
         with explained():
-            statuses = [self._forget(name, given["verbosity"]) for name in given["names"]]
-        if failed := next(filter(None, statuses), 0):
-            sys.exit(failed)
+            obstacles = {name: self._forget(name, output) for name in given["names"]}
+        errors = [
+            {"name": name, "reason": obstacle.value, "message": _message(name, obstacle)}
+            for name, obstacle in obstacles.items()
+            if obstacle
+        ]
+        output.end({"forgotten": [name for name, obstacle in obstacles.items() if not obstacle], "errors": errors})
+        statuses = [EX_USAGE if obstacle in _FINAL else EX_TEMPFAIL for obstacle in obstacles.values() if obstacle]
+        if statuses:
+            sys.exit(statuses[0])
 
-    def _forget(self, name: str, verbosity: int) -> int:
-        """Returns the exit status."""
+    def _forget(self, name: str, output: Output) -> Obstacle | None:
         obstacle = forget_name(name)
-        if obstacle is None:
-            if verbosity:
-                self.stdout.write(f"Forgot {name!r}.")
-            return 0
-        self.stderr.write(f"{name!r} was not forgotten: {obstacle.label}.")
-        return EX_USAGE if obstacle in _FINAL else EX_TEMPFAIL
+        if obstacle:
+            output.error(_message(name, obstacle))
+        else:
+            output.line(f"Forgot {name!r}.")
+        return obstacle
+
+
+def _message(name: str, obstacle: Obstacle) -> str:
+    return f"{name!r} was not forgotten: {obstacle.label}."

@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 from django_singlejob.conf import options
 from django_singlejob.management.arguments import CallableCommand, whole_number
 from django_singlejob.management.exit_status import explained, refuse_settings
+from django_singlejob.management.output import Output, add_format
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 
@@ -27,6 +28,7 @@ class Command(CallableCommand):
         parser.add_argument("--days", type=whole_number, metavar="N", help='Default: SINGLEJOB["HISTORY_DAYS"].')
         parser.add_argument("--keep", type=whole_number, metavar="N", help='Default: SINGLEJOB["HISTORY_KEEP"].')
         parser.add_argument("--dry-run", action="store_true", help="Only counts them.")
+        add_format(parser)
 
     def handle(self, **given: Any) -> None:
         refuse_settings()
@@ -38,9 +40,10 @@ class Command(CallableCommand):
         keep = options().history_keep if given["keep"] is None else given["keep"]
         age = timedelta(days=min(days, CENTURY))
         old_runs, old_one_offs = runs().surplus(age, keep), one_offs().surplus(age)
-        if given["dry_run"]:
-            self.stdout.write(f"Runs that would be deleted: {old_runs.count()}.")
-            self.stdout.write(f"One-offs that would be deleted: {old_one_offs.count()}.")
-        else:
-            self.stdout.write(f"Runs deleted: {old_runs.prune()}.")
-            self.stdout.write(f"One-offs deleted: {old_one_offs.prune()}.")
+        output, is_dry = Output(self, given), given["dry_run"]
+        deleted = "that would be deleted" if is_dry else "deleted"
+        run_count = old_runs.count() if is_dry else old_runs.prune()
+        output.line(f"Runs {deleted}: {run_count}.")
+        one_off_count = old_one_offs.count() if is_dry else old_one_offs.prune()
+        output.line(f"One-offs {deleted}: {one_off_count}.")
+        output.end({"runs": run_count, "one_offs": one_off_count, "dry_run": is_dry})

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -25,9 +26,11 @@ from django_singlejob.management.exit_status import (
     refuse_settings,
     verdict,
 )
+from django_singlejob.management.output import Output, add_format
 from django_singlejob.names import validate_own_name
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals
-from django_singlejob.reports import Report, report_of, run_due
+from django_singlejob.reports import Report, logged_quietly, report_of, run_due
 from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
 from django_singlejob.second_signal import second_signal_heeded
 
@@ -64,6 +67,7 @@ class Command(CallableCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", nargs="?", metavar="JOB", help="A registered job; before --, the name of a lock.")
         parser.add_argument("--list", action="store_true", help="Lists the registered jobs.")
+        add_format(parser)
         parser.add_argument(
             "--args",
             dest="arguments",
@@ -107,6 +111,8 @@ class Command(CallableCommand):
             parser.error("Name a job, or a lock and a command: JOB, or LOCK -- COMMAND [ARG ...], or --list.")
         if given["child"] and given["arguments"] is not None:
             parser.error("--args is for jobs; a shell command has its arguments behind --.")
+        if given["format"] != "text" and not given["list"]:
+            parser.error("--format is for --list.")
         if given["close"] and not given["child"]:
             parser.error("--close is for shell commands: LOCK --close -- COMMAND [ARG ...]")
 
@@ -114,7 +120,7 @@ class Command(CallableCommand):
         discover_jobs()
         with explained():
             if given["list"]:
-                self._list()
+                self._list(Output(self, given), has_counts=given["format"] == "json")
                 return
             refuse_settings()
             with (
@@ -143,19 +149,21 @@ class Command(CallableCommand):
             if given["verbosity"] > 0:
                 (self.stderr if is_error else self.stdout).write(message)
 
-    def _list(self) -> None:
+    def _list(self, output: Output, *, has_counts: bool) -> None:
         for job in registry.all_jobs():
             lock = "" if job.lock == job.name else f" (lock {job.lock})"
-            self.stdout.write(f"{job.name}{lock}: {job.description or job.path}")
-            if job.policy:
-                schedule = job.policy.schedule
-                due = next_slot(schedule, utc_now())
-                self.stdout.write(f"    {schedule_in_words(schedule)}; next: {instant_in_words(due)}")
+            output.line(f"{job.name}{lock}: {job.description or job.path}")
+            if due := _next_slot(job):
+                output.line(f"    {_schedule(job)}; next: {instant_in_words(due)}")
+        if has_counts:
+            refuse_settings()
+            counts = dict(gates().values_list("name", "run_count"))
+            output.end({"jobs": [_facts(job) | {"run_count": counts.get(job.name, 0)} for job in registry.all_jobs()]})
 
     def _run(self, job: registry.Job, child: Child | None, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Run it, and say what became of it, of each slot in a line. Returns the first non-zero exit status, else 0."""
         status = 0
-        for report in self._reports(job, given):
+        for report in map(logged_quietly, self._reports(job, given)):
             if report.error and given["traceback"]:
                 self.stderr.write("".join(traceback.format_exception(report.error)))
             terms = {"child_status": child.status if child else None, "skipped_status": given["skipped_status"]}
@@ -172,6 +180,26 @@ class Command(CallableCommand):
         trigger = "manual" if given["now"] else "command"
         command = given["child"] or None
         yield report_of(job, partial(runner.run, job, args, kwargs, trigger=trigger, command=command))
+
+
+def _facts(job: registry.Job) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "lock": job.lock,
+        "description": job.description,
+        "path": job.path,
+        "schedule": _schedule(job),
+        "next_slot": _next_slot(job),
+    }
+
+
+def _schedule(job: registry.Job) -> str:
+    return schedule_in_words(job.policy.schedule) if job.policy else ""
+
+
+def _next_slot(job: registry.Job) -> datetime | None:
+    """By this server's clock; ``None`` if the job has no schedule."""
+    return next_slot(job.policy.schedule, utc_now()) if job.policy else None
 
 
 class _ParserWithChild(CommandParser):

@@ -14,6 +14,7 @@ from django_singlejob.clock import instant_in_words
 from django_singlejob.holder import printable
 from django_singlejob.management.arguments import CallableCommand, text, whole_number
 from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
+from django_singlejob.management.output import add_format
 from django_singlejob.monitoring.findings import Finding, in_figures, roughly
 from django_singlejob.monitoring.health import Health, Level
 from django_singlejob.monitoring.history import MOST
@@ -88,7 +89,7 @@ class Command(CallableCommand):
             help="A job is critical after N failures in a row, and a queue after N in the last hour if these are at "
             "least half of what finished. Fewer failures are a warning. Default: 1.",
         )
-        parser.add_argument("--format", choices=["table", "json"], default="table", help="Default: table.")
+        add_format(parser, "table")
 
     def handle(self, **given: Any) -> None:
         scope = Scope(jobs=given["job"], queues=given["queue"], ignored=given["ignore"])
@@ -257,6 +258,7 @@ def _facts(health: Health, level: Level) -> dict[str, Any]:
         "level": level.name.lower(),
         "schedule": health.schedule,
         **_columns(health.status, _STATUS_COLUMNS),
+        "run_count": health.status.run_count if health.status else 0,
         "holder": _columns(health.lock, _LOCK_COLUMNS) if health.lock else None,
     }
 

@@ -1,9 +1,10 @@
-"""The commands as they are called in this process; `processes/` has their signals and exit statuses."""
+"""`clear_stale_locks`, called in this process; `processes/` covers its signals and exit statuses."""
 
 from __future__ import annotations
 
+import json
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def told(*command: str) -> str:
-    """What the command says."""
+    """The command's output."""
     output = StringIO()
     call_command(*command, stdout=output, stderr=output, no_color=True)
     return output.getvalue()
@@ -99,7 +100,7 @@ def test_what_the_clocks_disagree_about_is_left_and_said() -> None:
 
 @pytest.mark.slow
 def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a look takes longer than the heartbeat interval, each one begins the watch anew."""
+    """If a look takes longer than the heartbeat interval, each one begins the watch anew."""
     take(heartbeat_interval=BEAT / 2)
     expire()
     survey = JobLockQuerySet.survey
@@ -199,3 +200,23 @@ def test_overrunning_lists_those_that_are_late_and_clears_none() -> None:
     assert said.endswith("; its mean is 0:01:00.\n")
     assert "hourly" not in said
     assert everything() == before
+
+
+def test_json_has_what_was_cleared() -> None:
+    start_run()
+    expire()
+    dry = json.loads(told("clear_stale_locks", "--dry-run", "--format=json"))
+    assert (dry["dry_run"], [found["name"] for found in dry["cleared"]]) == (True, ["nightly"])
+    facts = json.loads(told("clear_stale_locks", "--format=json", "--overrunning"))
+    (cleared,) = facts.pop("cleared")
+    assert facts == {"left": [], "dry_run": False, "recorded": 0, "abandoned": 0, "overrunning": []}
+    assert (cleared["name"], cleared["job_name"]) == ("nightly", "nightly")
+    assert datetime.fromisoformat(cleared["heartbeat_at"]) < datetime.now(UTC)
+    assert json.loads(told("clear_stale_locks", "--format=json"))["cleared"] == []
+
+
+def test_it_can_be_quiet() -> None:
+    start_run()
+    expire()
+    assert told("clear_stale_locks", "-v0") == told("clear_stale_locks", "-v0", "--format=json") == ""
+    assert is_free()

@@ -1,7 +1,8 @@
-"""``forget_singleton``: what it says, and its exit status."""
+"""``forget_singleton``: its output and its exit status."""
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 from typing import Any
 
@@ -21,7 +22,7 @@ pytestmark = [
 
 
 def forget(*names: str, **options: Any) -> tuple[int, str, str]:
-    """The exit status, and what is written to standard output and to standard error."""
+    """The exit status, standard output and standard error."""
     out, err = StringIO(), StringIO()
     try:
         call_command("forget_singleton", *names, stdout=out, stderr=err, no_color=True, **options)
@@ -45,6 +46,14 @@ def test_names_are_forgotten() -> None:
 def test_it_can_be_quiet() -> None:
     use("pipe")
     assert forget("pipe", verbosity=0) == (0, "", "")
+
+
+def test_json_has_it_all() -> None:
+    use("pipe")
+    status, out, err = forget("pipe", "pipe2", format="json")
+    (error,) = (facts := json.loads(out)).pop("errors")
+    assert (status, facts) == (EX_USAGE, {"forgotten": ["pipe"]})
+    assert (error["name"], error["reason"], f"{error['message']}\n") == ("pipe2", "unknown", err)
 
 
 def test_a_name_that_nobody_knows_is_an_error() -> None:

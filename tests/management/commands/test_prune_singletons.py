@@ -1,7 +1,8 @@
-"""`prune_singletons` as it is called in this process; `processes/` has signals and exit statuses."""
+"""`prune_singletons`, called in this process; `processes/` covers its signals and exit statuses."""
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ DAY = timedelta(days=1)
 
 
 def told(*command: str) -> str:
-    """What the command says."""
+    """The command's output."""
     output = StringIO()
     call_command(*command, stdout=output, stderr=output, no_color=True)
     return output.getvalue()
@@ -78,6 +79,23 @@ def test_one_offs_that_ended_long_ago_are_pruned(options: list[str], count: int)
     assert f"One-offs deleted: {count}.\n" in told("prune_singletons", *options)
     assert one_offs().ended().count() == 3 - count
     assert one_offs().waiting().count() == 1
+
+
+def test_json_has_the_counts() -> None:
+    has_run(ago=31 * DAY)
+    assert json.loads(told("prune_singletons", "--dry-run", "--format=json")) == {
+        "runs": 1,
+        "one_offs": 0,
+        "dry_run": True,
+    }
+    assert json.loads(told("prune_singletons", "--format=json"))["runs"] == 1
+    assert runs().count() == 0
+
+
+def test_it_can_be_quiet() -> None:
+    has_run(ago=31 * DAY)
+    assert told("prune_singletons", "-v0") == told("prune_singletons", "-v0", "--format=json") == ""
+    assert runs().count() == 0
 
 
 def test_how_much_history_there_is_is_a_setting(settings: Settings) -> None:

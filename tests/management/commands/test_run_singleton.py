@@ -1,22 +1,28 @@
-"""`run_singleton` as it is called in this process; `processes/` has its signals and exit statuses."""
+"""`run_singleton`, called in this process; `processes/` covers its signals and exit statuses."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
+import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import django
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils.log import AdminEmailHandler
 
 from django_singlejob import LeaseLost, current_run, registry, singleton_job
 from django_singlejob.clock import utc_now
@@ -44,8 +50,9 @@ from tests.contract.acts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from django.core.mail import EmailMessage
     from pytest_django import Settings
 
 pytest_plugins = "tests.fixtures"
@@ -55,7 +62,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def told(*arguments: str, **options: Any) -> str:
-    """What the command says."""
+    """The command's output."""
     output = StringIO()
     call_command("run_singleton", *arguments, stdout=output, stderr=output, no_color=True, **options)
     return without_seconds(output.getvalue())
@@ -63,7 +70,7 @@ def told(*arguments: str, **options: Any) -> str:
 
 @pytest.fixture
 def calls() -> list[object]:
-    """The arguments of the calls of the job `nightly`."""
+    """The arguments with which the job `nightly` was called."""
     calls: list[object] = []
 
     @singleton_job(description="Counts the day's sales.", lock="sales")
@@ -73,7 +80,7 @@ def calls() -> list[object]:
     return calls
 
 
-# --- what is wrong with the arguments
+# --- wrong arguments
 
 
 @pytest.mark.parametrize(
@@ -267,6 +274,86 @@ def test_a_job_that_fails_is_status_1_and_one_line(options: list[str], capsys: p
     assert gate().last_status == "failed"
 
 
+def failures(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str]]:
+    """What was logged: the level, the text, and the class of the exception."""
+    return [
+        (record.levelname, record.getMessage(), record.exc_info[0].__name__)
+        for record in caplog.records
+        if record.name == "django_singlejob" and record.exc_info and record.exc_info[0]
+    ]
+
+
+@pytest.mark.parametrize("schedule", [None, timedelta(hours=1)])
+def test_a_failure_is_logged_as_a_workers_is(schedule: timedelta | None, caplog: pytest.LogCaptureFixture) -> None:
+    job: Any = singleton_job("nightly", schedule=schedule)(fail)
+    if schedule:
+        fall_behind(job)
+    with pytest.raises(SystemExit):
+        told("nightly")
+    assert failures(caplog) == [("ERROR", "The job 'nightly' failed.", "ZeroDivisionError")]
+
+
+@pytest.mark.parametrize("command", ["exit 3", "kill -9 $$"])
+def test_so_is_that_of_a_shell_command(command: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        told("backup", "--", "sh", "-c", command)
+    assert failures(caplog) == [("ERROR", "The job 'backup' failed.", "ChildFailed")]
+
+
+def test_what_runs_or_is_skipped_is_no_failure(calls: list[object], caplog: pytest.LogCaptureFixture) -> None:
+    told("nightly")
+    take("sales")
+    told("nightly", "--now")
+    assert calls
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+def be_told() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(20)
+
+
+def test_an_interruption_is_a_warning_as_a_workers_is(caplog: pytest.LogCaptureFixture) -> None:
+    singleton_job("nightly")(be_told)
+    with pytest.raises(SystemExit) as ended:
+        told("nightly")
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [("WARNING", None)]
+    assert caplog.records[0].getMessage().startswith("The job 'nightly' was interrupted: JobInterrupted")
+
+
+def test_the_admins_get_a_mail(settings: Settings, mailoutbox: list[EmailMessage]) -> None:
+    settings.ADMINS = ["ops@example.com" if django.VERSION >= (6, 0) else ("Ops", "ops@example.com")]
+    singleton_job("nightly")(fail)
+    with handled(AdminEmailHandler()), pytest.raises(SystemExit):
+        told("nightly")
+    (mail,) = mailoutbox
+    assert "The job 'nightly' failed." in mail.subject
+    assert "ZeroDivisionError" in mail.body
+
+
+@contextmanager
+def handled(handler: logging.Handler) -> Iterator[None]:
+    logger = logging.getLogger("django_singlejob")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_without_a_handler_standard_error_has_the_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    singleton_job("nightly")(fail)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with pytest.raises(SystemExit):
+        call_command("run_singleton", "nightly", no_color=True)
+    assert capsys.readouterr().err.splitlines() == [
+        "nightly: failed, ZeroDivisionError: one\\nERROR two (--traceback and the history tell more)"
+    ]
+
+
 def test_a_job_that_exits_well_ran() -> None:
     singleton_job("nightly")(sys.exit)
     assert told("nightly") == "nightly: ran.\n"
@@ -290,7 +377,7 @@ def test_nothing_is_listed_where_there_is_nothing() -> None:
 
 
 def due(slots: int = 1, **settings: Any) -> Any:
-    """A job with so many slots that are due, half an hour late. It returns its run."""
+    """A job with `slots` due slots, half an hour late. It returns its run."""
     job = scheduled(**settings)
     fall_behind(job, slots)
     return job
@@ -476,6 +563,35 @@ def test_the_list_tells_when_it_is_due() -> None:
     assert not gates().exists()
 
 
+def test_the_list_as_json_has_the_counts_too(calls: list[object]) -> None:
+    hourly = scheduled("hourly", schedule="5 * * * *", time_zone="Europe/Rome")
+    told("nightly", "--args=[[1]]")
+    due, count = coming_slot(hourly), gate().run_count
+    jobs = {job["name"]: job for job in json.loads(told("--list", "--format=json"))["jobs"]}
+    assert jobs["hourly"]["schedule"].endswith("(Europe/Rome)")
+    assert datetime.fromisoformat(jobs["hourly"]["next_slot"]) == due
+    assert jobs["hourly"]["run_count"] == 0
+    assert jobs["nightly"] == {
+        "name": "nightly",
+        "lock": "sales",
+        "description": "Counts the day's sales.",
+        "path": jobs["nightly"]["path"],
+        "schedule": "",
+        "next_slot": None,
+        "run_count": count,
+    }
+
+
+def test_the_list_can_be_quiet() -> None:
+    scheduled("hourly", schedule="5 * * * *")
+    assert told("--list", "-v0") == told("--list", "-v0", "--format=json") == ""
+
+
+def test_a_format_is_only_for_the_list() -> None:
+    with pytest.raises(CommandError, match="--format is for --list"):
+        told("nightly", "--format=json")
+
+
 # --- shell commands
 
 
@@ -533,7 +649,7 @@ def test_a_loss_that_is_noticed_while_it_is_started_ends_it(monkeypatch: pytest.
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             started.append(self.pid)
-            # As the keeper of the lease does, and the main thread has time to notice.
+            # As the keeper of the lease does; the main thread has time to notice.
             threading.Thread(target=windows[-1].fire, args=[LeaseLost]).start()
             time.sleep(0.2)
 

@@ -46,7 +46,7 @@ TITLES = ["JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"]
 
 
 def told(*arguments: str, status: int = 0) -> str:
-    """What the command says on its standard output when it exits with that status."""
+    """The command's standard output. It must exit with that status."""
     output = StringIO()
     with pytest.raises(SystemExit) if status else nullcontext() as ended:
         call_command("singleton_status", *arguments, stdout=output, no_color=True)
@@ -60,7 +60,7 @@ def facts(*arguments: str, status: int = 0) -> dict[str, Any]:
 
 
 def schedule(name: str = "nightly", **settings: Any) -> None:
-    """The job is registered, and somebody has asked for it."""
+    """Register the job, and enter it in the database."""
     singleton_job(name, **{"schedule": "30 2 * * *"} | settings)(print)
     keep_up()
 
@@ -266,6 +266,7 @@ def test_json_has_null_for_what_nobody_knows() -> None:
         "level": "warning",
         "schedule": "At 00:00 every day (UTC)",
     }
+    assert job.pop("run_count") == 0
     assert {*job.values()} == {None}
 
 
@@ -277,7 +278,7 @@ def test_json_without_jobs_is_json() -> None:
 
 
 def enqueue(queue: str = "default", *, ago: timedelta = timedelta(), count: int = 1, **columns: Any) -> None:
-    """One-offs that have been due for so long."""
+    """One-offs that have been due for that long."""
     facts: dict[str, Any] = {"task_path": "shop.tasks.mail", "queue_name": queue, "created_at": DBNow()}
     one_offs().bulk_create(OneOffJob(**facts | {"run_after": DBNow() - ago} | columns) for _ in range(count))
 

@@ -1,4 +1,4 @@
-"""`singleton_worker` as it is called in this process; `processes/` has what a cron daemon or systemd would start."""
+"""`singleton_worker`, called in this process; `processes/` has what cron or systemd would start."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ committed = pytest.mark.django_db(transaction=True, available_apps=["django_sing
 
 
 def called(**options: Any) -> tuple[str, str]:
-    """What the command says, and what it complains of."""
+    """The command's standard output and standard error."""
     said, complained = StringIO(), StringIO()
     call_command("singleton_worker", "--once", stdout=said, stderr=complained, no_color=True, **options)
     return without_seconds(said.getvalue()), complained.getvalue()
 
 
 def called_and_left(**options: Any) -> tuple[Any, str]:
-    """The exit status that is none, and what the command says of it."""
+    """The exit status, which must not be zero, and the command's message."""
     output = StringIO()
     with pytest.raises(SystemExit) as left:
         call_command("singleton_worker", "--once", stdout=output, stderr=output, no_color=True, **options)
@@ -69,7 +69,7 @@ def called_and_left(**options: Any) -> tuple[Any, str]:
 
 
 def due(name: str = "nightly", body: Callable[[], object] | None = None, slots: int = 1, **settings: Any) -> Any:
-    """A job with so many slots that are due; without a body it returns its run."""
+    """A job with `slots` due slots. Without a body, it returns its run."""
     if body is None:
         job = scheduled(name, **settings)
     else:
@@ -296,7 +296,7 @@ def test_those_of_other_queues_are_left_to_other_workers() -> None:
 
 
 def worked(**options: Any) -> tuple[str, str]:
-    """What the command says of its runs until it ends well, and what it complains of."""
+    """What the command prints about its runs until it exits with status 0, and its standard error."""
     said, complained = StringIO(), StringIO()
     looking = {"interval": timedelta(seconds=0.01)} | options
     call_command("singleton_worker", stdout=said, stderr=complained, no_color=True, **looking)
@@ -384,7 +384,7 @@ def test_none_is_an_option_that_is_not_given(mode: str) -> None:
 
 
 def drained(**options: Any) -> tuple[str, str]:
-    """What the command says of its runs until it ends with status 0, and what it complains of."""
+    """What the command prints about its runs until it exits with status 0, and its standard error."""
     said, complained = StringIO(), StringIO()
     call_command("singleton_worker", "--drain", stdout=said, stderr=complained, no_color=True, **options)
     return without_seconds(behind_the_first_line(said)), complained.getvalue()

@@ -1,4 +1,4 @@
-"""``manage.py race``: the experiment of Lu 2025 (doi 10.38124/ijisrt/25nov415), on our own lock.
+"""``manage.py race``: the experiment of Lu 2025 (doi 10.38124/ijisrt/25nov415), with our lock.
 
 Ten servers, a hundred rounds. In each round all servers ask for the same hourly job at the same instant, and one of
 them runs it. The lock cost is how long the winner waited for the lock.
@@ -30,12 +30,14 @@ MOST_FAULTS = 10
 
 
 class Command(BaseCommand):
-    help = f"Lets servers race for one job, round after round: the experiment of doi {DOI} on our own lock."
+    help = f"Lets servers race for one job, round after round: the experiment of doi {DOI} with our lock."
     requires_migrations_checks = True
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--servers", type=_count, default=10, metavar="N", help="How many race (default: 10).")
-        parser.add_argument("--rounds", type=_count, default=100, metavar="N", help="How often (default: 100).")
+        parser.add_argument(
+            "--servers", type=_count, default=10, metavar="N", help="How many servers race (default: 10)."
+        )
+        parser.add_argument("--rounds", type=_count, default=100, metavar="N", help="How many rounds (default: 100).")
         kind = parser.add_mutually_exclusive_group()
         kind.add_argument("--processes", action="store_true", help="Each server is a process (the default).")
         kind.add_argument("--threads", action="store_true", help="Each server is a thread, as in the paper.")
@@ -43,12 +45,12 @@ class Command(BaseCommand):
     def handle(self, *, servers: int, rounds: int, threads: bool, **options: Any) -> None:
         kind = "threads" if threads else "processes"
         self.stdout.write(f"{servers} servers ({kind}) race {rounds} rounds for one job on {connection.display_name}:")
-        self.stdout.write(f"the experiment of Lu 2025 (doi {DOI}), on our own lock.")
+        self.stdout.write(f"the experiment of Lu 2025 (doi {DOI}), with our lock.")
         before = newest_run()
         try:
             results = self._race(servers, rounds, threads=threads)
         except ServerLost as error:
-            raise CommandError(f"The race was given up: {error}") from error
+            raise CommandError(f"The race cannot go on: {error}") from error
         except KeyboardInterrupt:
             raise CommandError("The race was stopped.", returncode=130) from None
         self._report(results)
@@ -85,11 +87,11 @@ class Command(BaseCommand):
             more = [f"... and {len(found) - MOST_FAULTS} more."] if len(found) > MOST_FAULTS else []
             raise CommandError("\n".join(["This race has faults:", *found[:MOST_FAULTS], *more]))
         verdict = self.style.SUCCESS(f"  Exactly one winner in each of {len(results)} rounds.")
-        proof = "  No two servers inside the job together. One run a round in the history."
+        proof = "  No two servers were inside the job together. The history has one run a round."
         self._section("The verdict", [verdict, proof])
 
 
 def _count(text: str) -> int:
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more.")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more.")

@@ -15,7 +15,7 @@ class Command(BaseCommand):
     requires_migrations_checks = True
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--port", type=int, default=8000, help="Where runserver listens (default: 8000).")
+        parser.add_argument("--port", type=int, default=8000, help="The port of runserver (default: 8000).")
 
     def handle(self, *, port: int, **options: Any) -> None:
         if not settings.DEBUG:

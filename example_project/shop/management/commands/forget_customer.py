@@ -8,10 +8,10 @@ from shop.counter import forget_customer
 
 
 class Command(BaseCommand):
-    help = "Has a worker delete the data of a customer in the coming night."
+    help = "Enqueues the deletion of a customer's data for the coming night."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("email")
 
     def handle(self, **given: Any) -> None:
-        self.stdout.write(f"It will be done after {forget_customer(given['email']).run_after:%F %H:%M} UTC.")
+        self.stdout.write(f"A worker will delete it after {forget_customer(given['email']).run_after:%F %H:%M} UTC.")

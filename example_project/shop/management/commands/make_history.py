@@ -1,4 +1,4 @@
-"""``manage.py make_history``: have three servers run the shop's jobs once, so that the admin has something to show."""
+"""``manage.py make_history``: run the shop's jobs once, on three servers, so that the admin has something to show."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from shop.counter import forget_customer, place_order
 from shop.jobs import delete_customer, import_catalogue
 from shop.models import Order
 
-# How long a server may take to start. Seconds.
+# How long a server may take to start, in seconds.
 PATIENCE = 60.0
 
 
@@ -24,7 +24,7 @@ class Command(BaseCommand):
     requires_migrations_checks = True
 
     def handle(self, *, verbosity: int, **options: Any) -> None:
-        # The last step leaves this run, so a history that was interrupted half-way is begun again.
+        # The last step leaves this run, so a history that was interrupted halfway is begun again.
         if not JobRun.objects.filter(job_name=import_catalogue.name).exists():
             if verbosity:
                 self.stdout.write("The shop's jobs are running, to make a history. This takes a few seconds.")
@@ -44,7 +44,7 @@ def _make_history() -> None:
 def _enqueue() -> None:
     for number in range(3):
         place_order(f"customer-{number}@example.com", Decimal("12.50"))
-    # Its customer changed her mind, so the confirmation fails and is retried later.
+    # The customer cancelled the order, so the confirmation fails and is retried later.
     Order.objects.filter(pk=place_order("nobody@example.com", Decimal("12.50")).pk).delete()
     delete_customer.enqueue("visitor-1@example.com")
     forget_customer("visitor-2@example.com")
@@ -52,7 +52,7 @@ def _enqueue() -> None:
 
 
 def _run(server: str, *arguments: str) -> None:
-    """Run a command on that server. A job that fails is what the history is to show; what cannot run is an error."""
+    """Run a command on that server. A failed job is part of the history; a command that cannot run is an error."""
     process = _start(server, *arguments)
     output, _ = process.communicate()
     if process.returncode not in (0, 1):
@@ -68,7 +68,7 @@ def _start(server: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """Kill the server when it holds its lock: the lock stays behind, and is stale when its lease has expired."""
+    """Kill the server while it holds its lock: the lock stays behind, and is stale once its lease has expired."""
     deadline = time.monotonic() + PATIENCE
     while not JobLock.objects.filter(pid=process.pid).exists():
         if process.poll() is not None or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""``manage.py place_order``: be a customer."""
+"""``manage.py place_order``: place an order, as a customer does."""
 
 from decimal import Decimal
 from typing import Any

@@ -1,4 +1,4 @@
-"""Told to end: whenever it comes, the body may clean up, and no lock is left behind."""
+"""Signals that end a process: whenever one comes, the body may clean up, and no lock is left behind."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
-# More than half a lease, so that nothing here ends by itself in time.
+# More than half a lease, so that no lease expires in time.
 PROMPTLY = 5.0
-# Signals within a second are one burst.
+# Signals within a second count as one burst.
 A_SECOND_THOUGHT = 1.2
 
 # Processes that acquire and release at top speed until a signal comes at a random moment. Forks save 40 start-ups.
@@ -46,7 +46,7 @@ TIGHT_LOOPS = """
             if os.waitpid(pid, os.WNOHANG) != (0, 0):
                 return
             time.sleep(0.01)
-        say("It did not heed the signal: again.")
+        say("It ignored the signal: retrying.")
         end(pid, signum)
 
     def repeatedly(signum, protection, leave, expected=KeyboardInterrupt):
@@ -59,7 +59,7 @@ TIGHT_LOOPS = """
                         os.write(tell, b".")
                         loop()
                     leave(0)
-                # Python forgets what came to a child before its first step: on a busy machine that may take a while.
+                # Python drops signals that arrive before a child's first step, which takes a while on a busy machine.
                 os.read(begun, 1)
                 time.sleep(random.uniform(0.01, 0.1))
                 end(pid, signum)
@@ -77,7 +77,7 @@ def test_a_signal_interrupts_the_job_and_releases_its_lock(spawn: Spawn, signum:
     assert is_over("nap", "interrupted")
 
 
-def test_a_ctrl_c_ends_the_pass_and_what_raises_its_exception_by_itself_does_not(spawn: Spawn) -> None:
+def test_ctrl_c_ends_the_pass_but_a_job_that_raises_keyboard_interrupt_does_not(spawn: Spawn) -> None:
     for _ in range(3):
         Order(job_name="interrupts_itself").enqueue()
     Order(job_name="nap", priority=-1).enqueue()
@@ -85,7 +85,7 @@ def test_a_ctrl_c_ends_the_pass_and_what_raises_its_exception_by_itself_does_not
     child = spawn.command("singleton_worker", "--once")
     child.wait_for("attempt 1")
     child.send_signal(signal.SIGINT)
-    assert child.finish(PROMPTLY) == 1  # the first that was none
+    assert child.finish(PROMPTLY) == 1  # the first non-zero exit status
     assert ends("interrupts_itself") == ["failed"] * 3
     assert is_over("nap", "interrupted")
     rows = one_offs().order_by("pk").values_list("status", "attempt")
@@ -115,7 +115,7 @@ def test_a_second_signal_hurries(spawn: Spawn) -> None:
     assert is_over("slow_to_clean_up", "interrupted")
 
 
-def test_who_waits_for_a_lock_is_told_too(spawn: Spawn) -> None:
+def test_a_command_that_waits_for_a_lock_is_interrupted_too(spawn: Spawn) -> None:
     spawn.command("run_singleton", "nap").wait_for("attempt 1")
     waiting = spawn.code("""
         from django.core.management import call_command
@@ -138,7 +138,7 @@ def test_max_runtime_ends_a_job_that_is_blocked_in_a_call(spawn: Spawn) -> None:
     assert is_over("too_long", "interrupted")
 
 
-@pytest.mark.on_database("postgresql")  # MySQL's driver lets nothing in before a query has ended
+@pytest.mark.on_database("postgresql")  # MySQL's driver handles no signal before a query has ended
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (None, 1)], ids=["signal", "max_runtime"])
 def test_a_job_can_be_interrupted_in_a_query(
     spawn: Spawn, kill_connections: Act, signum: int | None, status: int
@@ -184,8 +184,8 @@ def test_an_interrupt_never_arrives_after_the_body(spawn: Spawn, protection: str
                     seconds += 0.00003
                 except JobTimeout:
                     timeouts += 1
-                    seconds -= 0.00003  # so that the next interrupt comes when the body ends
-                work(0.002)  # one that comes late would hit whatever is next
+                    seconds -= 0.00003  # so the next interrupt comes when the body ends
+                work(0.002)  # a late interrupt would hit whatever is next
         say(timeouts, "timeouts")
     """)
     assert child.finish() == 0, child.output
@@ -197,7 +197,7 @@ def test_an_interrupt_never_arrives_after_the_body(spawn: Spawn, protection: str
 
 @pytest.mark.parametrize("signum", ["SIGTERM", "SIGINT"])
 def test_no_signal_at_a_random_moment_leaves_a_lock(spawn: Spawn, signum: str) -> None:
-    # os._exit: it is clean before anything is done at exit.
+    # os._exit, because everything must be clean before anything runs at exit.
     child = spawn.code(f"{TIGHT_LOOPS}\n    repeatedly(signal.{signum}, deferred_signals(), os._exit)")
     assert child.finish(100) == 0
     assert child.output == ""
@@ -215,5 +215,5 @@ def test_a_plain_script_that_is_interrupted_at_a_random_moment_releases_at_exit(
 
 
 def nothing_is_left_behind() -> bool:
-    """Nor was in between: then somebody would have taken it over."""
+    """Nor was there in between: the lock would have been taken over, and its run abandoned."""
     return not JobLock.objects.exists() and not JobRun.objects.filter(status__in=["running", "abandoned"]).exists()

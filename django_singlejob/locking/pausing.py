@@ -1,0 +1,48 @@
+"""Pausing and resuming jobs, and other changes at a job's gate that must not wait for a fenced transaction."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.db import Error, transaction
+
+from django_singlejob import database
+from django_singlejob.clock import backoff, local_now, sleep
+from django_singlejob.querysets.jobs import gates
+
+T = TypeVar("T")
+
+
+def pause(name: str, *, patience: float = 0.0) -> bool | None:
+    """Prevent new runs of the job. ``False`` if it was paused already; ``None`` if its gate is busy."""
+    return at_the_gate(name, lambda: gates().pause(name), patience=patience)
+
+
+def resume(name: str, *, patience: float = 0.0) -> bool | None:
+    """Allow new runs of the job again. ``False`` if it was not paused; ``None`` if its gate is busy."""
+    return at_the_gate(name, lambda: gates().resume(name), patience=patience)
+
+
+def at_the_gate(name: str, act: Callable[[], T], *, patience: float = 0.0) -> T | None:
+    """Call ``act`` while nobody else is at the job's gate, and return its result. ``None`` if somebody is inside a
+    transaction on the gate, and still is after ``patience`` seconds."""
+    give_up_at = local_now() + patience
+    for seconds in backoff():
+        sleep(seconds)
+        answer = _at_once(name, act)
+        if answer is not None or local_now() >= give_up_at:
+            return answer
+    raise AssertionError("backoff() never ends")
+
+
+def _at_once(name: str, act: Callable[[], T]) -> T | None:
+    try:
+        gates().remember(name)
+        with transaction.atomic(using=gates().db):
+            if not gates().is_at_hand(name):
+                return None
+            gates().touch(name)
+            return act()
+    except Error as error:
+        if not database.is_undone(error):
+            raise
+        return None

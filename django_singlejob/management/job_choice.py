@@ -1,0 +1,88 @@
+"""What ``pause_singletons`` and ``resume_singletons`` have in common."""
+
+import difflib
+import sys
+from collections.abc import Callable, Collection
+from typing import Any, ClassVar
+
+from django.core.management.base import CommandParser
+
+from django_singlejob import registry
+from django_singlejob.management.arguments import CallableCommand
+from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
+from django_singlejob.management.output import Output, add_format
+from django_singlejob.querysets.jobs import gates
+
+# How long to wait for a fenced transaction of the job, in seconds.
+PATIENCE = 5.0
+
+
+class GateCommand(CallableCommand):
+    """A command that changes the gates of the named jobs, or of all jobs."""
+
+    requires_system_checks = ()
+
+    # Returns ``False`` if there is nothing to change, and ``None`` if the gate is busy.
+    act: ClassVar[Callable[..., bool | None]]
+    # ``Paused``, and what to say of a job if there is nothing to change.
+    done: ClassVar[str]
+    not_done: ClassVar[str]
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("names", nargs="*", default=[], metavar="NAME", help="The name of a job.")
+        parser.add_argument("--all", action="store_true", help="All jobs that are registered or have run.")
+        add_format(parser)
+
+    def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
+        if bool(given["names"]) == given["all"]:
+            parser.error("Name the jobs, or use --all: NAME [NAME ...] or --all.")
+
+    def handle(self, **given: Any) -> None:
+        self._output = Output(self, given)
+        self._changed: list[str] = []
+        self._unchanged: list[str] = []
+        self._errors: list[dict[str, str]] = []
+        discover_jobs()
+        refuse_settings()
+        with explained():
+            known = _known_jobs()
+            names = sorted(known) if given["all"] else list(dict.fromkeys(given["names"]))
+            statuses = [self._change(name, known) for name in names]
+        self.close(given)
+        verb = self.done.lower()
+        self._output.end({verb: self._changed, "unchanged": self._unchanged, "errors": self._errors})
+        if failed := next(filter(None, statuses), 0):
+            sys.exit(failed)
+
+    def close(self, given: dict[str, Any]) -> None:
+        """What to say at the end."""
+
+    def say(self, line: str) -> None:
+        self._output.line(line)
+
+    def _change(self, name: str, known: Collection[str]) -> int:
+        """Returns the exit status."""
+        if name not in known:
+            self._complain(name, "unknown", f"no job has this name. {_suggestion(name, known)}")
+            return EX_USAGE
+        is_changed = type(self).act(name, patience=PATIENCE)
+        if is_changed is None:
+            self._complain(name, "busy", "another transaction is using it. Try again.")
+            return EX_TEMPFAIL
+        (self._changed if is_changed else self._unchanged).append(name)
+        self.say(f"{self.done} {name!r}." if is_changed else f"{name!r} {self.not_done}.")
+        return 0
+
+    def _complain(self, name: str, reason: str, why: str) -> None:
+        message = f"{name!r} was not {self.done.lower()}: {why}"
+        self._errors.append({"name": name, "reason": reason, "message": message})
+        self._output.error(message)
+
+
+def _known_jobs() -> set[str]:
+    return {job.name for job in registry.all_jobs()} | set(gates().of_jobs().values_list("name", flat=True))
+
+
+def _suggestion(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"Did you mean {' or '.join(map(repr, close))}?" if close else "singleton_status lists the jobs."

@@ -1,0 +1,31 @@
+"""Pausing and resuming at the gate."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from django_singlejob import database
+from django_singlejob.locking.pausing import at_the_gate, pause, resume
+from django_singlejob.querysets.jobs import gates
+from tests.contract.acts import closing
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+
+def test_it_says_whether_something_changed() -> None:
+    assert [pause("nightly"), pause("nightly"), resume("nightly"), resume("nightly")] == [True, False, True, False]
+    assert not gates().get(name="nightly").paused
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
+def test_a_gate_that_is_busy_is_left_alone() -> None:
+    gates().remember("nightly")
+    with ThreadPoolExecutor() as pool, database.durable(database.alias()):
+        gates().touch("nightly")
+        assert pool.submit(closing, pause, "nightly").result(10) is None
+        assert pool.submit(closing, at_the_gate, "nightly", int, patience=0.1).result(10) is None
+    assert pause("nightly") is True

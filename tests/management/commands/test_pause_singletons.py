@@ -1,0 +1,151 @@
+"""``pause_singletons`` and ``resume_singletons``: what they change, what they say, and their exit status."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_singlejob import SKIPPED, job_lock, singleton_job
+from django_singlejob.locking.request import Reason
+from django_singlejob.management import job_choice
+from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE
+from django_singlejob.querysets.jobs import FORGOTTEN, gates
+from django_singlejob.querysets.one_offs import one_offs
+from tests.contract.acts import closing, start_run, ticked
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+
+def told(command: str, *names: str, **options: Any) -> tuple[int, str, str]:
+    """The exit status, and what is written to standard output and to standard error."""
+    out, err = StringIO(), StringIO()
+    try:
+        call_command(command, *names, stdout=out, stderr=err, no_color=True, **options)
+    except SystemExit as done:
+        return int(str(done.code)), out.getvalue(), err.getvalue()
+    return 0, out.getvalue(), err.getvalue()
+
+
+def pause(*names: str, **options: Any) -> tuple[int, str, str]:
+    return told("pause_singletons", *names, **options)
+
+
+def resume(*names: str, **options: Any) -> tuple[int, str, str]:
+    return told("resume_singletons", *names, **options)
+
+
+def paused() -> set[str]:
+    return set(gates().filter(paused=True).values_list("name", flat=True))
+
+
+@pytest.fixture
+def job(fresh_process: None) -> Any:
+    return singleton_job("nightly")(lambda: None)
+
+
+def test_a_job_is_paused_and_resumed(job: Any) -> None:
+    job()
+    assert pause("nightly") == (0, "Paused 'nightly'.\n", "")
+    assert job() is SKIPPED
+    assert pause("nightly") == (0, "'nightly' was already paused.\n", "")
+    assert resume("nightly") == (0, "Resumed 'nightly'.\n", "")
+    assert job() is None
+    assert resume("nightly") == (0, "'nightly' was not paused.\n", "")
+
+
+@pytest.mark.usefixtures("job")
+def test_a_job_that_never_ran_gets_its_row() -> None:
+    assert pause("nightly") == (0, "Paused 'nightly'.\n", "")
+    assert paused() == {"nightly"}
+
+
+def test_its_one_offs_wait(job: Any) -> None:
+    job.enqueue()
+    pause("nightly")
+    assert [report.reason for report in ticked()] == [Reason.PAUSED]
+    assert one_offs().get().status == "waiting"
+    resume("nightly")
+    assert [report.name for report in ticked()] == ["nightly"]
+    assert one_offs().get().status == "done"
+
+
+@pytest.mark.usefixtures("job")
+def test_a_job_that_another_release_has_is_paused() -> None:
+    start_run("elsewhere")
+    assert pause("elsewhere", "nightly", "elsewhere") == (0, "Paused 'elsewhere'.\nPaused 'nightly'.\n", "")
+
+
+@pytest.mark.usefixtures("job")
+def test_a_paused_job_that_never_ran_and_is_gone_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pause("nightly")
+    monkeypatch.setattr("django_singlejob.registry._jobs", {})
+    assert resume("--all") == (0, "Resumed 'nightly'.\n", "")
+
+
+@pytest.mark.usefixtures("job")
+def test_a_name_that_nobody_knows_is_an_error_and_the_others_are_paused() -> None:
+    status, out, err = pause("nihgtly", "nightly")
+    assert (status, out) == (EX_USAGE, "Paused 'nightly'.\n")
+    assert err == "'nihgtly' was not paused: no job has this name. Did you mean 'nightly'?\n"
+    assert paused() == {"nightly"}
+    assert not gates().filter(name="nihgtly").exists()
+    assert resume("other")[2] == "'other' was not resumed: no job has this name. singleton_status lists the jobs.\n"
+
+
+def test_all_are_all_jobs_and_no_mere_locks(job: Any) -> None:
+    start_run("elsewhere")
+    with job_lock("merely"):
+        pass
+    said = "Paused 'elsewhere'.\nPaused 'nightly'.\n"
+    assert pause("--all") == (0, f"{said}Tasks that are not jobs are not paused.\n", "")
+    assert paused() == {"elsewhere", "nightly"}
+    assert pause("merely")[0] == EX_USAGE
+    assert pause(FORGOTTEN)[0] == EX_USAGE
+    assert resume("--all")[1] == "Resumed 'elsewhere'.\nResumed 'nightly'.\n"
+    assert paused() == set()
+
+
+@pytest.mark.parametrize("command", ["pause_singletons", "resume_singletons"])
+@pytest.mark.parametrize("words", [[], ["nightly", "--all"]], ids=str)
+def test_a_name_or_all_is_needed_and_not_both(command: str, words: list[str]) -> None:
+    with pytest.raises(CommandError, match="Name the jobs, or use --all"):
+        call_command(command, *words)
+
+
+@pytest.mark.usefixtures("job")
+def test_it_can_be_quiet() -> None:
+    assert pause("nightly", verbosity=0) == (0, "", "")
+    assert pause("nightly", verbosity=0, format="json") == (0, "", "")
+    status, out, err = pause("other", verbosity=0)
+    assert (status, out) == (EX_USAGE, "")
+    assert "'other' was not paused" in err
+
+
+@pytest.mark.usefixtures("job")
+def test_json_has_it_all() -> None:
+    status, out, err = pause("nightly", "other", format="json")
+    (error,) = (facts := json.loads(out)).pop("errors")
+    assert (status, facts) == (EX_USAGE, {"paused": ["nightly"], "unchanged": []})
+    assert (error["name"], error["reason"], f"{error['message']}\n") == ("other", "unknown", err)
+    assert json.loads(pause("nightly", format="json")[1]) == {"paused": [], "unchanged": ["nightly"], "errors": []}
+    assert json.loads(resume("nightly", format="json")[1])["resumed"] == ["nightly"]
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
+@pytest.mark.usefixtures("job")
+def test_it_does_not_wait_long_for_a_fenced_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_choice, "PATIENCE", 0.2)
+    lease = start_run()
+    with ThreadPoolExecutor() as pool, lease.atomic():
+        status, out, err = pool.submit(closing, pause, "nightly").result(10)
+    assert (status, out) == (EX_TEMPFAIL, "")
+    assert err == "'nightly' was not paused: another transaction is using it. Try again.\n"
+    assert paused() == set()
+    lease.release()
