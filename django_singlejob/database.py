@@ -40,6 +40,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST_WAIT_TIMEOUT = 31_536_000
 # Of what a driver says of an error.
 WORDS_LENGTH = 500
+# MySQL passes on the smaller numbers from its file functions: 23 means too many open files, and to SQLite a lack of
+# rights.
+_FIRST_OF_MYSQL = 1000
 
 
 def alias() -> str:
@@ -410,6 +413,8 @@ def _codes(error: BaseException) -> set[Any]:
     result_code = getattr(cause, "sqlite_errorcode", None)
     primary = None if result_code is None else result_code & 0xFF
     said = [getattr(cause, name, None) for name in ("sqlstate", "pgcode")]
+    if isinstance(number, int) and number < _FIRST_OF_MYSQL:
+        number = None
     return {code for code in (*said, primary, number) if isinstance(code, str | int)}
 
 

@@ -235,5 +235,11 @@ def all_jobs() -> Iterator[Job]:
 
 
 def autodiscover() -> None:
-    """Import the modules ``SINGLEJOB["AUTODISCOVER"]`` of each installed app. An error in one of them is raised."""
-    autodiscover_modules(*options().autodiscover)
+    """Import the modules ``SINGLEJOB["AUTODISCOVER"]`` of each installed app. An error in one of them is raised, with a
+    note that names the setting: the module may be one that has nothing to do with jobs."""
+    names = options().autodiscover
+    try:
+        autodiscover_modules(*names)
+    except Exception as error:
+        error.add_note(f"{_searched()} If such a module is not for jobs, leave its name out of the setting.")
+        raise

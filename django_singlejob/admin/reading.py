@@ -112,7 +112,9 @@ def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> None:
     except Exception as error:
         if request.method != "GET" or is_refresh:
             return
-        message = gettext("Some jobs are missing here, because a jobs.py cannot be imported: %s")
+        message = gettext(
+            "Some jobs are missing here, because a module of SINGLEJOB['AUTODISCOVER'] cannot be imported: %s"
+        )
         messages.error(request, message % f"{type(error).__name__}: {error}")
 
 

@@ -169,7 +169,8 @@ class Acquisition:
 
     def _give_up(self, error: Error | None) -> Refusal:
         """Give up after too much trouble. An acquisition that cannot be decided is never "acquired"."""
-        if error and (database.is_duplicate(error) or database.lack(error)):
+        # A database that is read-only may be in the middle of a fail-over.
+        if error and (database.is_duplicate(error) or (database.lack(error) and self._is_patience_over)):
             raise self._refused(error) from error
         words = database.words_of(error) if error else ""
         if error and not database.is_undone(error) and self._is_patience_over:

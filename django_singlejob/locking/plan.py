@@ -132,6 +132,8 @@ def _how_it_ended(own: "JobStatus") -> str:
     """How the last run ended, and when; empty: well, or it has not ended, or its holder died."""
     if own.last_status not in ("failed", "interrupted") or own.last_finished_at is None:
         return ""
+    if own.last_started_at and own.last_started_at > own.last_finished_at:
+        return ""  # this is how the run before it ended
     ago = max(own.now - own.last_finished_at, ZERO) // SECOND * SECOND
     verb = "was interrupted" if own.last_status == "interrupted" else "failed"
     return f"its last run {verb} {duration_in_words(ago)} ago"

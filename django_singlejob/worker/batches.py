@@ -28,7 +28,7 @@ from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
-from django_singlejob.locking.request import LockRequest, Refusal
+from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
 from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs import django_tasks
@@ -273,7 +273,9 @@ class Batches:
             if not isinstance(answer, Refusal):
                 self._lease = answer
                 self._life.enter_context(kept_alive(answer, self))
-            if self._lease or is_told_to_end():
+                return
+            # An undecided try takes seconds, and everything that is due waits meanwhile.
+            if answer.reason == Reason.UNDECIDED or is_told_to_end():
                 return  # otherwise another worker was faster
 
     def _is_ours(self, lease: Lease) -> bool:

@@ -24,6 +24,6 @@ def mark_pass(queues: Sequence[str] = ()) -> None:
             passes().mark(queues, this_process())
     except Exception as error:
         message = "Monitoring does not see this pass, because it could not be recorded: %s"
-        logger.warning(message, error, extra=about(reason=error))
+        logger.warning(message, database.words_of(error), extra=about(reason=error))
         if database.is_connection_lost(error):
             database.drop(alias)

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from django.db import OperationalError
 
-from django_singlejob import database, timeline
+from django_singlejob import DatabaseUnusable, database, timeline
 from django_singlejob.clock import DBNow, local_now, since
 from django_singlejob.holder import this_process
 from django_singlejob.locking.acquire import Acquisition
@@ -25,6 +25,7 @@ from django_singlejob.received_signals import deferred_signals
 from django_singlejob.results import Ending
 from tests.contract.acts import BEAT, ask, expire, lock, start_run, take
 from tests.processes.witness import eventually
+from tests.test_codes import an_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -269,3 +270,32 @@ def test_a_watch_that_restarts_for_ever_is_given_up(monkeypatch: pytest.MonkeyPa
     assert answer.reason == Reason.UNDECIDED
     assert "each look at the lock takes longer than its heartbeat interval" in answer.detail
     assert since(began_at) >= timedelta(seconds=0.5)
+
+
+class TestADatabaseThatIsReadOnlyForAMoment:
+    """As one is during a fail-over, until the client reaches the new primary."""
+
+    @pytest.fixture(autouse=True)
+    def impatience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("django_singlejob.locking.acquire.PERSEVERANCE", 0.3)
+
+    def read_only_for(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        over_at, usual = local_now() + seconds, Acquisition._grant_once
+
+        def grant_once(*given: Any) -> Lease | Refusal | None:
+            if local_now() < over_at:
+                raise an_error("25006")
+            return usual(*given)
+
+        monkeypatch.setattr(Acquisition, "_grant_once", grant_once)
+
+    def test_is_waited_for_as_long_as_the_caller_would_wait_for_the_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read_only_for(1.0, monkeypatch)
+        take(wait=30 * SECOND).release()
+
+    def test_is_refused_after_that(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read_only_for(60, monkeypatch)
+        begun_at = local_now()
+        with pytest.raises(DatabaseUnusable, match="is read-only"):
+            ask(wait=SECOND)
+        assert 1 <= since(begun_at).total_seconds() < 20

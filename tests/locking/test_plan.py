@@ -61,6 +61,19 @@ def test_what_started_a_moment_ago_is_not_run_again() -> None:
     assert planned(plan(request(), seen())).min_interval == timedelta()
 
 
+@pytest.mark.parametrize("status", ["failed", "interrupted"])
+def test_a_failure_before_the_last_start_says_nothing_about_how_that_ended(status: str) -> None:
+    before: dict[str, Any] = {"last_status": status, "last_finished_at": NOW - HOUR, "last_started_at": NOW - MINUTE}
+    answer = plan(request(min_interval=HOUR, rerun_abandoned=False), seen(dead={"attempt": 1}, **before))
+    assert reason(answer) == Reason.ALREADY_RAN
+    assert isinstance(answer, Refusal)
+    assert answer.detail == ""
+    ended = {**before, "last_started_at": NOW - 2 * HOUR}
+    answer = plan(request(min_interval=HOUR, rerun_abandoned=False), seen(**ended))
+    assert isinstance(answer, Refusal)
+    assert answer.detail.endswith("1 hour ago")
+
+
 @pytest.mark.parametrize("dead", [{}, {"slot": SLOT}], ids=["called", "scheduled"])
 def test_a_run_in_the_place_of_a_dead_one_need_not_wait(dead: dict[str, Any]) -> None:
     run = planned(plan(request(min_interval=HOUR, max_attempts=2), seen(dead={"attempt": 1, **dead})))

@@ -5,19 +5,22 @@ from __future__ import annotations
 import random
 import signal
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from django_singlejob.admin.overview import headline
 from django_singlejob.clock import DBNow
 from django_singlejob.locking.clear import clear
-from django_singlejob.models import JobLock
+from django_singlejob.models import JobLock, OneOffJob
+from django_singlejob.monitoring.verdict import judge
 from django_singlejob.monitoring.workers import REMEMBERED, Worker, workers
 from django_singlejob.names import WORKER_LOCK
 from django_singlejob.querysets.passes import passes
 from tests.databases import APPS
 from tests.processes.witness import eventually
-from tests.processes.workers import SETTINGS, end, worker
+from tests.processes.workers import SETTINGS, end, one_off, worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +91,8 @@ def is_deleted() -> None:
 
 
 def is_cleared() -> None:
-    assert clear(JobLock.objects.get(), force=True)
+    # The worker may also hold the lock of pruning for a moment.
+    assert clear(JobLock.objects.get(name=FIRST), force=True)
 
 
 @pytest.mark.parametrize("lose", [is_deleted, is_cleared])
@@ -153,3 +157,43 @@ def test_one_that_ends_by_itself_is_remembered_for_a_while(spawn: Spawn, mode: s
     assert ("database" in child.output) == (mode == "--drain")
     passes().update(seen_at=DBNow() - REMEMBERED)
     assert workers() == []
+
+
+def check(spawn: Spawn, *options: str) -> tuple[int, str]:
+    """The exit status of `singleton_status --check`, and its first line."""
+    child = spawn.command("singleton_status", "--check", *options, **SETTINGS)
+    status = child.finish()
+    return status, child.output.splitlines()[0]
+
+
+def overdue(queue: str) -> None:
+    """A one-off that has been waiting in the queue for an hour."""
+    late = one_off("nobody.knows.it")
+    late.queue_name, late.run_after = queue, DBNow() - timedelta(hours=1)
+    late.save()
+
+
+def test_the_verdict_on_real_workers(spawn: Spawn) -> None:
+    assert check(spawn)[0] == 0  # nothing is due
+    overdue("mail")
+    status, told = check(spawn)
+    assert (status, "1 without any worker (queue mail)" in told) == (2, True)
+
+    victim = idle(spawn, "--queue", "default")
+    status, told = check(spawn)
+    assert (status, "1 unserved (queue mail)" in told) == (2, True)
+    OneOffJob.objects.update(status="cancelled")
+    assert check(spawn)[0] == 0
+
+    victim.kill()
+    victim.wait()
+    eventually(lambda: [seen.is_live for seen in workers()] == [False])
+    status, told = check(spawn)
+    assert (status, "1 dead (worker django_singlejob.worker.1)" in told) == (2, True)
+    clear(JobLock.objects.get(name=FIRST), force=True)
+
+    assert spawn.command("singleton_worker", "--once", **SETTINGS).finish() == 0
+    overdue("media")
+    status, told = check(spawn)
+    assert (status, "1 late (queue media)" in told) == (1, True)  # a pass serves it, and does not know the job
+    assert headline(judge())[1].startswith("Warning: 1 ")

@@ -19,6 +19,7 @@ from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.locking import acquire
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models import OneOffJob
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.locks import locks
@@ -150,6 +151,24 @@ def test_one_that_stands_by_holds_its_lock_and_asks_nothing_more(batches: Batche
     assert [lock.token for lock in locks()] == [held.token]
     batches.close()
     assert not locks().exists()
+
+
+def test_one_that_stands_by_keeps_nothing_waiting_for_its_lock(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try may take five seconds if something is in the way each time, and jobs may be due meanwhile."""
+    asked: list[str] = []
+
+    def be_undecided(request: Any) -> Refusal:
+        asked.append(request.name)
+        return Refusal(Reason.UNDECIDED)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("django_singlejob.worker.batches.acquire", be_undecided)
+        batches.stand_by()
+    assert asked == ["django_singlejob.worker.1"]
+    batches.stand_by()  # at the next look
+    assert locks().exists()
 
 
 def test_one_that_stands_by_puts_back_what_it_may_have_claimed(

@@ -8,13 +8,12 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from django_singlejob import registry
 from django_singlejob.clock import instant_in_words
 from django_singlejob.holder import printable
 from django_singlejob.management.arguments import CallableCommand, text, whole_number
-from django_singlejob.management.exit_status import explanation_of, refuse_settings
+from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
 from django_singlejob.management.output import add_format
 from django_singlejob.monitoring.findings import Finding, in_figures, roughly
 from django_singlejob.monitoring.health import Health, Level
@@ -95,19 +94,23 @@ class Command(CallableCommand):
     def handle(self, **given: Any) -> None:
         scope = Scope(jobs=given["job"], queues=given["queue"], ignored=given["ignore"])
         try:
-            registry.autodiscover()
+            discover_jobs()
+        except Exception as error:
+            # What else the project's modules raise, even from the database, says nothing about our tables.
+            self._give_up(error, error if isinstance(error, CommandError) else None, given)
+        try:
             refuse_settings()
             verdict = judge(scope, failures=given["failures"])
         except Exception as error:
-            self._give_up(error, given)
+            self._give_up(error, explanation_of(error), given)
         self.stdout.write(_as_json(verdict) if given["format"] == "json" else _as_text(verdict))
         if given["check"] and verdict.level:
             sys.exit(verdict.level)
 
-    def _give_up(self, error: Exception, given: dict[str, Any]) -> NoReturn:
+    def _give_up(self, error: Exception, explanation: CommandError | None, given: dict[str, Any]) -> NoReturn:
         """Report that nothing is known."""
-        explanation = explanation_of(error)
-        problem = str(explanation or f"{type(error).__name__}: {error}")
+        notes = getattr(error, "__notes__", [])  # such as the setting that has a module imported
+        problem = str(explanation or ". ".join([f"{type(error).__name__}: {error}", *notes]))
         if given["check"]:
             # Monitoring reads standard output. To it, the exit status 1 of a traceback is only a warning.
             as_json = json.dumps({"level": "unknown", "error": problem})

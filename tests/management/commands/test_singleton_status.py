@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import ProgrammingError
 
 from django_singlejob import registry, singleton_job
 from django_singlejob.clock import DBNow, instant_in_words
@@ -23,6 +24,7 @@ from django_singlejob.querysets.passes import passes
 from django_singlejob.results import ending
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
+from tests.test_codes import an_error
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -530,3 +532,16 @@ def test_an_error_in_a_jobs_module_is_no_mere_warning_to_monitoring(monkeypatch:
     with pytest.raises(ZeroDivisionError):
         told()
     assert told("--check", status=3) == "UNKNOWN: ZeroDivisionError: division by zero\n"
+    noted = ZeroDivisionError("division by zero")
+    noted.add_note("It is in a jobs.py.")
+    monkeypatch.setattr(registry, "autodiscover", broken(noted))
+    assert told("--check", status=3) == "UNKNOWN: ZeroDivisionError: division by zero. It is in a jobs.py.\n"
+
+
+def test_a_jobs_module_that_misses_a_table_of_the_projects_own_does_not_miss_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "autodiscover", broken(an_error("42P01", ProgrammingError)))
+    assert told("--check", status=3) == "UNKNOWN: ProgrammingError: whatever it says\n"
+    with pytest.raises(ProgrammingError):
+        told()
