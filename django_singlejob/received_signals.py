@@ -186,14 +186,14 @@ def threads_of_command() -> frozenset[int]:
     return frozenset(_hands | {threading.main_thread().ident or 0})
 
 
-def is_told_to_end() -> bool:
+def is_shutdown_requested() -> bool:
     """Whether a signal is waiting for this thread's job, or an interrupt for the job that called it."""
     if in_force is not None and (here.is_main or here.is_hand) and in_force.received is not None:
         return True
     return here.innermost is not None and here.innermost.is_outer_awaited
 
 
-def is_told_again() -> bool:
+def is_second_signal_received() -> bool:
     """Whether another signal has arrived since, not in the same burst."""
     return in_force is not None and in_force.is_repeated
 

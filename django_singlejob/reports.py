@@ -13,7 +13,7 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, JobInterrupted, UnsafeTransaction
 from django_singlejob.interrupt import is_ctrl_c
 from django_singlejob.locking.request import Reason
-from django_singlejob.received_signals import is_told_to_end
+from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
 
@@ -73,7 +73,7 @@ def run_due(
             raise report.error
         if not (report.reason and count):
             yield report
-        if report.reason or is_told_to_end() or isinstance(report.error, FINAL):
+        if report.reason or is_shutdown_requested() or isinstance(report.error, FINAL):
             return
 
 

@@ -79,7 +79,7 @@ def known_for(alias: str, timeline: int) -> timedelta:
     return since(_known_since.setdefault((alias, timeline), local_now()))
 
 
-def is_told(alias: str) -> bool:
+def is_reported(alias: str) -> bool:
     """Whether the database reports its timeline. Also ``True`` if it is not PostgreSQL and so has none."""
     connection = connections[alias]
     if connection.vendor != "postgresql":
@@ -94,7 +94,7 @@ def is_told(alias: str) -> bool:
     return True
 
 
-def telling(alias: str, ask: Callable[[], T]) -> T:
+def ask_with_timeline(alias: str, ask: Callable[[], T]) -> T:
     """Call ``ask``, whose query includes the timeline, and return its value. If the database refuses to report the
     timeline, it is 0 from then on."""
     if alias in _silent or connections[alias].vendor != "postgresql":

@@ -23,15 +23,17 @@ def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> Da
     why, remedy = _WORDS[lack]
     alias = database.alias()
     option = "" if alias == DEFAULT_DB_ALIAS else f" --database={alias}"
-    told = f"{before}{_database(alias)} {why} ({database.words_of(error)}). {remedy.format(alias=alias, option=option)}"
+    message = (
+        f"{before}{_database(alias)} {why} ({database.words_of(error)}). {remedy.format(alias=alias, option=option)}"
+    )
     is_lasting = not database.is_connection_lost(error)
-    return DatabaseUnusable(told[0].upper() + told[1:], job_name=job_name, lack=lack, is_lasting=is_lasting)
+    return DatabaseUnusable(message[0].upper() + message[1:], job_name=job_name, lack=lack, is_lasting=is_lasting)
 
 
 def refused(error: Error, before: str, *, job_name: str) -> DatabaseUnusable:
     """The same for an error of which it is known that it will come again."""
-    told = f"{before}{_database(database.alias())} refuses a statement ({database.words_of(error)})."
-    return refusal(error, before, job_name=job_name) or DatabaseUnusable(told, job_name=job_name)
+    message = f"{before}{_database(database.alias())} refuses a statement ({database.words_of(error)})."
+    return refusal(error, before, job_name=job_name) or DatabaseUnusable(message, job_name=job_name)
 
 
 def lack_behind(error: BaseException) -> Lack | None:

@@ -38,8 +38,8 @@ PAGES = sorted(
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """The sentences of a file, each line with its number. Of Python, the comments and the strings; of the tests, only the
-    docstrings: other strings may be anything."""
+    """The lines of a file that contain prose, with their numbers. In Python, these are the comments and the strings. In
+    the tests, only the docstrings count, because other strings may be anything."""
     text = path.read_text()
     if path.suffix != ".py":
         yield from enumerate(text.splitlines(), 1)

@@ -16,7 +16,7 @@ from django.db import Error
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO, options
-from django_singlejob.cursor import follow, is_followed, pass_by, tell
+from django_singlejob.cursor import follow, is_followed, pass_by, report_misfires
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError
 from django_singlejob.handlers import signals_let_in
 from django_singlejob.locking.at_exit import announce, forget, release_granted
@@ -34,7 +34,7 @@ from django_singlejob.locking.plan import PlannedRun, Snapshot, plan
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.received_signals import is_told_to_end
+from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.recording import Writer, writers
 from django_singlejob.scheduling.slots import Claim
 from django_singlejob.signals import lock_taken_over
@@ -129,7 +129,7 @@ class Acquisition:
         if isinstance(answer, Refusal) and (self._is_patience_over or not answer.may_be_held):
             self.leave_nothing()
             return answer
-        if is_told_to_end():
+        if is_shutdown_requested():
             return Refusal(Reason.INTERRUPTED, detail="" if self.leave_nothing() else IN_DOUBT)
         return min(next(self._pauses), self._longest_pause)
 
@@ -280,7 +280,7 @@ class Acquisition:
             return lease
         if lease.grant.entry:
             lease.grant.entry.begin_late(lease.acquired_at)
-        tell(self.request.own_name, planned.misfires)
+        report_misfires(self.request.own_name, planned.misfires)
         if snapshot.lock:
             _report_takeover(lease, snapshot.lock)
         # A COMMIT may take longer than the lease if it waits for a lost standby or node. If the row is still ours, the

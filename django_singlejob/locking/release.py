@@ -17,7 +17,7 @@ from django_singlejob.locking.grant import Grant
 from django_singlejob.querysets.jobs import gates, mean_with
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again
+from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_second_signal_received
 from django_singlejob.recording import HistoryFailed, Writer, alone, writers
 from django_singlejob.results import Ending
 from django_singlejob.unusable import refusal
@@ -199,7 +199,7 @@ def _is_pointless(began_at: float, pause: float, error: Error) -> bool:
     """Whether a second signal rules out another try, after this pause, of what began at ``began_at``. One try on a new
     connection is still made, unless this one hung and was given up."""
     is_still_away = pause > 0 and not database.is_transient(error)
-    return gave_up_since(began_at) or is_database_given_up() or (is_told_again() and is_still_away)
+    return gave_up_since(began_at) or is_database_given_up() or (is_second_signal_received() and is_still_away)
 
 
 def _status_result(ending: Ending) -> dict[str, Any]:

@@ -49,25 +49,26 @@ class ChildFailed(SingleJobError):
 
 
 class Child:
-    """The command, to be called once under the lock. ``status``: how it ended, as a shell would say it.
+    """The command, to be called once under the lock.
 
-    ``tell``: called with what its user should know while it runs. ``is_alone``: the lock is the command's own, and what
-    it leaves behind runs without.
+    ``notify`` is called with messages for the user while the command runs. ``is_alone`` means that only the command
+    itself holds the lock: processes that it leaves behind run without it. ``status`` is the exit status that a shell
+    would report.
     """
 
     def __init__(
-        self, command: Sequence[str], signals: ReceivedSignals, tell: Callable[[str], None], *, is_alone: bool = False
+        self, command: Sequence[str], signals: ReceivedSignals, notify: Callable[[str], None], *, is_alone: bool = False
     ) -> None:
         self._command = list(command)
         self._signals = signals
-        self._tell = tell
+        self._notify = notify
         self._is_alone = is_alone
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Pipe | None = None
         self._group: Group | None = None
         # What came while it was being started. It must get each signal once: a second one may mean "at once" to it.
         self._unsent: int | None = None
-        self._told_at = float("-inf")
+        self._forwarded_at = float("-inf")
         # In a group of its own its children get the signals too; at a terminal the group must stay the terminal's.
         self._has_group = not os.isatty(0)
         self._is_cut_short = False
@@ -127,22 +128,22 @@ class Child:
     def _outlast(self, pipe: Pipe) -> None:
         """Wait for what the command left behind: without limit, until a signal comes. Then it has the grace, and is
         killed, unless it cannot be: it holds the lock all the same."""
-        was_told = bool(self._signals.received)
-        if not was_told:
-            self._linger(pipe, LEFT_BEHIND, until_told=True)
+        was_signalled = bool(self._signals.received)
+        if not was_signalled:
+            self._linger(pipe, LEFT_BEHIND, until_signal=True)
         if self._signals.received:
             is_over = self._is_over_within_grace()
-            self._is_cut_short = not (was_told and is_over)
+            self._is_cut_short = not (was_signalled and is_over)
             self._send(signal.SIGKILL)
             self._linger(pipe, OUT_OF_REACH)
 
-    def _linger(self, pipe: Pipe, message: str, *, until_told: bool = False) -> None:
+    def _linger(self, pipe: Pipe, message: str, *, until_signal: bool = False) -> None:
         is_said = False
         while not pipe.is_at_end(TICK):
-            if until_told and self._signals.received:
+            if until_signal and self._signals.received:
                 return
             if not is_said:
-                self._tell(message)
+                self._notify(message)
                 is_said = True
             if self._group:
                 self._group.is_empty()  # from then on it gets no signals
@@ -150,7 +151,7 @@ class Child:
     def _is_over_within_grace(self) -> bool:
         began_at, grace = local_now(), _grace()
         while not self._is_over():
-            is_hurried = self._signals.is_repeated and self._told_at > began_at
+            is_hurried = self._signals.is_repeated and self._forwarded_at > began_at
             if is_hurried or local_now() >= began_at + grace:
                 return False
             sleep(SHORT_TICK)
@@ -164,7 +165,7 @@ class Child:
         return self._pipe is None or (self._pipe.is_at_end() and (self._group is None or self._group.is_empty()))
 
     def _forward(self, signum: int) -> None:
-        self._told_at = local_now()
+        self._forwarded_at = local_now()
         if self._process is None:
             self._unsent = signum
             return
@@ -193,4 +194,4 @@ class Child:
         self._send(signal.SIGKILL)
         self._process.wait()
         if self._pipe and not self._pipe.is_at_end(TICK):
-            self._tell(UNLOCKED)
+            self._notify(UNLOCKED)

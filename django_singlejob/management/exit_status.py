@@ -118,8 +118,8 @@ def explanation_of(error: Exception) -> CommandError | None:
         case CommandError():
             return error
         case Error() if is_connection_lost(error) or is_transient(error):
-            told = str(error) if isinstance(error, SingleJobError) else unreachable(error)
-            return CommandError(told, returncode=status_if_given_up() or EX_UNAVAILABLE)
+            message = str(error) if isinstance(error, SingleJobError) else unreachable(error)
+            return CommandError(message, returncode=status_if_given_up() or EX_UNAVAILABLE)
         case SingleJobError() | ImproperlyConfigured() | ConnectionDoesNotExist():
             return CommandError(" ".join(str(error).split()), returncode=_status_of_mistake(error))
     return None

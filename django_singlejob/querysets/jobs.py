@@ -16,7 +16,7 @@ from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO, options
 from django_singlejob.database import durable
 from django_singlejob.querysets.rows import delete_rows, in_utc, rows, whether
-from django_singlejob.timeline import GRANT_BITS, Timeline, next_fence, telling
+from django_singlejob.timeline import GRANT_BITS, Timeline, ask_with_timeline, next_fence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +80,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """Read these gates, by name, with ``now``, ``timeline`` and ``started_recently`` (within ``min_interval``)."""
         recently = whether(_recently(min_interval))
         facts = {"now": DBNow(), "started_recently": recently, "timeline": Timeline()}
-        found = telling(self.db, lambda: self.annotate(**facts).without_mean().in_bulk(names))
+        found = ask_with_timeline(self.db, lambda: self.annotate(**facts).without_mean().in_bulk(names))
         return {name: in_utc(status) for name, status in found.items()}
 
     def scheduled(self) -> JobStatusQuerySet:

@@ -36,7 +36,7 @@ from django_singlejob.one_offs.values import Unstorable, stored_result
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import RELEASED, one_offs
-from django_singlejob.received_signals import is_told_again, is_told_to_end
+from django_singlejob.received_signals import is_second_signal_received, is_shutdown_requested
 from django_singlejob.reports import Report
 from django_singlejob.results import ending
 
@@ -233,7 +233,7 @@ class Batches:
                     "The results of one-offs could not be recorded and will be retried: %s", database.words_of(error)
                 )
                 database.drop(database.alias())
-                if is_told_again():
+                if is_second_signal_received():
                     return
                 sleep(_SOON)
         if not self._claimed:
@@ -267,7 +267,7 @@ class Batches:
             if not isinstance(answer, Refusal):
                 self._lease = answer
                 self._life.enter_context(kept_alive(answer, self))
-            if self._lease or is_told_to_end():
+            if self._lease or is_shutdown_requested():
                 return  # otherwise another worker was faster
 
     def _is_ours(self, lease: Lease) -> bool:

@@ -11,7 +11,12 @@ from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted
-from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again, is_told_to_end
+from django_singlejob.received_signals import (
+    gave_up_since,
+    is_database_given_up,
+    is_second_signal_received,
+    is_shutdown_requested,
+)
 from django_singlejob.reports import Report
 from django_singlejob.worker.due import PRUNING
 from django_singlejob.worker.pool import Inline, Pool
@@ -68,7 +73,7 @@ class Worker:
 
     def _work(self) -> Iterator[Report]:
         troubles = self._pauses()
-        while not (is_told_to_end() or self._tick.is_over or self._plan.is_outdated()):
+        while not (is_shutdown_requested() or self._tick.is_over or self._plan.is_outdated()):
             try:
                 self._tick.recall_if_stuck()
                 self._tick.look()
@@ -99,7 +104,7 @@ class Worker:
             # A signal is only remembered, it does not end the wait: so the waits are short.
             reports = self._come_back(min(end - local_now(), _NAP))
             yield from _news(reports)
-            if reports or local_now() >= end or is_told_to_end():
+            if reports or local_now() >= end or is_shutdown_requested():
                 return
 
     def _come_back(self, seconds: float) -> list[Report]:
@@ -110,7 +115,7 @@ class Worker:
     def _wind_up(self, grace: timedelta) -> Iterator[Report]:
         """Begin nothing new. Runs that are under way may go on for the grace period, then they are interrupted."""
         self._tick.recall()
-        yield from self._settle_all(grace, lambda: not is_told_again())
+        yield from self._settle_all(grace, lambda: not is_second_signal_received())
         yield from self._settle_all(CLEAN_UP, self._interrupt)
         if self._pool.is_idle and not is_database_given_up():
             self._batches.close(_PATIENCE_WHEN_AWAY if self._is_database_away else None)

@@ -22,7 +22,7 @@ def use_and_note(ledger: str) -> None:
     file = os.open(Path(ledger), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     until, longest, count = local_now() + DURATION, 0.0, 0
     while local_now() < until:
-        name, begun_at = random.choice(NAMES), local_now()  # noqa: S311
+        name, begun_at = random.choice(NAMES), local_now()
         with suppress(LockHeld), job_lock(name, wait=timedelta(seconds=2)) as lease:
             os.write(file, f"{name} {lease.fence}\n".encode())
             count += 1
@@ -35,7 +35,7 @@ def forget_all_the_time() -> None:
     answers = {}
     while local_now() < until:
         begun_at = local_now()
-        answer = forget_name(random.choice(NAMES))  # noqa: S311
+        answer = forget_name(random.choice(NAMES))
         assert answer in (None, Obstacle.UNKNOWN, Obstacle.HELD, Obstacle.BUSY), answer
         answers[str(answer)] = answers.get(str(answer), 0) + 1
         count += answer is None

@@ -64,7 +64,7 @@ def days(monkeypatch: pytest.MonkeyPatch) -> Days:
     monkeypatch.setattr(loop, "Pool", days.pool)
     for module in loop, tick:
         monkeypatch.setattr(module, "local_now", lambda: days.now)
-    monkeypatch.setattr(loop, "is_told_to_end", lambda: days.is_over)
+    monkeypatch.setattr(loop, "is_shutdown_requested", lambda: days.is_over)
     return days
 
 

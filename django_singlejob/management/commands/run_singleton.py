@@ -132,12 +132,12 @@ class Command(CallableCommand):
         if not given["child"]:
             return None
 
-        def tell(message: str) -> None:
-            self._tell(given, f"{given['name']}: {message}")
+        def notify(message: str) -> None:
+            self._print(given, f"{given['name']}: {message}")
 
-        return Child(given["child"], signals, tell, is_alone=given["close"])
+        return Child(given["child"], signals, notify, is_alone=given["close"])
 
-    def _tell(self, given: dict[str, Any], message: str, *, is_error: bool = True) -> None:
+    def _print(self, given: dict[str, Any], message: str, *, is_error: bool = True) -> None:
         # That nobody listens ends no command, and is not how it ended: a stream may be closed, or there may be none.
         with suppress(OSError, ValueError, AttributeError):
             if given["verbosity"] > 0:
@@ -159,9 +159,9 @@ class Command(CallableCommand):
             if report.error and given["traceback"]:
                 self.stderr.write("".join(traceback.format_exception(report.error)))
             terms = {"child_status": child.status if child else None, "skipped_status": given["skipped_status"]}
-            told_status, message = verdict(report, signum=signals.received, **terms)
-            self._tell(given, message, is_error=is_error(report))
-            status = status or told_status
+            reported_status, message = verdict(report, signum=signals.received, **terms)
+            self._print(given, message, is_error=is_error(report))
+            status = status or reported_status
         return status
 
     def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:

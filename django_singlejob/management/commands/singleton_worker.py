@@ -127,8 +127,8 @@ class Command(CallableCommand):
             self._introduce(plan)
         with closing(worker.work()) as reports:
             for report in reports:
-                told_status = self._tell(report, given, signals)
-                status = status or (told_status if _counts(report, plan) else 0)
+                reported_status = self._print(report, given, signals)
+                status = status or (reported_status if _counts(report, plan) else 0)
         if is_reloaded and code.is_outdated() and not signals.received:
             self.stdout.write("The code has changed: starting anew.")
             start_anew()
@@ -145,7 +145,7 @@ class Command(CallableCommand):
             self.stdout.write(_introduction(plan))
             self.stdout.flush()  # a log shows it now, not after the first run
 
-    def _tell(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
+    def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
         status, message = verdict(report, signum=signals.received)
         # That others were faster is what happens on every server but one.
         is_no_news = report.reason not in (None, Reason.UNDECIDED)
