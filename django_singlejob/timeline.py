@@ -2,10 +2,10 @@
 
 A standby that is promoted begins a new timeline, whose number is greater by one. An asynchronous standby may have lost
 the last grants, and would give out their fences again. This is why the timeline is the high part of each fence: a
-promoted standby never gives out a fence of the primary that it followed, whatever the fail-over loses, even while both
+promoted standby never gives out a fence of the primary that it followed, whatever the failover loses, even while both
 are alive. Two standbys of one primary may take the same number if neither has followed the other.
 
-If a gate's fence has an older timeline, the last grant was made before a fail-over, or after it by a server that is
+If a gate's fence has an older timeline, the last grant was made before a failover, or after it by a server that is
 lost. The holder may not know this yet, so the lock is not granted before the holder has had time to find out.
 """
 
@@ -65,7 +65,7 @@ class Timeline(Func):
 
 
 def next_fence(gate: "JobStatus") -> int:
-    """The fence of the next grant. It is greater than all earlier ones, including those that a fail-over lost."""
+    """The fence of the next grant. It is greater than all earlier ones, including those that a failover lost."""
     return max(gate.fence, gate.timeline << GRANT_BITS) + 1
 
 
@@ -123,6 +123,6 @@ def _ask_without(alias: str, ask: Callable[[], T], error: Error) -> T:
         raise
     problem = printable(str(error), PROBLEM_LENGTH)
     logger.warning(
-        "The database %r does not report its timeline, so a fail-over may repeat fences (%s).", alias, problem
+        "The database %r does not report its timeline, so a failover may repeat fences (%s).", alias, problem
     )
     return answer

@@ -256,8 +256,8 @@ class Acquisition:
         return Undecided.WATCHING
 
     def _rest_after_failover(self, gate: "JobStatus") -> timedelta:
-        """How long to wait before the lock may be granted. A holder from before a fail-over may not know of the
-        fail-over yet, and finds out by a heartbeat."""
+        """How long to wait before the lock may be granted. A holder from before a failover may not know of the
+        failover yet, and finds out by a heartbeat."""
         known = known_for(database.alias(), gate.timeline)  # counted from the first look at any gate
         interval = self.request.heartbeat_interval
         if interval is None or not is_from_before(gate) or database.is_private(database.alias()):
@@ -266,7 +266,7 @@ class Acquisition:
         if known >= needed or gates().have_started_on(gate.timeline, needed):
             return ZERO
         rest = needed - known
-        message = "The lock %r was last granted before a fail-over. It can be granted again in %.1f s."
+        message = "The lock %r was last granted before a failover. It can be granted again in %.1f s."
         self._log_once(logging.INFO, message, gate.name, rest.total_seconds())
         return rest
 
