@@ -1,5 +1,7 @@
-"""A shell command that runs under a lock, with all that it starts: signals are forwarded to it, and it does not outlive
-the lock."""
+"""A shell command that runs under a lock, with all processes that it starts.
+
+Signals are forwarded to it, and it does not outlive the lock.
+"""
 
 import logging
 import os
@@ -16,32 +18,32 @@ from django_singlejob.runner import current_run
 
 logger = logging.getLogger("django_singlejob")
 
-# What a shell says of these.
+# The exit statuses that a shell uses.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
-# Seconds between two checks: normally, and during the grace.
+# Seconds between two checks, normally and during the grace.
 TICK, SHORT_TICK = 1.0, 0.05
 
 LEFT_BEHIND = (
-    "The command has ended, but processes that it started are still running: the lock is held until they end (see "
+    "The command has exited, but processes that it started are still running. The lock is held until they exit (see "
     "--close)."
 )
 OUT_OF_REACH = (
-    "Processes that the command started are still running and cannot be killed from here: the lock is held until they "
-    "end."
+    "Processes that the command started are still running and cannot be killed from here. The lock is held until they "
+    "exit."
 )
 UNLOCKED = "Processes that the command started are still running, without the lock."
 
 
 def _grace() -> float:
-    """Seconds to be polite in: nobody else is let in before two more heartbeats have been missed."""
+    """Seconds between SIGTERM and SIGKILL. No other caller takes over before two more heartbeats have been missed."""
     run = current_run()
     interval = run.lease.grant.request.heartbeat_interval if run else None
     return interval.total_seconds() if interval else 0.0
 
 
 class ChildFailed(SingleJobError):
-    """The command did not end with 0. ``status``: as a shell would say it."""
+    """The command did not exit with status 0. ``status`` is the one that a shell would report."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -66,10 +68,12 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Pipe | None = None
         self._group: Group | None = None
-        # What came while it was being started. It must get each signal once: a second one may mean "at once" to it.
+        # A signal that came while the command was being started. The command must get each signal once, because it may
+        # take a second one as a demand to exit at once.
         self._unsent: int | None = None
         self._forwarded_at = float("-inf")
-        # In a group of its own its children get the signals too; at a terminal the group must stay the terminal's.
+        # In a process group of its own, the command's children get the signals too. At a terminal the command must stay
+        # in the terminal's group.
         self._has_group = not os.isatty(0)
         self._is_cut_short = False
         self.status = 0
@@ -77,12 +81,12 @@ class Child:
     def __call__(self) -> None:
         self._signals.forward = self._forward
         try:
-            # A loss that is noticed meanwhile waits: only what is known can be ended.
+            # If the lease is lost during the start, the interrupt waits until there is a process to end.
             with Window():
                 process = self._start()
             self._wait(process)
         except BaseException:
-            # Whatever ends this run, the lock is released behind it: the command must not go on.
+            # The lock is released next, so the command must not go on, whatever the error was.
             self._end()
             raise
         finally:
@@ -92,7 +96,7 @@ class Child:
         if self._signals.received and (self.status or self._is_cut_short):
             raise JobInterrupted(self._signals.received)
         if self.status:
-            raise ChildFailed(f"The command ended with status {self.status}.", self.status)
+            raise ChildFailed(f"The command exited with status {self.status}.", self.status)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         process = self._popen()
@@ -119,15 +123,17 @@ class Child:
                 self._pipe.let_go()
 
     def _wait(self, process: "subprocess.Popen[bytes]") -> None:
-        """Until the command has ended, and with it all that holds the lock."""
+        """Wait until the command and all other processes that hold the lock have exited."""
         code = process.wait()
         self.status = 128 - code if code < 0 else code
         if self._pipe:
             self._outlast(self._pipe)
 
     def _outlast(self, pipe: Pipe) -> None:
-        """Wait for what the command left behind: without limit, until a signal comes. Then it has the grace, and is
-        killed, unless it cannot be: it holds the lock all the same."""
+        """Wait for the processes that the command left behind, without limit until a signal comes.
+
+        After a signal they have the grace, then they are killed. A process that cannot be killed still holds the lock.
+        """
         was_signalled = bool(self._signals.received)
         if not was_signalled:
             self._linger(pipe, LEFT_BEHIND, until_signal=True)
@@ -146,7 +152,7 @@ class Child:
                 self._notify(message)
                 is_said = True
             if self._group:
-                self._group.is_empty()  # from then on it gets no signals
+                self._group.is_empty()  # once it is, it gets no more signals
 
     def _is_over_within_grace(self) -> bool:
         began_at, grace = local_now(), _grace()
@@ -158,8 +164,8 @@ class Child:
         return True
 
     def _is_over(self) -> bool:
-        """Whether the command has ended, and so have all that hold its lock: also those of its group that have closed
-        the pipe."""
+        """Whether the command has exited, and with it all processes that hold its lock. These include processes in its
+        group that have closed the pipe."""
         if self._process and self._process.poll() is None:
             return False
         return self._pipe is None or (self._pipe.is_at_end() and (self._group is None or self._group.is_empty()))
@@ -169,7 +175,7 @@ class Child:
         if self._process is None:
             self._unsent = signum
             return
-        # A terminal has sent its own signal to the whole group.
+        # A terminal has already sent SIGINT to the whole group.
         if self._has_group or signum != signal.SIGINT:
             self._send(signum)
 
@@ -182,9 +188,13 @@ class Child:
             else:
                 self._process.send_signal(signum)
         except ProcessLookupError:
-            pass  # it has just ended
-        except PermissionError:  # as of sudo; never to be raised into the wait for it
-            logger.warning("The command may not be sent signal %s: it goes on, and so does its lock.", signum)
+            pass  # it has just exited
+        except PermissionError:  # for example sudo; raised here, it would end the wait for the command
+            logger.warning(
+                "The command did not get signal %s, because this user may not send it one. The command goes on, and "
+                "its lock is held until it exits.",
+                signum,
+            )
 
     def _end(self) -> None:
         if self._process is None:

@@ -26,8 +26,8 @@ logger = logging.getLogger("django_singlejob")
 
 # How long an interrupted run may take to clean up. After that the process exits even if the run goes on.
 CLEAN_UP = timedelta(seconds=5)
-# How long to retry the release of the worker's own lock if the database was already away when the worker was told to
-# end. All that the lock protects is recorded by then, so nothing waits for it if it is left to expire.
+# How long to retry the release of the worker's own lock if the database was already unreachable when the worker began
+# to shut down. All that the lock protects is recorded by then, so nothing waits for it if it is left to expire.
 _PATIENCE_WHEN_AWAY = timedelta(seconds=2)
 # How often a waiting worker checks whether a signal has come. Seconds.
 _NAP = 0.1
@@ -85,7 +85,7 @@ class Worker:
                 if not (_is_temporary(error) and self._plan.is_endless):
                     raise
                 logger.warning(
-                    "The database does not answer, the worker retries until it does: %s", database.words_of(error)
+                    "The database does not answer. The worker retries until it does: %s", database.words_of(error)
                 )
                 self._is_database_away = True
                 database.drop(database.alias())

@@ -315,9 +315,9 @@ def test_a_changed_file_starts_it_anew_after_what_is_under_way(
     child.wait_for("started")
     (tmp_path / "edition.py").write_text("EDITION = 2\n")
     time.sleep(1.5)
-    assert "starting anew" not in child.output
+    assert "The worker restarts" not in child.output
     go.touch()
-    child.wait_for("starting anew")
+    child.wait_for("The worker restarts")
     assert left()[1] == ("done", 1)
     assert edition(child) == 2
     end(child)
