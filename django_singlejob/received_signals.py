@@ -151,7 +151,7 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
 
 ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
 # Calls the main thread out of a blocking call. Signals with the same number merge, so a signal that others send could
-# be lost. Nobody else sends this one, and without a handler it does nothing.
+# be lost. No other program sends this one, and without a handler it does nothing.
 _FETCH: int | None = getattr(signal, "SIGURG", None)
 
 

@@ -37,14 +37,14 @@ class Report(NamedTuple):
 
     @property
     def unusable(self) -> DatabaseUnusable | None:
-        """Why the database kept it from running; ``None``: it did not. The job's own may be of something else that it
-        asked for while it ran."""
+        """Why the database kept the job from running; ``None`` if it did not. An error that another call raised inside the
+        job does not count."""
         error = self.error
         return error if isinstance(error, DatabaseUnusable) and error.job_name == self.name else None
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether nothing else can be run either, until somebody has changed the database."""
+        """Whether nothing else can be run either, until the database is changed."""
         return self.unusable is not None and self.unusable.is_lasting
 
 

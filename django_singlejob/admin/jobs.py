@@ -35,7 +35,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.scheduling.schedule import PATIENCE, slots_between
 
 NEXT_SLOTS = 5
-# If somebody wrote a later slot by hand, the slots after it are not shown.
+# If a later slot was written by hand, the slots after it are not shown.
 LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 ATTENTION = "attention"
 
@@ -95,8 +95,8 @@ class JobStatusAdmin(ReadOnlyAdmin):
     def get_paginator(
         self, request: HttpRequest, queryset: QuerySet[JobStatus], per_page: int, *args: Any, **kwargs: Any
     ) -> Any:
-        """The jobs, with those that need attention first. Includes jobs that have no row yet, as nobody has called
-        them."""
+        """The jobs, with those that need attention first. This includes jobs without a row, which no server has called
+        yet."""
         if queryset.model is not JobStatus:  # it is the admin's log of a job
             return super().get_paginator(request, queryset, per_page, *args, **kwargs)
         wanted = request.GET.get(StateFilter.parameter_name)
@@ -230,8 +230,8 @@ def _chosen(request: HttpRequest) -> list[str]:
 
 
 def at_the_gate(name: str, act: Callable[[], T]) -> T | None:
-    """Call ``act`` while nobody else is at the job's gate, and return its result. ``None`` if somebody is inside a
-    transaction on the gate: that may take long, and a web server has few threads to wait with."""
+    """Call ``act`` while no other process can pass the job's gate, and return its result. ``None`` if another process
+    is inside a transaction on the gate: that may take long, and a web server has few threads to wait with."""
     try:
         gates().remember(name)
         with transaction.atomic(using=gates().db):
@@ -299,5 +299,5 @@ def _limit(row: JobStatus) -> timedelta | None:
         return None
     try:
         return row.mean_duration * options().overrun_factor
-    except OverflowError:  # somebody wrote nonsense by hand
+    except OverflowError:  # an impossible value was written by hand
         return None

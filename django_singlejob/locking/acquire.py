@@ -1,7 +1,7 @@
 """How a lease is granted: look, watch, plan, pass the gate, insert the row.
 
 A caller that loses usually reads one row and writes nothing. Each time an acquisition asks, it gets one of four
-answers: a ``Lease``, a ``Refusal``, or one of the two ``Undecided`` values. One place decides whether it asks again.
+answers: a ``Lease``, a ``Refusal``, or one of the two ``Undecided`` values. One place decides whether to retry.
 """
 
 import logging
@@ -84,7 +84,7 @@ class Acquisition:
         self._longest_pause = float("inf")
         #: Since when others, or the database, have been in the way each time; ``None`` if they are not.
         self._trouble_since: float | None = None
-        #: What the database may have granted: the COMMIT was sent, but nobody has the lease in hand yet.
+        #: What the database may have granted: the COMMIT was sent, but the caller does not have the lease in hand yet.
         self._in_doubt: Grant | None = None
         self._logged: set[str] = set()
 
@@ -163,7 +163,9 @@ class Acquisition:
 
     def _refused(self, error: Error) -> DatabaseUnusable:
         request = self.request
-        undone = f"{request.job_name!r} was not run" if request.job_name else f"the lock {request.name!r} is not ours"
+        undone = (
+            f"{request.job_name!r} was not run" if request.job_name else f"the lock {request.name!r} was not acquired"
+        )
         return refused(error, f"{undone}: ", job_name=request.job_name)
 
     def _give_up(self, error: Error | None) -> Refusal:

@@ -65,7 +65,7 @@ def _forget(seen: "JobStatus") -> Obstacle | None:
         # In the order in which new gates are inserted, so that nothing deadlocks.
         gates().keep_fence(seen.fence)
         is_dropped = gates().is_at_hand(seen.name) and gates().drop(seen)
-        # Only now: from here on, nobody can pass the gate.
+        # Only now: from here on, no caller can pass the gate.
         obstacle = _obstacle_behind(seen.name) if is_dropped else Obstacle.BUSY
         if obstacle:
             database.roll_back(alias)

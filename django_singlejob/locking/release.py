@@ -34,7 +34,7 @@ class Release:
     Attributes:
         deadline: when the holder stops trusting itself, as ``local_now()``.
         is_lost: whether the lease is known to be lost.
-        is_private: whether nobody else can see the lock.
+        is_private: whether no other process can see the lock.
         is_in_doubt: whether this release, or one that gave up, sent a COMMIT whose answer never came.
     """
 
@@ -142,8 +142,8 @@ class Release:
     def _was_released(self) -> bool:
         """Whether a COMMIT whose answer was lost was carried out.
 
-        While the lease lasts, nobody else takes the lock. If it is gone, we released it, unless somebody cleared it by
-        force. In that case the gate has no token until somebody else passes it; after that, the job's gate or the
+        While the lease lasts, no other process takes the lock. If it is gone, we released it, unless it was cleared
+        by force. In that case the gate has no token until another caller passes it; after that, the job's gate or the
         history shows what happened.
         """
         token = gates().filter(name=self._name).values_list("token", flat=True).first()

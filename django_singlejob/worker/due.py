@@ -62,7 +62,7 @@ def _despite_others(name: str, change: Callable[[], object]) -> None:
         if not database.is_transient(error):
             raise
         logger.info(
-            "The schedule of %r is updated at the next tick, since another process is busy with it: %s",
+            "The schedule of %r is updated at the next tick, because another process is using it: %s",
             name,
             database.words_of(error),
         )
