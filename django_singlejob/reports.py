@@ -37,8 +37,8 @@ class Report(NamedTuple):
 
     @property
     def unusable(self) -> DatabaseUnusable | None:
-        """Why the database kept the job from running; ``None`` if it did not. An error that another call raised inside the
-        job does not count."""
+        """Why the database kept the job from running; ``None`` if it did not. An error of another call that the job
+        made does not count."""
         error = self.error
         return error if isinstance(error, DatabaseUnusable) and error.job_name == self.name else None
 
