@@ -232,7 +232,7 @@ def check_server(
 
 
 def _server_problems(alias: str) -> Iterator[CheckMessage]:
-    if not timeline.is_told(alias):
+    if not timeline.is_reported(alias):
         yield CheckWarning(
             f"The database {alias!r} does not report its timeline, so fences may repeat after an asynchronous "
             "failover.",

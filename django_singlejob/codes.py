@@ -223,11 +223,11 @@ OUT_OF_ROOM: frozenset[str | int | None] = frozenset({"53100", 1021, 1114, 13})
 class Lack(Enum):
     """What is missing before the database can be used. A retry does not help. The value is for people."""
 
-    TABLES = "a table, or a column, is missing"
-    DATABASE = "the database does not exist, or is not one"
-    LOGIN = "this user may not connect"
-    RIGHTS = "this user may not do this"
-    WRITES = "it is read-only"
+    TABLES = "a table or a column is missing"
+    DATABASE = "the database does not exist, or the file is not a database"
+    LOGIN = "the user may not connect"
+    RIGHTS = "the user lacks a privilege"
+    WRITES = "the database is read-only"
 
 
 # SQLite's 1 is ambiguous: it is the code of any statement that does not fit the schema.

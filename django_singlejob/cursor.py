@@ -58,7 +58,7 @@ def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timede
         message = "The job %r has a new schedule. It is next due at %s."
         extra = about(job=status.name, slot=slot)
         logger.log(level, message, status.name, instant_in_words(slot), extra=extra)
-        tell(status.name, _overtaken(status, now))
+        report_misfires(status.name, _overtaken(status, now))
 
 
 def _overtaken(status: "JobStatus", now: datetime) -> list[Misfires]:
@@ -75,7 +75,7 @@ def pass_by(status: "JobStatus", claim: Claim) -> bool:
     """Move past slots that are all too late to run. ``False`` if another process was faster: look again."""
     is_passed = _move_on(status, moved(claim))
     if is_passed:
-        tell(status.name, claim.misfires)
+        report_misfires(status.name, claim.misfires)
     return is_passed
 
 
@@ -99,7 +99,7 @@ def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
     return {name: F(name) + count for name, count in counts.items() if count}
 
 
-def tell(name: str, misfires: Sequence[Misfires]) -> None:
+def report_misfires(name: str, misfires: Sequence[Misfires]) -> None:
     """Log slots that no server ran in time, and send ``slot_misfired``, once for each series of slots."""
     for missed in misfires:
         slots = f"{missed.count} slots from {instant_in_words(missed.first)} to" if missed.count > 1 else "the slot"

@@ -41,14 +41,14 @@ class DatabaseUnreachable(SingleJobError, OperationalError):
 
 
 class DatabaseUnusable(SingleJobError, OperationalError, ProgrammingError):
-    """The database answered with a refusal that trying again does not change: tables or rights are missing, or it is
+    """The database answered with a refusal that a retry does not change: tables or rights are missing, or it is
     read-only. Nothing was run or enqueued.
 
     Attributes:
-        job_name: the job, or the lock, that was asked for; empty: neither.
-        lack: what is missing, a member of ``codes.Lack``; ``None``: something else.
-        is_lasting: whether nothing else works either until somebody has changed the database: one that is read-only
-            may have lost its place to another one.
+        job_name: the requested job or lock; empty if neither was requested.
+        lack: what is missing, a member of ``codes.Lack``; ``None`` if it is something else.
+        is_lasting: whether nothing else works either until the database is changed. ``False`` for a server that has
+            become read-only, because a new connection may reach the new primary.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
 
 ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
 # Calls the main thread out of a blocking call. Signals with the same number merge, so a signal that others send could
-# be lost. Nobody else sends this one, and without a handler it does nothing.
+# be lost. No other program sends this one, and without a handler it does nothing.
 _FETCH: int | None = getattr(signal, "SIGURG", None)
 
 
@@ -186,14 +186,14 @@ def threads_of_command() -> frozenset[int]:
     return frozenset(_hands | {threading.main_thread().ident or 0})
 
 
-def is_told_to_end() -> bool:
+def is_shutdown_requested() -> bool:
     """Whether a signal is waiting for this thread's job, or an interrupt for the job that called it."""
     if in_force is not None and (here.is_main or here.is_hand) and in_force.received is not None:
         return True
     return here.innermost is not None and here.innermost.is_outer_awaited
 
 
-def is_told_again() -> bool:
+def is_second_signal_received() -> bool:
     """Whether another signal has arrived since, not in the same burst."""
     return in_force is not None and in_force.is_repeated
 

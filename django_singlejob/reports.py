@@ -15,7 +15,7 @@ from django_singlejob.interrupt import is_ctrl_c
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
 from django_singlejob.logs import about, about_grant
-from django_singlejob.received_signals import is_told_to_end
+from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
 
@@ -43,14 +43,14 @@ class Report(NamedTuple):
 
     @property
     def unusable(self) -> DatabaseUnusable | None:
-        """Why the database kept it from running; ``None``: it did not. The job's own may be of something else that it
-        asked for while it ran."""
+        """Why the database kept the job from running; ``None`` if it did not. An error of another call that the job
+        made does not count."""
         error = self.error
         return error if isinstance(error, DatabaseUnusable) and error.job_name == self.name else None
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether nothing else can be run either, until somebody has changed the database."""
+        """Whether nothing else can be run either, until the database is changed."""
         return self.unusable is not None and self.unusable.is_lasting
 
     def about(self, error: BaseException | None) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def run_due(
             raise report.error
         if not (report.reason and count):
             yield report
-        if report.reason or is_told_to_end() or isinstance(report.error, FINAL):
+        if report.reason or is_shutdown_requested() or isinstance(report.error, FINAL):
             return
 
 

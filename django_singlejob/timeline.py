@@ -2,10 +2,10 @@
 
 A standby that is promoted begins a new timeline, whose number is greater by one. An asynchronous standby may have lost
 the last grants, and would give out their fences again. This is why the timeline is the high part of each fence: a
-promoted standby never gives out a fence of the primary that it followed, whatever the fail-over loses, even while both
+promoted standby never gives out a fence of the primary that it followed, whatever the failover loses, even while both
 are alive. Two standbys of one primary may take the same number if neither has followed the other.
 
-If a gate's fence has an older timeline, the last grant was made before a fail-over, or after it by a server that is
+If a gate's fence has an older timeline, the last grant was made before a failover, or after it by a server that is
 lost. The holder may not know this yet, so the lock is not granted before the holder has had time to find out.
 """
 
@@ -66,7 +66,7 @@ class Timeline(Func):
 
 
 def next_fence(gate: "JobStatus") -> int:
-    """The fence of the next grant. It is greater than all earlier ones, including those that a fail-over lost."""
+    """The fence of the next grant. It is greater than all earlier ones, including those that a failover lost."""
     return max(gate.fence, gate.timeline << GRANT_BITS) + 1
 
 
@@ -80,7 +80,7 @@ def known_for(alias: str, timeline: int) -> timedelta:
     return since(_known_since.setdefault((alias, timeline), local_now()))
 
 
-def is_told(alias: str) -> bool:
+def is_reported(alias: str) -> bool:
     """Whether the database reports its timeline. Also ``True`` if it is not PostgreSQL and so has none."""
     connection = connections[alias]
     if connection.vendor != "postgresql":
@@ -95,7 +95,7 @@ def is_told(alias: str) -> bool:
     return True
 
 
-def telling(alias: str, ask: Callable[[], T]) -> T:
+def ask_with_timeline(alias: str, ask: Callable[[], T]) -> T:
     """Call ``ask``, whose query includes the timeline, and return its value. If the database refuses to report the
     timeline, it is 0 from then on."""
     if alias in _silent or connections[alias].vendor != "postgresql":
@@ -123,6 +123,6 @@ def _ask_without(alias: str, ask: Callable[[], T], error: Error) -> T:
         _silent.discard(alias)  # it was something else that was refused
         raise
     problem = printable(str(error), PROBLEM_LENGTH)
-    message = "The database %r does not report its timeline, so a fail-over may repeat fences (%s)."
+    message = "The database %r does not report its timeline, so a failover may repeat fences (%s)."
     logger.warning(message, alias, problem, extra=about(reason=error))
     return answer

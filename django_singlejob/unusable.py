@@ -1,4 +1,4 @@
-"""A database that refuses what is sent to it, and would refuse it again: why, and what to do, in a sentence."""
+"""Messages about a database that refuses a statement and would refuse it again, or that does not answer."""
 
 from contextlib import closing
 
@@ -11,9 +11,9 @@ from django_singlejob.exceptions import DatabaseUnusable
 
 
 def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> DatabaseUnusable | None:
-    """What to raise from the error. ``None``: it does not say that the database lacks anything.
+    """The exception to raise for this error; ``None`` if the error does not mean that the database lacks something.
 
-    ``before``: what was not done, as ``"'nightly' was not run: "``.
+    ``before`` says what was not done, for example ``"'nightly' was not run: "``.
     """
     if isinstance(error, DatabaseUnusable):
         return error
@@ -23,32 +23,34 @@ def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> Da
     why, remedy = _WORDS[lack]
     alias = database.alias()
     option = "" if alias == DEFAULT_DB_ALIAS else f" --database={alias}"
-    told = f"{before}{_database(alias)} {why} ({database.words_of(error)}). {remedy.format(alias=alias, option=option)}"
+    message = (
+        f"{before}{_database(alias)} {why} ({database.words_of(error)}). {remedy.format(alias=alias, option=option)}"
+    )
     is_lasting = not database.is_connection_lost(error)
-    return DatabaseUnusable(told[0].upper() + told[1:], job_name=job_name, lack=lack, is_lasting=is_lasting)
+    return DatabaseUnusable(message[0].upper() + message[1:], job_name=job_name, lack=lack, is_lasting=is_lasting)
 
 
 def refused(error: Error, before: str, *, job_name: str) -> DatabaseUnusable:
-    """The same for an error of which it is known that it will come again."""
-    told = f"{before}{_database(database.alias())} refuses a statement ({database.words_of(error)})."
-    return refusal(error, before, job_name=job_name) or DatabaseUnusable(told, job_name=job_name)
+    """Like ``refusal``, for an error that would occur again whatever its code is."""
+    message = f"{before}{_database(database.alias())} refuses a statement ({database.words_of(error)})."
+    return refusal(error, before, job_name=job_name) or DatabaseUnusable(message, job_name=job_name)
 
 
 def lack_behind(error: BaseException) -> Lack | None:
-    """What the database lacks according to the error's code. ``None``: nothing that its code tells."""
+    """What the database lacks, according to the error's code; ``None`` if the code does not say."""
     lack = database.lack(error)
-    # The same code stands for any other mistake in a statement.
+    # SQLite uses the same code for any other error in a statement.
     if lack is Lack.TABLES and connections[database.alias()].vendor == "sqlite" and not _lacks_columns():
         return None
     return lack
 
 
 def _lacks_columns() -> bool:
-    """Whether one of our tables, or of its columns, is not there. ``False`` as well if that cannot be told."""
+    """Whether one of our tables or columns is missing. Also ``False`` if that cannot be determined."""
     connection = connections[database.alias()]
     try:
         connection.ensure_connection()
-        # Not by Django's cursor, which takes nothing after an error in a transaction.
+        # Django's own cursor refuses all queries after an error in a transaction.
         with connection.wrap_database_errors, closing(connection.create_cursor()) as cursor:
             found = {
                 (table, column.name)
@@ -66,7 +68,7 @@ def _database(alias: str) -> str:
 
 
 def place_of(alias: str) -> str:
-    """Where the database is, for people: ``shop on db.example:5432, as 'web'``."""
+    """Where the database is, in words: ``shop on db.example:5432, as 'web'``."""
     given = connections[alias].settings_dict
     server = ":".join(str(given[key]) for key in ("HOST", "PORT") if given.get(key))
     by = f", as {given['USER']!r}" if given.get("USER") else ""
@@ -74,11 +76,12 @@ def place_of(alias: str) -> str:
 
 
 def unreachable(error: Error, undone: str = "") -> str:
-    """What to say of a database that is away. ``undone``: what was not done, as ``", so 'nightly' was not run"``."""
+    """The message for a database that does not answer. ``undone`` says what was not done, for example ``", so 'nightly'
+    was not run"``."""
     alias = database.alias()
     return (
-        f"The database does not answer{undone}: {database.words_of(error)}. Check that its server is up, and "
-        f"DATABASES[{alias!r}] ({place_of(alias)})."
+        f"The database does not answer{undone}: {database.words_of(error)}. Check that the database server is running, "
+        f"and check DATABASES[{alias!r}] ({place_of(alias)})."
     )
 
 
@@ -88,13 +91,13 @@ _WORDS = {
         "Run manage.py migrate{option}.",
     ),
     Lack.DATABASE: ("does not exist, or is not a database", "Create it, or correct DATABASES[{alias!r}]['NAME']."),
-    Lack.LOGIN: ("does not let this user in", "Correct USER and PASSWORD in DATABASES[{alias!r}]."),
+    Lack.LOGIN: ("rejects this user", "Correct USER and PASSWORD in DATABASES[{alias!r}]."),
     Lack.RIGHTS: (
         "does not allow this user to do that",
         "Grant SELECT, INSERT, UPDATE and DELETE on the tables django_singlejob_*.",
     ),
     Lack.WRITES: (
         "is read-only",
-        "Have DATABASES[{alias!r}] name a database that can be written to, such as the primary.",
+        "Point DATABASES[{alias!r}] to a database that accepts writes, such as the primary.",
     ),
 }

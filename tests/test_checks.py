@@ -465,7 +465,7 @@ def test_a_server_that_does_not_answer_is_somebody_elses_trouble(monkeypatch: py
     def fail(alias: str) -> bool:
         raise OperationalError("it is away")
 
-    monkeypatch.setattr(timeline, "is_told", fail)
+    monkeypatch.setattr(timeline, "is_reported", fail)
     assert check_default() == []
 
 

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import Job
 from django_singlejob.conf import ZERO
-from django_singlejob.cursor import follow, is_followed, leave, moved, pass_by, tell
+from django_singlejob.cursor import follow, is_followed, leave, moved, pass_by, report_misfires
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.scheduling.schedule import parse
 from django_singlejob.scheduling.slots import Claim, MisfireOutcome, Misfires
@@ -210,7 +210,7 @@ def test_what_a_claim_changes() -> None:
     ids=["one", "coalesced", "dropped"],
 )
 def test_the_log_is_told_too(caplog: pytest.LogCaptureFixture, misfire: Misfires, message: str) -> None:
-    tell("nightly", [misfire])
+    report_misfires("nightly", [misfire])
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == ("WARNING", message)
 
@@ -220,8 +220,8 @@ def test_several_are_told_one_by_one(heard: list[Any], caplog: pytest.LogCapture
         Misfires(TEN - HOUR, TEN - HOUR, 1, MisfireOutcome.COALESCED),
         Misfires(TEN, TEN, 1, MisfireOutcome.LATE),
     ]
-    tell("nightly", misfires)
+    report_misfires("nightly", misfires)
     assert [facts["reason"] for facts in heard] == [MisfireOutcome.COALESCED, MisfireOutcome.LATE]
     assert len(caplog.records) == 2
-    tell("nightly", [])
+    report_misfires("nightly", [])
     assert len(heard) == 2

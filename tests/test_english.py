@@ -23,6 +23,7 @@ PATTERNS = {
     r"\btold\b": "'reported', 'recorded' or 'passed', or name the one that says it",
     r"\bso (?:many|long)\b(?! as\b)": "name the number or the duration",
     r"\bmend(?:s|ed)?\b": "'fix'",
+    r"\b(?:does|do) not take (?:this|these|any|such)\b": "'does not accept'",
     r"\bbelongs? into\b": "'belongs in'",
     r"\bleaves? \w+ away\b": "'leave out'",
     r"(?:^|[.;:] )(?:Is|Has|Are|Does) (?:it|the|a|an|there|that)\b[^.?]*,": "a condition begins with 'if' or 'when'",

@@ -16,7 +16,7 @@ import pytest
 from django.db import ProgrammingError
 
 from django_singlejob.interrupt import Window
-from django_singlejob.received_signals import deferred_signals, here, is_told_to_end
+from django_singlejob.received_signals import deferred_signals, here, is_shutdown_requested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -302,11 +302,11 @@ def test_the_windows_of_two_threads_are_not_inside_each_other() -> None:
 
 def test_who_waits_inside_is_told_that_something_comes_for_the_outer_one() -> None:
     with Window() as outer, Window(), Window() as inner:
-        assert not is_told_to_end()
+        assert not is_shutdown_requested()
         fire(inner)
-        assert not is_told_to_end()
+        assert not is_shutdown_requested()
         fire(outer)
-        assert is_told_to_end()
+        assert is_shutdown_requested()
 
 
 def test_windows_can_be_left_out_of_order() -> None:
@@ -352,7 +352,7 @@ def test_what_is_to_end_throughout_begins_nothing_more() -> None:
         with Window() as inner:
             in_thread(outer.fire_throughout, Stop)
             assert inner.is_awaited
-            assert is_told_to_end()
+            assert is_shutdown_requested()
             with pytest.raises(Stop):
                 inner.run(lambda: pytest.fail("it began"))
         with pytest.raises(Stop):

@@ -20,8 +20,8 @@ from django_singlejob.received_signals import (
     blocked_signals,
     deferred_signals,
     heed_signals,
-    is_told_again,
-    is_told_to_end,
+    is_second_signal_received,
+    is_shutdown_requested,
 )
 from tests.test_interrupt import Stop, fire, in_thread, spin
 
@@ -42,11 +42,11 @@ def send(signum: int) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_interrupts_the_body(signals: ReceivedSignals, signum: int) -> None:
-    assert not is_told_to_end()
+    assert not is_shutdown_requested()
     with Window() as window, pytest.raises(JobInterrupted, match=f"by signal {signum:d}") as caught:
         window.run(lambda: send(signum))
     assert caught.value.signum == signals.received == signum
-    assert is_told_to_end()
+    assert is_shutdown_requested()
 
 
 def test_a_signal_before_the_body_waits_for_it(signals: ReceivedSignals) -> None:
@@ -127,7 +127,7 @@ def test_the_main_thread_is_fetched_out_of_a_call_that_blocks(signals: ReceivedS
         window.run(body)
     assert time.monotonic() - begun_at < 5
     assert signals.received is None
-    assert not is_told_to_end()
+    assert not is_shutdown_requested()
 
 
 def test_an_interrupt_that_is_slow_to_arrive_comes_to_nothing_after_the_body(signals: ReceivedSignals) -> None:
@@ -151,7 +151,7 @@ def test_a_signal_that_comes_with_an_interrupt_is_not_taken_for_it(signals: Rece
     with Window() as window, pytest.raises((Stop, JobInterrupted)):
         window.run(body)
     assert signals.received == signal.SIGTERM
-    assert is_told_to_end()
+    assert is_shutdown_requested()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGURG])
@@ -199,7 +199,7 @@ def test_the_handlers_are_put_back() -> None:
     with pytest.raises(Stop), deferred_signals():
         raise Stop
     assert [signal.getsignal(signum) for signum in heeded] == before
-    assert not is_told_to_end()
+    assert not is_shutdown_requested()
 
 
 def test_they_are_put_back_behind_a_command_that_was_not_told_to_end() -> None:
@@ -299,7 +299,7 @@ def test_what_arrives_while_the_window_is_being_closed_waits_for_it_to_be_opened
 
 
 def test_nobody_is_told_again_where_no_signals_are_handled() -> None:
-    assert not is_told_again()
+    assert not is_second_signal_received()
 
 
 def test_a_burst_of_signals_is_one_and_another_after_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,9 +308,9 @@ def test_a_burst_of_signals_is_one_and_another_after_it_is_told_again(monkeypatc
         for now in 100.0, 100.1, 100.9, 101.0, 101.1:
             monkeypatch.setattr(received_signals, "local_now", lambda now=now: now)
             signal.raise_signal(signal.SIGTERM)
-            answers.append(is_told_again())
+            answers.append(is_second_signal_received())
         assert answers == [False, False, False, True, True]
-    assert not is_told_again()
+    assert not is_second_signal_received()
 
 
 def test_only_a_thread_that_works_for_the_main_one_is_told_to_end_with_it() -> None:
@@ -319,7 +319,7 @@ def test_only_a_thread_that_works_for_the_main_one_is_told_to_end_with_it() -> N
     def listen(*, heeds: bool) -> None:
         if heeds:
             heed_signals()
-        answers.append(is_told_to_end())
+        answers.append(is_shutdown_requested())
 
     with deferred_signals():
         in_thread(lambda: listen(heeds=True))

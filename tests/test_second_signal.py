@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_singlejob.received_signals import deferred_signals, is_told_again, is_told_to_end
+from django_singlejob.received_signals import deferred_signals, is_second_signal_received, is_shutdown_requested
 from django_singlejob.second_signal import second_signal_heeded
 from tests.processes.witness import eventually
 
@@ -34,10 +34,10 @@ def signals() -> Iterator[ReceivedSignals]:
 def test_a_second_signal_is_heard_of(signals: ReceivedSignals) -> None:
     signal.raise_signal(signal.SIGHUP)
     time.sleep(A_SECOND_THOUGHT)
-    assert is_told_to_end()
-    assert not is_told_again()
+    assert is_shutdown_requested()
+    assert not is_second_signal_received()
     signal.raise_signal(signal.SIGTERM)
-    eventually(is_told_again)
+    eventually(is_second_signal_received)
     assert signals.received == signal.SIGHUP
 
 
@@ -45,7 +45,7 @@ def test_a_second_signal_is_heard_of_though_no_handler_is_called(signals: Receiv
     for signum in signal.SIGHUP, signal.SIGTERM:
         ring(signum)
         time.sleep(A_SECOND_THOUGHT)
-    eventually(is_told_again)
+    eventually(is_second_signal_received)
     assert signals.received == signal.SIGHUP
 
 
@@ -61,7 +61,7 @@ def test_a_burst_is_one_signal(signals: ReceivedSignals) -> None:
         signal.raise_signal(signal.SIGTERM)
         time.sleep(0.05)
     time.sleep(0.2)
-    assert not is_told_again()
+    assert not is_second_signal_received()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -75,7 +75,7 @@ def test_signals_of_a_forked_child_are_its_own(signals: ReceivedSignals) -> None
         os._exit(0)
     time.sleep(0.2)
     assert signals.received is None
-    assert not is_told_again()
+    assert not is_second_signal_received()
 
 
 def test_who_was_told_of_signals_before_still_is() -> None:

@@ -1,4 +1,4 @@
-"""The high part of a fence, which lets the fence grow even if a fail-over has lost the last grants."""
+"""The high part of a fence, which lets the fence grow even if a failover has lost the last grants."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_database_that_refuses_is_warned_of_once_and_counts_from_one(
     monkeypatch.setattr(timeline, "_SQL", "no_such_function()")
     assert [take(name).fence for name in ("nightly", "hourly")] == [1, 1]
     assert [record.message.partition(" (")[0] for record in caplog.records] == [
-        "The database 'default' does not report its timeline, so a fail-over may repeat fences"
+        "The database 'default' does not report its timeline, so a failover may repeat fences"
     ]
 
 

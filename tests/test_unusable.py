@@ -154,7 +154,7 @@ def test_a_call_raises_what_it_used_to_with_what_to_do() -> None:
 
 @pytest.mark.usefixtures("no_locks")
 def test_so_does_a_block() -> None:
-    told = r"^The lock 'block' is not ours: the database .+ Run manage\.py migrate\.$"
+    told = r"^The lock 'block' was not acquired: the database .+ Run manage\.py migrate\.$"
     with pytest.raises(DatabaseUnusable, match=told), job_lock("block"):
         pytest.fail("it ran")
 

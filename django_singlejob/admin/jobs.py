@@ -43,7 +43,7 @@ from django_singlejob.scheduling.schedule import PATIENCE, slots_between
 logger = logging.getLogger("django_singlejob")
 
 NEXT_SLOTS = 5
-# If somebody wrote a later slot by hand, the slots after it are not shown.
+# If a later slot was written by hand, the slots after it are not shown.
 LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 ATTENTION = "attention"
 
@@ -101,8 +101,8 @@ class JobStatusAdmin(ReadOnlyAdmin):
     def get_paginator(
         self, request: HttpRequest, queryset: QuerySet[JobStatus], per_page: int, *args: Any, **kwargs: Any
     ) -> Any:
-        """The jobs, with those that need attention first. Includes jobs that have no row yet, as nobody has called
-        them."""
+        """The jobs, with those that need attention first. This includes jobs without a row, which no server has called
+        yet."""
         if queryset.model is not JobStatus:  # it is the admin's log of a job
             return super().get_paginator(request, queryset, per_page, *args, **kwargs)
         wanted = request.GET.get(StateFilter.parameter_name)
@@ -352,5 +352,5 @@ def _limit(row: JobStatus) -> timedelta | None:
         return None
     try:
         return row.mean_duration * options().overrun_factor
-    except OverflowError:  # somebody wrote nonsense by hand
+    except OverflowError:  # an impossible value was written by hand
         return None

@@ -59,7 +59,7 @@ class StaleFilter(admin.SimpleListFilter):
 
 
 class Shown(NamedTuple):
-    """A lock as it was shown on the page where somebody chose to clear it. ``at`` is when it was shown, by the clock of
+    """A lock as it was shown on the page where a user chose to clear it. ``at`` is when it was shown, by the clock of
     our own servers (seconds since the epoch)."""
 
     name: str
@@ -81,7 +81,7 @@ class Shown(NamedTuple):
         return _SIGNER.sign(f"{self.name} {self.token} {self.heartbeats} {self.at}")
 
     def is_still(self, lock: JobLock) -> bool:
-        """Whether nobody else holds it, and its holder has given no sign of life since."""
+        """Whether it still has the same holder, which has given no sign of life since."""
         return (lock.token, lock.heartbeats) == (self.token, self.heartbeats)
 
     def to_wait(self, lock: JobLock) -> timedelta:

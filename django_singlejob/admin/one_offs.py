@@ -292,8 +292,8 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     def _each(
         self, request: HttpRequest, chosen: QuerySet[OneOffJob], act: Callable[[Any], int], message: str
     ) -> tuple[int, int]:
-        """Apply ``act`` to each row. Returns how many rows were changed, and how many were not: a change that somebody
-        else makes meanwhile wins."""
+        """Apply ``act`` to each row. Returns how many rows were changed, and how many were not: a change that
+        another process makes meanwhile wins."""
         rows = list(chosen)
         changed = 0
         for row in rows:

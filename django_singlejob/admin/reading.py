@@ -26,14 +26,14 @@ else:
     BaseAdmin = admin.ModelAdmin
     BasePaginator = Paginator
 
-# Nobody pages further than this, and counting a million rows takes longer than everything else on the page.
+# No user pages further than this, and counting a million rows takes longer than everything else on the page.
 MOST_COUNTED = 10_000
 # What a page calls "now" is the time by the database's clock.
 NOW: dict[str, Any] = {"now": DBNow()}
 
 
 class BoundedPaginator(BasePaginator):
-    """A paginator that counts no further than anybody pages."""
+    """A paginator that counts no further than users page."""
 
     @cached_property
     def count(self) -> int:
@@ -53,7 +53,7 @@ class Page(ChangeList):
 
 
 class ReadOnlyAdmin(BaseAdmin):
-    """Nobody can add, change or delete these rows: a ``save()`` would bring back a released lock."""
+    """These rows cannot be added, changed or deleted: a ``save()`` would bring back a released lock."""
 
     actions: Any = None
     change_list_template = "admin/django_singlejob/change_list.html"
@@ -82,7 +82,7 @@ class ReadOnlyAdmin(BaseAdmin):
         return False
 
     def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
-        """Refuse actions on rows that nobody has seen. The page does not offer them, but a request may contain one."""
+        """Refuse actions on rows that the user has not seen. The page offers none, but a request may contain one."""
         if request.POST.get("select_across", "0") != "0":
             self.message_user(request, gettext("Nothing was done. Select the rows page by page."), messages.WARNING)
             return None

@@ -1,7 +1,7 @@
 """How a lease is granted: look, watch, plan, pass the gate, insert the row.
 
 A caller that loses usually reads one row and writes nothing. Each time an acquisition asks, it gets one of four
-answers: a ``Lease``, a ``Refusal``, or one of the two ``Undecided`` values. One place decides whether it asks again.
+answers: a ``Lease``, a ``Refusal``, or one of the two ``Undecided`` values. One place decides whether to retry.
 """
 
 import logging
@@ -16,7 +16,7 @@ from django.db import Error
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO, options
-from django_singlejob.cursor import follow, is_followed, pass_by, tell
+from django_singlejob.cursor import follow, is_followed, pass_by, report_misfires
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError
 from django_singlejob.handlers import signals_let_in
 from django_singlejob.locking.at_exit import announce, forget, release_granted
@@ -35,7 +35,7 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.received_signals import is_told_to_end
+from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.recording import Writer, writers
 from django_singlejob.scheduling.slots import Claim
 from django_singlejob.signals import lock_taken_over
@@ -85,7 +85,7 @@ class Acquisition:
         self._longest_pause = float("inf")
         #: Since when others, or the database, have been in the way each time; ``None`` if they are not.
         self._trouble_since: float | None = None
-        #: What the database may have granted: the COMMIT was sent, but nobody has the lease in hand yet.
+        #: What the database may have granted: the COMMIT was sent, but the caller does not have the lease in hand yet.
         self._in_doubt: Grant | None = None
         self._logged: set[str] = set()
 
@@ -130,7 +130,7 @@ class Acquisition:
         if isinstance(answer, Refusal) and (self._is_patience_over or not answer.may_be_held):
             self.leave_nothing()
             return answer
-        if is_told_to_end():
+        if is_shutdown_requested():
             return Refusal(Reason.INTERRUPTED, detail="" if self.leave_nothing() else IN_DOUBT)
         return min(next(self._pauses), self._longest_pause)
 
@@ -164,12 +164,14 @@ class Acquisition:
 
     def _refused(self, error: Error) -> DatabaseUnusable:
         request = self.request
-        undone = f"{request.job_name!r} was not run" if request.job_name else f"the lock {request.name!r} is not ours"
+        undone = (
+            f"{request.job_name!r} was not run" if request.job_name else f"the lock {request.name!r} was not acquired"
+        )
         return refused(error, f"{undone}: ", job_name=request.job_name)
 
     def _give_up(self, error: Error | None) -> Refusal:
         """Give up after too much trouble. An acquisition that cannot be decided is never "acquired"."""
-        # A database that is read-only may be in the middle of a fail-over.
+        # A database that is read-only may be in the middle of a failover.
         if error and (database.is_duplicate(error) or (database.lack(error) and self._is_patience_over)):
             raise self._refused(error) from error
         words = database.words_of(error) if error else ""
@@ -259,8 +261,8 @@ class Acquisition:
         return Undecided.WATCHING
 
     def _rest_after_failover(self, gate: "JobStatus") -> timedelta:
-        """How long to wait before the lock may be granted. A holder from before a fail-over may not know of the
-        fail-over yet, and finds out by a heartbeat."""
+        """How long to wait before the lock may be granted. A holder from before a failover may not know of the
+        failover yet, and finds out by a heartbeat."""
         known = known_for(database.alias(), gate.timeline)  # counted from the first look at any gate
         interval = self.request.heartbeat_interval
         if interval is None or not is_from_before(gate) or database.is_private(database.alias()):
@@ -269,7 +271,7 @@ class Acquisition:
         if known >= needed or gates().have_started_on(gate.timeline, needed):
             return ZERO
         rest = needed - known
-        message = "The lock %r was last granted before a fail-over. It can be granted again in %.1f s."
+        message = "The lock %r was last granted before a failover. It can be granted again in %.1f s."
         self._log_once(logging.INFO, message, gate.name, rest.total_seconds())
         return rest
 
@@ -283,7 +285,7 @@ class Acquisition:
             return lease
         if lease.grant.entry:
             lease.grant.entry.begin_late(lease.acquired_at)
-        tell(self.request.own_name, planned.misfires)
+        report_misfires(self.request.own_name, planned.misfires)
         if snapshot.lock:
             _report_takeover(lease, snapshot.lock)
         # A COMMIT may take longer than the lease if it waits for a lost standby or node. If the row is still ours, the

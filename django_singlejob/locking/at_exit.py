@@ -16,12 +16,12 @@ from django_singlejob.recording import end_for, writers
 
 logger = logging.getLogger("django_singlejob")
 
-# By token: the lock's name, and the thread that asked for it.
+# By token: the lock's name, and the thread that requested it.
 _granted: dict[UUID, tuple[str, threading.Thread]] = {}
 
 
 def announce(token: UUID, name: str) -> None:
-    """Call this before you ask for the lock: an interrupt may come between the grant and its ``Lease``."""
+    """Call this before you request the lock: an interrupt may come between the grant and its ``Lease``."""
     _granted[token] = (name, threading.current_thread())
 
 

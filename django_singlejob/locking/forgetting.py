@@ -23,13 +23,13 @@ _RECENTLY = timedelta(minutes=5)
 class Obstacle(models.TextChoices):
     """Why a name cannot be forgotten, and what to do."""
 
-    UNKNOWN = "unknown", _("no job and no lock has this name: look for it in singleton_status")
-    REGISTERED = "registered", _("this release of the code has the job: remove it from the code first, or pause it")
-    HELD = "held", _("it is held: wait until it is released, or clear the lock")
-    DUE = "due", _("one-offs of it are waiting or in progress: cancel them, or wait until they have finished")
-    RECENT = "recent", _("it ran in the last 5 minutes: wait until no server runs a release that has it")
-    UNRECORDED = "unrecorded", _("the outcome of a run is not in the history yet: run clear_stale_locks first")
-    BUSY = "busy", _("another process is using it: try again")
+    UNKNOWN = "unknown", _("no job or lock has this name (singleton_status lists the names)")
+    REGISTERED = "registered", _("this release of the code has the job (remove it from the code first, or pause it)")
+    HELD = "held", _("its lock is held (wait until it is released, or clear it)")
+    DUE = "due", _("its one-offs are waiting or in progress (cancel them, or wait until they have finished)")
+    RECENT = "recent", _("it ran in the last 5 minutes (wait until no server runs a release that has it)")
+    UNRECORDED = "unrecorded", _("the outcome of a run is not in the history yet (run clear_stale_locks first)")
+    BUSY = "busy", _("another process is using it (retry later)")
 
 
 def forget_name(name: str) -> Obstacle | None:
@@ -63,7 +63,7 @@ def _forget(seen: "JobStatus") -> Obstacle | None:
         # In the order in which new gates are inserted, so that nothing deadlocks.
         gates().keep_fence(seen.fence)
         is_dropped = gates().is_at_hand(seen.name) and gates().drop(seen)
-        # Only now: from here on, nobody can pass the gate.
+        # Only now: from here on, no caller can pass the gate.
         obstacle = _obstacle_behind(seen) if is_dropped else Obstacle.BUSY
         if obstacle:
             database.roll_back(alias)

@@ -49,7 +49,7 @@ class Grant:
 
     @classmethod
     def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
-        """The grant to ask for at this moment."""
+        """The grant to request at this moment."""
         asked_at, sent_at = local_now(), database.sent_now()
         fence, holder = next_fence(snapshot.gate), request.holder
         run: dict[str, Any] = {"token": token, "slot": planned.slot, "attempt": planned.attempt}
@@ -79,7 +79,7 @@ class Grant:
         )
 
     def is_superseded(self, gate: "JobStatus") -> bool:
-        """Whether somebody else has passed the gate, before or after our COMMIT whose outcome is in doubt."""
+        """Whether another caller has passed the gate, before or after our COMMIT whose outcome is in doubt."""
         return gate.token != self.token and gate.fence >= self.fence
 
 
@@ -123,7 +123,7 @@ class Granting:
         This is safe because no write of the former holder gets through a gate that has another token. If that holder
         is alive, its row has changed, so ``take_lock`` fails and everything is rolled back.
         """
-        # Somebody may be inside a fenced transaction, and MySQL would wait for it for almost a minute.
+        # Another process may be inside a fenced transaction, and MySQL would wait for it for almost a minute.
         is_at_hand = gates().is_at_hand(self.grant.request.name)
         if not (is_at_hand and gates().pass_through(self.snapshot.gate, self.grant.token)):
             return False
@@ -146,14 +146,14 @@ class Granting:
         return own.start(self.planned.min_interval, {**changes, **self.planned.changes})
 
     def take_lock(self) -> bool:
-        """Insert the lock's row, or replace the dead holder's. ``False`` if somebody else has the lock."""
+        """Insert the lock's row, or replace the dead holder's. ``False`` if another process has the lock."""
         if self.snapshot.lock is None:
             return locks().grant(self.grant.request.name, self.grant.columns)
         # Never an INSERT here: if the row is gone, its holder was alive and has finished, so nothing must be rerun.
         return locks().take_over(self.snapshot.lock, self.grant.columns)
 
     def claim_one_off(self) -> bool:
-        """Claim the requested one-off. ``False`` if somebody else runs it or has run it, or if it was cancelled."""
+        """Claim the requested one-off. ``False`` if another process runs it or has run it, or if it was cancelled."""
         one_off = self.grant.request.one_off
         return one_off is None or one_offs().claim(one_off, self.grant.token, self.grant.request.holder)
 

@@ -62,7 +62,7 @@ class _Keeper:
         self._longest_wait = lease.grant.request.lease.total_seconds() / 4
 
     def start(self) -> None:
-        # Nobody else can take over a private lease, so there is nothing to keep.
+        # No other process can take over a private lease, so there is nothing to keep.
         if not self._lease.is_private or self._timeout_at < float("inf"):
             _start_thread(self._watch, f"keeper of {self._lease.name}")
 

@@ -1,7 +1,7 @@
 """What a holder has in hand: the right to run for a limited time, with its renewal, its loss and its fence.
 
 The protocol uses two rows for each name. The gate (``JobStatus``) is permanent and carries the token of the last grant.
-The lease (``JobLock``) exists while somebody holds the lock. All code changes them in one order (gate, lease, run), so
+The lease (``JobLock``) exists while a process holds the lock. All code changes them in one order (gate, lease, run), so
 nothing deadlocks. ``locking.grant`` describes how a lease is granted, and ``locking.release`` how it ends.
 
 A lease expires by the database's clock. Its holder counts by its own clock, from before it asked, so it is the first to
@@ -79,7 +79,7 @@ class Lease:
     def deadline(self) -> float:
         """When the holder stops trusting itself, as ``local_now()``: one lease after it sent its last successful
         request."""
-        # Nobody else can see a private row, and nobody can take over while our own transaction is the only writer.
+        # No other process can see a private row, and none can take over while our own transaction is the only writer.
         if self.is_private or self.is_only_writer:
             return float("inf")
         return self._proven_at + self.grant.request.lease.total_seconds()
@@ -168,7 +168,7 @@ class Lease:
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """A transaction on the lock's own database during which nobody can take over the lock.
+        """A transaction on the lock's own database during which no other process can take over the lock.
 
         Raises ``LeaseLost`` before anything is written if the lease is no longer ours: a holder that was stopped and
         resumed too late cannot commit. Keep it short on SQLite, where it blocks every other writer. PostgreSQL and
@@ -197,7 +197,7 @@ class Lease:
             raise LeaseLost(self.why_lost()) from error
 
     def _has_the_gate(self, alias: str) -> bool:
-        """Whether nobody has passed the gate since our grant. Also ``True`` if that cannot be determined."""
+        """Whether no other caller has passed the gate since our grant. Also ``True`` if that cannot be determined."""
         if self.is_private or database.has_one_writer(alias):
             return True
         for pause in islice(backoff(), LOOKS):
@@ -218,8 +218,8 @@ class Lease:
 
     @contextmanager
     def _fenced_as_only_writer(self, alias: str) -> Iterator[None]:
-        """Like ``_fenced``, but keeps even our own heartbeats out. So its last statement is a heartbeat: nobody gets in
-        between the block and the next one.
+        """Like ``_fenced``, but keeps even our own heartbeats out. Its last statement is a heartbeat, so that no other
+        caller gets in between the block and the next heartbeat.
 
         The block has a savepoint of its own: if it fails, the heartbeat is committed all the same.
         """

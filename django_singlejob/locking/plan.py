@@ -62,7 +62,7 @@ class PlannedRun(NamedTuple):
         slot: its slot; ``None`` if no schedule starts it.
         attempt: 1, or more if it repeats a run whose holder died or retries a one-off.
         changes: what to change in the job's gate.
-        misfires: the slots that nobody ran in time.
+        misfires: the slots that no server ran in time.
         min_interval: how long ago the job's last start must be.
     """
 

@@ -18,7 +18,7 @@ from django_singlejob.logs import about_grant
 from django_singlejob.querysets.jobs import gates, mean_with
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again
+from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_second_signal_received
 from django_singlejob.recording import HistoryFailed, Writer, alone, writers
 from django_singlejob.results import Ending
 from django_singlejob.unusable import refusal
@@ -35,7 +35,7 @@ class Release:
     Attributes:
         deadline: when the holder stops trusting itself, as ``local_now()``.
         is_lost: whether the lease is known to be lost.
-        is_private: whether nobody else can see the lock.
+        is_private: whether no other process can see the lock.
         is_in_doubt: whether this release, or one that gave up, sent a COMMIT whose answer never came.
     """
 
@@ -144,8 +144,8 @@ class Release:
     def _was_released(self) -> bool:
         """Whether a COMMIT whose answer was lost was carried out.
 
-        While the lease lasts, nobody else takes the lock. If it is gone, we released it, unless somebody cleared it by
-        force. In that case the gate has no token until somebody else passes it; after that, the job's gate or the
+        While the lease lasts, no other process takes the lock. If it is gone, we released it, unless it was cleared
+        by force. In that case the gate has no token until another caller passes it; after that, the job's gate or the
         history shows what happened.
         """
         token = gates().filter(name=self._name).values_list("token", flat=True).first()
@@ -201,7 +201,7 @@ def _is_pointless(began_at: float, pause: float, error: Error) -> bool:
     """Whether a second signal rules out another try, after this pause, of what began at ``began_at``. One try on a new
     connection is still made, unless this one hung and was given up."""
     is_still_away = pause > 0 and not database.is_transient(error)
-    return gave_up_since(began_at) or is_database_given_up() or (is_told_again() and is_still_away)
+    return gave_up_since(began_at) or is_database_given_up() or (is_second_signal_received() and is_still_away)
 
 
 def _status_result(ending: Ending) -> dict[str, Any]:

@@ -102,5 +102,5 @@ class Refusal:
 
     @property
     def may_be_held(self) -> bool:
-        """Whether somebody else holds the lock, or may hold it: it may be free in a moment."""
+        """Whether another caller holds the lock, or may hold it: it may be free in a moment."""
         return self.reason in (Reason.HELD, Reason.UNDECIDED)

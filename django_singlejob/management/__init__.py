@@ -1,4 +1,4 @@
-"""What the management commands have in common; the commands themselves are thin.
+"""What the management commands share; the commands themselves are thin.
 
-They take words of a command line or Python's own values, and their exit statuses say what became of a run.
+Options are text on the command line or Python values, and the exit status says how a run ended.
 """

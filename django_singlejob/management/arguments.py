@@ -1,4 +1,4 @@
-"""What commands are given: text on a command line, or Python's own values by ``call_command``. Both mean the same."""
+"""The options of commands: text on the command line, or Python values of the same meaning from ``call_command``."""
 
 import argparse
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from django_singlejob.conf import ZERO
 
 
 class CallableCommand(BaseCommand):
-    """A command whose options may be Python's values. ``call_command`` hands them over without asking the parser."""
+    """A command whose options may be Python values, which ``call_command`` does not pass through the parser."""
 
     def execute(self, *args: Any, **given: Any) -> Any:
         parser = self.create_parser("manage.py", type(self).__module__.rpartition(".")[2])
@@ -23,11 +23,11 @@ class CallableCommand(BaseCommand):
         return super().execute(*args, **given)
 
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
-        """Refuse options that do not go together, by ``parser.error``."""
+        """Call ``parser.error`` for options that exclude each other."""
 
 
 def _meaning(parser: CommandParser, action: argparse.Action, value: object) -> Any:
-    """What the parser would have made of the value. ``None``: it was not given."""
+    """The value as the parser would have returned it; ``None`` if it was not given."""
     try:
         if isinstance(action.default, list) or action.nargs == argparse.ONE_OR_MORE:  # several values
             return [_parsed(action, item) for item in _items(value)]
@@ -46,29 +46,29 @@ def _parsed(action: argparse.Action, value: object) -> Any:
     kind: Any = flag if action.nargs == 0 else action.type or text
     try:
         parsed = kind(value)
-    except (TypeError, ValueError) as error:  # of a type of Django's, as int
-        raise argparse.ArgumentTypeError(f"{value!r} cannot be understood: {error}.") from None
+    except (TypeError, ValueError) as error:  # one of Django's own options, such as --verbosity
+        raise argparse.ArgumentTypeError(f"{value!r} is not a valid value: {error}.") from None
     if action.choices is not None and parsed not in action.choices:
         raise argparse.ArgumentTypeError(f"{value!r} is not one of {', '.join(map(repr, action.choices))}.")
     return parsed
 
 
 def flag(value: object) -> bool:
-    """Up or down."""
+    """``True`` or ``False``."""
     if not isinstance(value, bool):
         raise argparse.ArgumentTypeError(f"{value!r} is not a boolean.")
     return value
 
 
 def text(value: object) -> str:
-    """A name, for instance."""
+    """A string, such as a name."""
     if not isinstance(value, str):
         raise argparse.ArgumentTypeError(f"{value!r} is not text.")
     return value
 
 
 def seconds(value: object) -> timedelta:
-    """A duration, zero or longer: a number of seconds, as text too, or a ``timedelta``."""
+    """A duration of 0 or longer: a ``timedelta``, or a number of seconds, which may be text."""
     duration = value if isinstance(value, timedelta) else _duration(value)
     if duration is None or duration < ZERO:
         raise argparse.ArgumentTypeError(f"{value!r} is not a number of seconds.")
@@ -76,7 +76,7 @@ def seconds(value: object) -> timedelta:
 
 
 def _duration(value: object) -> timedelta | None:
-    """``None``: the value is not a number."""
+    """``None`` if the value is not a number."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -97,7 +97,7 @@ def instant(value: object) -> datetime:
 
 
 def whole_number(value: object) -> int:
-    """A count, 0 or more, as text too."""
+    """A count of 0 or more, which may be text."""
     is_number = isinstance(value, str | int) and not isinstance(value, bool) and str(value).isdecimal()
     if not is_number:
         raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of 0 or more.")

@@ -1,4 +1,4 @@
-"""Whether anything is left of a command: as with ``flock(1)``, whatever it started holds the lock too."""
+"""Whether any process of a command is left. As with ``flock(1)``, the processes that it started hold the lock too."""
 
 import fcntl
 import os
@@ -7,16 +7,16 @@ from contextlib import suppress
 
 from django_singlejob.clock import wait
 
-# Shell scripts choose descriptors of one digit themselves.
+# Shell scripts use descriptors with one digit for their own purposes.
 FIRST_DESCRIPTOR = 10
 CHUNK = 65536
 
 
 class Pipe:
-    """A pipe whose write end every descendant of a command inherits. Its end of file tells that all of them are gone.
+    """A pipe whose write end every descendant of a command inherits. End of file means that all of them have exited.
 
-    It needs no list of processes, and a fork or a session of its own hides none: only a process that closes the
-    descriptor is not seen.
+    This needs no list of processes. A process cannot hide by forking or by starting its own session, only by closing
+    the descriptor.
     """
 
     def __init__(self) -> None:
@@ -29,18 +29,18 @@ class Pipe:
             raise
         finally:
             os.close(write)
-        # A process that writes to it by mistake must not block: nobody reads until the command has ended.
+        # A process that writes to it by mistake must not block. It is not read until the command has exited.
         os.set_blocking(self.write, False)
 
     def let_go(self) -> None:
-        """To be called once the command was started: from now on only its descendants hold the write end."""
+        """Close our copy of the write end once the command has started, so that only its descendants hold it."""
         os.close(self.write)
 
     def is_at_end(self, timeout: float = 0.0) -> bool:
-        """Whether all are gone. Returns as soon as they are, and after ``timeout`` seconds if they are not."""
+        """Whether all descendants have exited. Waits for this for at most ``timeout`` seconds."""
         with selectors.PollSelector() as selector:
             selector.register(self._read, selectors.EVENT_READ)
-            # Bytes written by mistake do not mean the end.
+            # The pipe is also ready if bytes were written by mistake.
             return bool(wait(selector.select, timeout)) and not os.read(self._read, CHUNK)
 
     def close(self) -> None:
@@ -56,13 +56,13 @@ class Group:
 
     def send(self, signum: int) -> None:
         """Send a signal to every process in it. Raises ``ProcessLookupError`` and ``PermissionError``."""
-        # Once it is empty, the number may become a stranger's.
+        # Once the group is empty, its number may be reused for another group.
         if not self._was_empty:
             os.killpg(self._number, signum)
 
     def is_empty(self) -> bool:
-        """Whether no process is left in it; one that has closed the pipe counts too. Ask only after the command's own
-        exit status was collected."""
+        """Whether no process is left in the group, not even one that has closed the pipe. Call this only after the
+        command's own exit status was collected."""
         if not self._was_empty:
             self._bury_orphans()
             try:
@@ -74,7 +74,8 @@ class Group:
         return self._was_empty
 
     def _bury_orphans(self) -> None:
-        # In a container we may be the first process, and so the parent of all orphans: they remain until asked for.
+        # In a container we may be process 1, the parent of all orphans. They stay in the group until we collect their
+        # exit statuses.
         with suppress(ChildProcessError):
             while os.waitpid(-self._number, os.WNOHANG) != (0, 0):
                 pass

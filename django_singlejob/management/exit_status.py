@@ -1,4 +1,4 @@
-"""What a command says of a job that it ran, and its exit status: both for a ``Report``."""
+"""The line that a command prints for a ``Report``, and its exit status."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,18 +29,21 @@ from django_singlejob.results import summary
 from django_singlejob.runner import Outcome
 from django_singlejob.unusable import refusal, unreachable
 
-# From sysexits.h, as cron and systemd know them.
+# From sysexits.h, which systemd knows too.
 EX_FAILED, EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL, EX_NOPERM, EX_CONFIG = 1, 2, 69, 75, 77, 78
 
-# What others than the project's developers change: who may do what, and where.
+# The database's administrator fixes these, not the project's developers.
 _NOT_PERMITTED = (Lack.LOGIN, Lack.RIGHTS, Lack.WRITES)
 
 
 def verdict(
     report: Report, *, signum: int | None = None, child_status: int | None = None, skipped_status: int = 0
 ) -> tuple[int, str]:
-    """The exit status, and what people are told in a line. ``signum``: the signal that was received, if one was;
-    ``child_status``: the exit status of the job's shell command."""
+    """The exit status and the line to print.
+
+    ``signum`` is the signal that was received, if one was. ``child_status`` is the exit status of the job's shell
+    command. ``skipped_status`` is the exit status for a job that was skipped.
+    """
     if report.unusable:
         status, words = status_of(report.unusable), str(report.unusable)
     elif report.outcome:
@@ -51,7 +54,7 @@ def verdict(
 
 
 def is_error(report: Report) -> bool:
-    """Whether people are told on standard error: not of a run, nor of a job that was skipped."""
+    """Whether the line belongs on standard error. ``False`` if the job ran, or was skipped."""
     return verdict(report)[0] != 0
 
 
@@ -78,7 +81,7 @@ def _of_error(error: BaseException | None, child_status: int | None, signum: int
             return child_status or 128 + error.signum, f"interrupted{by}."
         case ChildFailed():
             return error.status, str(error)
-        # One may come while the other is on its way. The sender of the signal wants to know that the command ended.
+        # A signal may come at the same time. Its sender wants to know that the command has exited because of it.
         case LeaseLost():
             return 128 + signum if signum else EX_TEMPFAIL, str(error)
         case DatabaseUnreachable():
@@ -89,18 +92,18 @@ def _of_error(error: BaseException | None, child_status: int | None, signum: int
             return 128 + signum, f"interrupted by signal {signum}, {summary(error)}"
         case SystemExit() if not error.code:
             return 0, "ran."
-    return EX_FAILED, f"failed, {summary(error)} (--traceback and the history tell more)"
+    return EX_FAILED, f"failed, {summary(error)} (for the traceback, see the history or use --traceback)"
 
 
 def status_of(unusable: DatabaseUnusable) -> int:
-    """77 if the database does not permit it, 78 if it is not set up for it."""
+    """77 if the database does not permit a statement, 78 if it is not set up for it."""
     return EX_NOPERM if unusable.lack in _NOT_PERMITTED else EX_CONFIG
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Has a command that cannot do its work say why in one line, with an exit status of its own; or with that of the
-    signals at which the database was given up."""
+    """Turn an error in the block into one line and an exit status. The status is that of the signal if a second signal
+    made the command give up the database."""
     try:
         yield
     except Exception as error:
@@ -111,22 +114,22 @@ def explained() -> Iterator[None]:
 
 
 def explanation_of(error: Exception) -> CommandError | None:
-    """What a command says of the error, in one line, and its exit status. ``None``: the traceback is needed."""
+    """The line to print for this error, with its exit status; ``None`` if the error needs its traceback."""
     if unusable := refusal(error):
         return CommandError(str(unusable), returncode=status_of(unusable))
     match error:
         case CommandError():
             return error
         case Error() if is_connection_lost(error) or is_transient(error):
-            told = str(error) if isinstance(error, SingleJobError) else unreachable(error)
-            return CommandError(told, returncode=status_if_given_up() or EX_UNAVAILABLE)
+            message = str(error) if isinstance(error, SingleJobError) else unreachable(error)
+            return CommandError(message, returncode=status_if_given_up() or EX_UNAVAILABLE)
         case SingleJobError() | ImproperlyConfigured() | ConnectionDoesNotExist():
             return CommandError(" ".join(str(error).split()), returncode=_status_of_mistake(error))
     return None
 
 
 def discover_jobs() -> None:
-    """Import the modules that register jobs. What else than our own errors these raise is raised as it is."""
+    """Import the modules that register jobs. Errors that are not ours are raised unchanged."""
     try:
         registry.autodiscover()
     except (SingleJobError, ImproperlyConfigured) as error:
@@ -138,8 +141,8 @@ def _status_of_mistake(error: Exception) -> int:
 
 
 def refuse_settings() -> None:
-    """Raise ``CommandError`` for settings with which no database can be asked."""
+    """Raise ``CommandError`` if the settings name a database that does not exist, or no database at all."""
     with explained():
         connection = connections[alias()]
         if connection.vendor == "unknown":
-            connection.ensure_connection()  # Django's own backend for a missing ENGINE says so
+            connection.ensure_connection()  # raises ImproperlyConfigured, because ENGINE is missing

@@ -1,4 +1,4 @@
-"""Has the code changed since it was loaded? For DEBUG, where a worker starts anew then."""
+"""Detects that the code has changed since it was loaded, so that a worker can restart if DEBUG is on."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ from django.utils import autoreload
 
 from django_singlejob.clock import local_now
 
-# Seconds between two looks.
+# Seconds between two checks.
 EVERY = 1.0
 
 
 class Code:
-    """The files of the modules that are loaded, as they were when they were first seen."""
+    """The files of the loaded modules, as they were at the first check that found them."""
 
     def __init__(self) -> None:
         self._times: dict[Path, float] = {}
@@ -21,7 +21,7 @@ class Code:
         self._is_outdated = False
 
     def is_outdated(self) -> bool:
-        """Whether one of them has changed."""
+        """Whether one of the files has changed."""
         if local_now() >= self._look_at:
             self._look_at = local_now() + EVERY
             self._is_outdated = self._is_outdated or self._has_changed()
@@ -34,7 +34,7 @@ class Code:
 
 
 def _changed_at(path: Path) -> float | None:
-    """``None``: it is away, as while an editor replaces it."""
+    """``None`` if the file is missing, for example while an editor replaces it."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -42,7 +42,7 @@ def _changed_at(path: Path) -> float | None:
 
 
 def start_anew() -> None:
-    """Become the same command again. Does not return."""
+    """Replace this process with a new one that runs the same command. Does not return."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, autoreload.get_child_arguments())  # noqa: S606

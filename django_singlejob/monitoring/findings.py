@@ -128,7 +128,7 @@ def _story(health: Health) -> "tuple[_StrOrPromise, _StrOrPromise]":
         case State.OVERDUE | State.AHEAD | State.FAILING if status:
             return _story_of_status(health, status)
     return (
-        _text(_("The job {name!r} has a schedule, but no server has ever asked for it."), name=name),
+        _text(_("The job {name!r} has a schedule, but no server has ever requested it."), name=name),
         _("Check that cron or a worker runs, with a release that has this job."),
     )
 

@@ -21,7 +21,7 @@ from django_singlejob.scheduling.slots import MISFIRE_GRACE
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
 
-# A slot that has been due for longer is overdue: neither cron nor a worker asks for it.
+# A slot that has been due for longer is overdue: neither cron nor a worker requests it.
 OVERDUE = MISFIRE_GRACE
 
 
@@ -43,7 +43,7 @@ class State(models.TextChoices):
     AHEAD = "ahead", _("ahead of the clock")
     FAILING = "failing", _("failing")
     OVERRUNNING = "overrunning", _("overrunning")
-    UNSEEN = "unseen", _("never asked for")
+    UNSEEN = "unseen", _("never requested")
     RUNNING = "running", _("running")
     IDLE = "idle", _("idle")
 
@@ -62,7 +62,7 @@ class Health:
     Attributes:
         name: the name of the job or of the lock.
         state: its state.
-        status: its gate; ``None`` if no server has asked for it yet.
+        status: its gate; ``None`` if no server has requested it yet.
         lock: the lock that it holds; ``None`` if it holds none.
     """
 

@@ -34,7 +34,7 @@ class Worker:
 
 
 def workers() -> list[Worker]:
-    """The workers whose locks exist, dead ones included until somebody clears their locks, and then the passes of the
+    """The workers whose locks exist, including dead ones until their locks are cleared, and then the passes of the
     last ``REMEMBERED``. Takes two queries."""
     return [*_running(), *_passes()]
 
@@ -67,5 +67,5 @@ def _passes() -> Iterator[Worker]:
 
 
 def _names(queues: object) -> tuple[str, ...]:
-    # Somebody may have edited the row.
+    # The row may have been edited by hand.
     return tuple(map(str, queues)) if isinstance(queues, list) else ()

@@ -16,7 +16,7 @@ from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO, options
 from django_singlejob.database import durable
 from django_singlejob.querysets.rows import delete_rows, in_utc, rows, whether
-from django_singlejob.timeline import GRANT_BITS, Timeline, next_fence, telling
+from django_singlejob.timeline import GRANT_BITS, Timeline, ask_with_timeline, next_fence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +80,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """Read these gates, by name, with ``now``, ``timeline`` and ``started_recently`` (within ``min_interval``)."""
         recently = whether(_recently(min_interval))
         facts = {"now": DBNow(), "started_recently": recently, "timeline": Timeline()}
-        found = telling(self.db, lambda: self.annotate(**facts).without_mean().in_bulk(names))
+        found = ask_with_timeline(self.db, lambda: self.annotate(**facts).without_mean().in_bulk(names))
         return {name: in_utc(status) for name, status in found.items()}
 
     def scheduled(self) -> JobStatusQuerySet:
@@ -101,7 +101,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return {status.name: in_utc(status) for status in self.annotate(**facts)}
 
     def unchanged(self, seen: JobStatus) -> JobStatusQuerySet:
-        """The row, if its schedule is where it was seen and nobody has begun a run since."""
+        """The row, if its schedule is where it was seen and no run has begun since."""
         # Each start and each move of a schedule raises the fence. The other conditions catch edits by hand.
         rows = self.filter(name=seen.name, fence=seen.fence, schedule=seen.schedule, time_zone=seen.time_zone)
         if seen.next_slot is None:
@@ -119,7 +119,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return self.filter(fence__gte=timeline << GRANT_BITS, last_started_at__lte=DBNow() - ago).exists()
 
     def passed(self, name: str, token: UUID) -> JobStatusQuerySet:
-        """The row, if nobody has passed the gate since the grant of this token."""
+        """The row, if no other caller has passed the gate since the grant of this token."""
         return self.filter(name=name, token=token)
 
     def pass_through(self, seen: JobStatus, token: UUID) -> bool:
@@ -132,7 +132,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return self.ready(min_interval).update(last_started_at=DBNow(), **changes) == 1
 
     def is_at_hand(self, name: str) -> bool:
-        """Whether nobody is inside a transaction on this gate, as far as the database can tell without waiting."""
+        """Whether no process is inside a transaction on this gate, as far as the database can tell without waiting."""
         # MySQL would wait for it for almost a minute.
         has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
         rows = self.select_for_update(skip_locked=True) if has_skip_locked else self
@@ -160,18 +160,18 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return ready.exclude(_recently(min_interval)) if min_interval > ZERO else ready
 
     def hold(self, name: str, token: UUID) -> bool:
-        """Keep everybody else from passing the gate until this transaction ends. Returns ``False`` if somebody has
+        """Keep all others from passing the gate until this transaction ends. Returns ``False`` if another caller has
         passed it already."""
         # An UPDATE, because SQLite ignores SELECT FOR UPDATE. It must change the row, because Galera replicates nothing
         # else: without a change, a successor on another node would not conflict with this transaction.
         return self.passed(name, token).update(hold_count=F("hold_count") + 1) == 1
 
     def touch(self, name: str) -> None:
-        """Wait until the gate can be changed: until then, somebody alive is inside a transaction on it."""
+        """Wait until the gate can be changed: until then, a live process is inside a transaction on it."""
         self.filter(name=name).update(fence=F("fence"))
 
     def finish(self, name: str, token: UUID, result: Mapping[str, Any]) -> bool:
-        """Record how a run ended. Returns ``False`` if somebody has passed the gate since."""
+        """Record how a run ended. Returns ``False`` if another caller has passed the gate since."""
         return self.filter(token=token).finish_own(name, result)
 
     def finish_own(self, name: str, result: Mapping[str, Any]) -> bool:
@@ -199,7 +199,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def kept_ends(self) -> dict[str, dict[str, Any]]:
         """The ends that are kept, by job name."""
         rows = self.filter(unrecorded__isnull=False).values_list("name", "unrecorded")
-        return {name: end for name, end in rows if isinstance(end, dict)}  # if not, somebody edited it
+        return {name: end for name, end in rows if isinstance(end, dict)}  # if not, it was edited by hand
 
     def forget(self, end: object) -> bool:
         """Drop this end, which is recorded now. Returns ``False`` if it was not kept, or if another one is by now."""

@@ -29,7 +29,7 @@ def locks() -> JobLockQuerySet:
 
 
 class JobLockQuerySet(QuerySet["JobLock"]):
-    """The leases: a row exists exactly while somebody holds the lock of its name."""
+    """The leases: a row exists exactly while a process holds the lock of its name."""
 
     def stale(self) -> JobLockQuerySet:
         """Locks whose lease has expired."""

@@ -83,8 +83,8 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         return next(iter(self._first_due(1, until)), None)
 
     def lock_due(self, most: int, until: datetime | None = None) -> list[OneOffJob]:
-        """The next ``most`` to run, with ``now``. Nobody else can claim them until this transaction ends. On SQLite the
-        transaction must have written already: then nobody else can write at all."""
+        """The next ``most`` to run, with ``now``. No other worker can claim them until this transaction ends. On SQLite
+        the transaction must have written already: then no other process can write at all."""
         has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
         return self._first_due(most, until, skip_locked=has_skip_locked)
 
@@ -106,12 +106,12 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             waiting = self.waiting().filter(priority__lt=passed)
 
     def claim(self, seen: OneOffJob, token: UUID, holder: Holder) -> bool:
-        """Claim it, to run it. Returns ``False`` if somebody else has claimed it, or if it was cancelled."""
+        """Claim it, to run it. Returns ``False`` if another process has claimed it, or if it was cancelled."""
         return self.waiting().filter(pk=seen.pk, version=seen.version).update(**_claimed(token, holder)) == 1
 
     def claim_locked(self, locked: Sequence[OneOffJob], token: UUID, holder: Holder) -> bool:
-        """The same for several at once. Returns ``False`` if somebody else has claimed one of them: then roll back this
-        transaction. Updates the instances as well, as far as a run needs it."""
+        """The same for several at once. Returns ``False`` if another process has claimed one of them: then roll back
+        this transaction. Updates the instances as well, as far as a run needs it."""
         rows = self.waiting().filter(pk__in=[row.pk for row in locked])
         if rows.update(**_claimed(token, holder)) != len(locked):
             return False
@@ -143,7 +143,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         """Put back those whose lock is gone, as after a manual DELETE. Returns the number of rows changed."""
         tokens = self.in_progress().orphan_tokens()
         are_orphans = Q(token__in=tokens)
-        if None in tokens:  # not a run of ours: somebody edited the row by hand
+        if None in tokens:  # not a run of ours: the row was edited by hand
             are_orphans |= Q(token=None)
         return self.filter(are_orphans).put_back(error)
 

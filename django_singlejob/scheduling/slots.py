@@ -55,7 +55,7 @@ class Claim(NamedTuple):
     Attributes:
         slot: the one to run; ``None``: they are all too late.
         next_slot: where the schedule goes on.
-        misfires: those that nobody ran in time.
+        misfires: those that no server ran in time.
         coalesced: the number of slots that were still in time, and in whose place ``slot`` runs.
     """
 

@@ -37,7 +37,7 @@ from django_singlejob.one_offs.values import Unstorable, stored_result
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import RELEASED, one_offs
-from django_singlejob.received_signals import is_told_again, is_told_to_end
+from django_singlejob.received_signals import is_second_signal_received, is_shutdown_requested
 from django_singlejob.reports import Report
 from django_singlejob.results import ending
 
@@ -239,7 +239,7 @@ class Batches:
                 message = "The results of one-offs could not be recorded and will be retried: %s"
                 logger.warning(message, database.words_of(error), extra=about_grant(self._lease.grant, reason=error))
                 database.drop(database.alias())
-                if is_told_again():
+                if is_second_signal_received():
                     return
                 sleep(_SOON)
         if not self._claimed:
@@ -275,7 +275,7 @@ class Batches:
                 self._life.enter_context(kept_alive(answer, self))
                 return
             # An undecided try takes seconds, and everything that is due waits meanwhile.
-            if answer.reason == Reason.UNDECIDED or is_told_to_end():
+            if answer.reason == Reason.UNDECIDED or is_shutdown_requested():
                 return  # otherwise another worker was faster
 
     def _is_ours(self, lease: Lease) -> bool:

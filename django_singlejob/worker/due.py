@@ -64,7 +64,7 @@ def _despite_others(name: str, change: Callable[[], object]) -> None:
     except Error as error:
         if not database.is_transient(error):
             raise
-        message = "The schedule of %r is updated at the next tick, since another process is busy with it: %s"
+        message = "The schedule of %r is updated at the next tick, because another process is using it: %s"
         logger.info(message, name, database.words_of(error), extra=about(job=name, reason=error))
 
 

@@ -12,7 +12,12 @@ from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted
 from django_singlejob.logs import about
-from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_told_again, is_told_to_end
+from django_singlejob.received_signals import (
+    gave_up_since,
+    is_database_given_up,
+    is_second_signal_received,
+    is_shutdown_requested,
+)
 from django_singlejob.reports import Report
 from django_singlejob.worker.due import PRUNING
 from django_singlejob.worker.pool import Inline, Pool
@@ -22,8 +27,8 @@ logger = logging.getLogger("django_singlejob")
 
 # How long an interrupted run may take to clean up. After that the process exits even if the run goes on.
 CLEAN_UP = timedelta(seconds=5)
-# How long to retry the release of the worker's own lock if the database was already away when the worker was told to
-# end. All that the lock protects is recorded by then, so nothing waits for it if it is left to expire.
+# How long to retry the release of the worker's own lock if the database was already unreachable when the worker began
+# to shut down. All that the lock protects is recorded by then, so nothing waits for it if it is left to expire.
 _PATIENCE_WHEN_AWAY = timedelta(seconds=2)
 # How often a waiting worker checks whether a signal has come. Seconds.
 _NAP = 0.1
@@ -70,7 +75,7 @@ class Worker:
 
     def _work(self) -> Iterator[Report]:
         troubles = self._pauses()
-        while not (is_told_to_end() or self._tick.is_over or self._plan.is_outdated()):
+        while not (is_shutdown_requested() or self._tick.is_over or self._plan.is_outdated()):
             try:
                 self._tick.recall_if_stuck()
                 self._tick.look()
@@ -81,7 +86,7 @@ class Worker:
             except Error as error:
                 if not (_is_temporary(error) and self._plan.is_endless):
                     raise
-                message = "The database does not answer, the worker retries until it does: %s"
+                message = "The database does not answer. The worker retries until it does: %s"
                 logger.warning(message, database.words_of(error), extra=about(reason=error))
                 self._is_database_away = True
                 database.drop(database.alias())
@@ -100,7 +105,7 @@ class Worker:
             # A signal is only remembered, it does not end the wait: so the waits are short.
             reports = self._come_back(min(end - local_now(), _NAP))
             yield from _news(reports)
-            if reports or local_now() >= end or is_told_to_end():
+            if reports or local_now() >= end or is_shutdown_requested():
                 return
 
     def _come_back(self, seconds: float) -> list[Report]:
@@ -111,7 +116,7 @@ class Worker:
     def _wind_up(self, grace: timedelta) -> Iterator[Report]:
         """Begin nothing new. Runs that are under way may go on for the grace period, then they are interrupted."""
         self._tick.recall()
-        yield from self._settle_all(grace, lambda: not is_told_again())
+        yield from self._settle_all(grace, lambda: not is_second_signal_received())
         yield from self._settle_all(CLEAN_UP, self._interrupt)
         if self._pool.is_idle and not is_database_given_up():
             self._batches.close(_PATIENCE_WHEN_AWAY if self._is_database_away else None)

@@ -394,7 +394,7 @@ class Tick:
         if report.is_hopeless:
             return True
         if self._plan.once:
-            # An error of one job's slot does not stop the other jobs, and the slot is not tried again.
+            # An error of one job's slot does not stop the other jobs, and the slot is not retried.
             is_slot = isinstance(task, Run) and task.is_slot
             return isinstance(report.error, DatabaseUnreachable if is_slot else FINAL)
         # A task that interrupts itself is put back, so it would never let a drain end.

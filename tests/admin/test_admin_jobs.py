@@ -158,7 +158,7 @@ def test_a_job_that_has_no_row_yet_is_shown(admin_client: Client) -> None:
     singleton_job("nightly", schedule=HOUR, description="Cleans <up>.")(lambda: None)
     assert names(admin_client) == ["nightly"]
     page = shown(admin_client, page_of("jobstatus", "nightly"))
-    for text in "never asked for", "Every 1 hour", "Cleans &lt;up&gt;.", "It has not run yet.", "None is waiting.":
+    for text in "never requested", "Every 1 hour", "Cleans &lt;up&gt;.", "It has not run yet.", "None is waiting.":
         assert text in page
     assert not gates().exists()
 

@@ -153,7 +153,7 @@ def test_a_failing_job_is_told_with_its_last_error(viewer: Client) -> None:
 def test_a_job_that_nobody_has_asked_for_is_a_warning(viewer: Client) -> None:
     scheduled("nightly", schedule="30 2 * * *")
     assert headline(viewer) == ("warn", "Warning: 1 problem needs attention")
-    assert "never asked for" in said(viewer)
+    assert "never requested" in said(viewer)
 
 
 def test_the_worst_comes_first(viewer: Client) -> None:

@@ -122,7 +122,7 @@ def killed_for_long(site: Site) -> list[Route]:
 
 
 def paused(site: Site) -> list[Route]:
-    """As on a machine that is suspended. It goes on after the fail-over."""
+    """As on a machine that is suspended. It goes on after the failover."""
     site.cluster.primary.pause()
     site.stage.wait(NOTICED)
     return site.routes

@@ -1,4 +1,4 @@
-"""Fail-overs of PostgreSQL, in short: on clusters of the tests' own, whatever DATABASE_URL says."""
+"""Failovers of PostgreSQL, in short: on clusters of the tests' own, whatever DATABASE_URL says."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the witness counts: pure functions over the events that the application's processes noted in one file.
 
 All instants are from the clock that the processes of this machine share. Unlike in `tests/chaos`, fences cannot show
-which grant came later: after a fail-over they may be repeated, which is one of the things to count.
+which grant came later: after a failover they may be repeated, which is one of the things to count.
 """
 
 from __future__ import annotations

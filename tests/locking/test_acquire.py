@@ -1,4 +1,4 @@
-"""What an acquisition waits for after a fail-over, and what it does if a COMMIT took too long."""
+"""What an acquisition waits for after a failover, and what it does if a COMMIT took too long."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def seconds_to_take(**terms: Any) -> float:
     return since(began_at).total_seconds()
 
 
-# --- holders from before the fail-over
+# --- holders from before the failover
 
 
 @on_postgresql
@@ -75,8 +75,8 @@ def test_a_gate_from_before_a_failover_is_watched_for_two_heartbeat_intervals(
     take().release()
     promote(monkeypatch)
     assert 0.2 <= seconds_to_take(heartbeat_interval=BEAT) < 2
-    assert [record.message for record in caplog.records if "fail-over" in record.message] == [
-        "The lock 'nightly' was last granted before a fail-over. It can be granted again in 0.2 s."
+    assert [record.message for record in caplog.records if "failover" in record.message] == [
+        "The lock 'nightly' was last granted before a failover. It can be granted again in 0.2 s."
     ]
     assert seconds_to_take(heartbeat_interval=SECOND) < 2
 
@@ -273,7 +273,7 @@ def test_a_watch_that_restarts_for_ever_is_given_up(monkeypatch: pytest.MonkeyPa
 
 
 class TestADatabaseThatIsReadOnlyForAMoment:
-    """As one is during a fail-over, until the client reaches the new primary."""
+    """As one is during a failover, until the client reaches the new primary."""
 
     @pytest.fixture(autouse=True)
     def impatience(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_a_sign_of_life_in_the_last_moment_saves_it_too(monkeypatch: pytest.Monk
     watched = [lock()]
     lease.renew()
     monkeypatch.setattr(clear_stale_locks, "dead_locks", lambda _: watched)
-    assert output_of("clear_stale_locks").startswith("Left nightly: it changed hands, ")
+    assert output_of("clear_stale_locks").startswith("Left nightly, because it has a new holder, ")
     assert lock().token == lease.token
 
 

@@ -161,7 +161,7 @@ def test_a_flag_is_up_or_down(given: list[dict[str, Any]], command: str, action:
 
 
 def test_what_is_for_shell_commands_is_refused_without_one(given: list[dict[str, Any]]) -> None:
-    with pytest.raises(CommandError, match="--close is for shell commands"):
+    with pytest.raises(CommandError, match="--close is only for shell commands"):
         call_command("run_singleton", "nightly", close=True)
     assert not given
 
@@ -194,7 +194,7 @@ def test_what_does_not_go_together_is_refused_for_keywords_too(given: list[dict[
     with pytest.raises(CommandError, match="Name a job, or a lock and a command"):
         call_command("run_singleton", list=False)
     for arguments in ([1], []):
-        with pytest.raises(CommandError, match="--args is for jobs"):
+        with pytest.raises(CommandError, match="--args is only for jobs"):
             call_command("run_singleton", "nightly", "--", "true", args=arguments)
     assert not given
 

@@ -113,12 +113,16 @@ def test_one_that_could_not_be_decided_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (ValueError("no\ncustomer"), 1, r"failed, ValueError: no\ncustomer (--traceback and the history tell more)"),
+        (
+            ValueError("no\ncustomer"),
+            1,
+            r"failed, ValueError: no\ncustomer (for the traceback, see the history or use --traceback)",
+        ),
         (JobTimeout(), 1, "failed, JobTimeout: The job ran longer than its max_runtime and was interrupted. "),
-        (SystemExit(3), 1, "failed, SystemExit: 3 (--traceback and the history tell more)"),
+        (SystemExit(3), 1, "failed, SystemExit: 3 (for the traceback, see the history or use --traceback)"),
         (KeyboardInterrupt(), 1, "failed, KeyboardInterrupt: "),
         (JobInterrupted(15), 143, "interrupted by signal 15."),
-        (ChildFailed("The command ended with status 7.", 7), 7, "The command ended with status 7."),
+        (ChildFailed("The command exited with status 7.", 7), 7, "The command exited with status 7."),
         (LeaseLost("It was taken over."), 75, "It was taken over."),
         (DatabaseUnreachable("The database does not answer."), 69, "The database does not answer."),
         (unusable(Lack.TABLES), 78, "It lacks something."),
@@ -196,7 +200,8 @@ def test_a_database_that_is_away_is_named_and_what_to_check() -> None:
     assert explanation
     assert explanation.returncode == 69
     assert str(explanation).startswith(
-        "The database does not answer: It is closed. Really.. Check that its server is up, and DATABASES['default'] ("
+        "The database does not answer: It is closed. Really.. Check that the database server is running, and check "
+        "DATABASES['default'] ("
     )
 
 

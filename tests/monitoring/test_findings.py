@@ -108,7 +108,7 @@ def finding(state: State, failures: int = 1, **rows: Any) -> Finding:
             {"status": status(mean_duration=MINUTE), "lock": lock()},
             "The job 'nightly' has been running for 2 hours on web-1, pid 4711; its mean duration is 1 minute.",
         ),
-        (State.UNSEEN, {}, "The job 'nightly' has a schedule, but no server has ever asked for it."),
+        (State.UNSEEN, {}, "The job 'nightly' has a schedule, but no server has ever requested it."),
     ],
     ids=str,
 )

@@ -166,7 +166,7 @@ def not_a_database(url: str, folder: Path) -> Iterator[str]:
 
 MIGRATE = r"lacks a table or a column of django_singlejob \(.+\)\. Run manage\.py migrate\.$"
 GRANT = r"does not allow this user to do that \(.+\)\. Grant SELECT, INSERT, UPDATE and DELETE on the tables"
-LOGIN = r"does not let this user in \(.+\)\. Correct USER and PASSWORD in DATABASES\['default'\]\.$"
+LOGIN = r"rejects this user \(.+\)\. Correct USER and PASSWORD in DATABASES\['default'\]\.$"
 CREATE = r"does not exist, or is not a database \(.+\)\. Create it, or correct DATABASES\['default'\]\['NAME'\]\.$"
 NO_ALIAS = r"'locks', but DATABASES has no such alias\. Use one of: default\.$"
 TWICE = r"Two jobs are called 'twice': .+/jobs\.py:5\) and .+/jobs\.py:6\)\. Give one of them another name"
@@ -176,7 +176,10 @@ APPS = [
     "tests.app.apps.TestAppConfig",
     "tests.processes.two_of_one_name",
 ]
-AWAY = r"The database does not answer.*: .+\. Check that its server is up, and DATABASES\['default'\] \(.+\)\.$"
+AWAY = (
+    r"The database does not answer.*: .+\. Check that the database server is running, and check "
+    r"DATABASES\['default'\] \(.+\)\.$"
+)
 
 SET_UPS = [
     SetUp("no migrate", 78, MIGRATE, url=no_tables),

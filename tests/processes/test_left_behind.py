@@ -37,7 +37,7 @@ print("rest is", os.getpid(), flush=True)
 for _ in range(600):
     time.sleep(0.1)  # a signal that arrives just before a sleep is handled after it
 """
-LEFT_BEHIND = "nightly: The command has ended, but processes that it started are still running"
+LEFT_BEHIND = "nightly: The command has exited, but processes that it started are still running"
 OUT_OF_REACH = "nightly: Processes that the command started are still running and cannot be killed"
 UNLOCKED = "nightly: Processes that the command started are still running, without the lock"
 
@@ -99,7 +99,7 @@ def test_the_lease_is_kept_alive_and_one_line_is_logged(spawn: Spawn, go: Path) 
         eventually(JobLock.objects.filter(heartbeat_at__gt=heartbeat_at).exists)
     go.touch()
     assert child.finish(PROMPTLY) == 0
-    assert child.output.count("nightly: The command has ended") == 1
+    assert child.output.count("nightly: The command has exited") == 1
     assert "nightly: ran in" in child.output.splitlines()[-1]
     assert is_over("nightly", "successful")
 

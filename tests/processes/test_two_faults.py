@@ -70,7 +70,7 @@ def test_a_holder_whose_session_is_ended_while_it_is_cut_off_does_not_trust_itse
 def test_a_holder_that_is_cut_off_outlives_a_step_of_the_databases_clock(
     call: Call, go: Path, proxy: Proxy, through_proxy: Env
 ) -> None:
-    """As after a fail-over to a server whose clock is ahead."""
+    """As after a failover to a server whose clock is ahead."""
     holder = call("samples_its_trust()", **through_proxy)
     holder.wait_for("sampling")
     eventually(JobLock.objects.filter(heartbeats__gt=0).exists)

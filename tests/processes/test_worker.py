@@ -317,9 +317,9 @@ def test_a_changed_file_restarts_it_after_the_current_runs(
     child.wait_for("started")
     (tmp_path / "edition.py").write_text("EDITION = 2\n")
     time.sleep(1.5)
-    assert "starting anew" not in child.output
+    assert "The worker restarts" not in child.output
     go.touch()
-    child.wait_for("starting anew")
+    child.wait_for("The worker restarts")
     assert left()[1] == ("done", 1)
     assert edition(child) == 2
     end(child)

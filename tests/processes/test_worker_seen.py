@@ -129,7 +129,7 @@ def test_an_idle_worker_does_not_wait_for_a_database_that_is_away(
 ) -> None:
     child = idle(spawn, **{**through_proxy, "DJANGO_SETTINGS_MODULE": "tests.settings"})
     proxy.go_down()
-    child.wait_for("the worker retries until it does")
+    child.wait_for("The worker retries until it does")
     told_at = time.monotonic()
     child.send_signal(signal.SIGTERM)
     assert child.finish() == 0

@@ -64,7 +64,7 @@ def days(monkeypatch: pytest.MonkeyPatch) -> Days:
     monkeypatch.setattr(loop, "Pool", days.pool)
     for module in loop, tick:
         monkeypatch.setattr(module, "local_now", lambda: days.now)
-    monkeypatch.setattr(loop, "is_told_to_end", lambda: days.is_over)
+    monkeypatch.setattr(loop, "is_shutdown_requested", lambda: days.is_over)
     return days
 
 
@@ -210,7 +210,7 @@ def test_it_goes_on_when_the_database_comes_back(
     monkeypatch.setattr(tick, "is_anything_due", be_away)
     passes += [lambda: None, lambda: monkeypatch.setattr(tick, "is_anything_due", usual), job.enqueue]
     assert ran() == ["mail"]
-    assert caplog.text.count("The database does not answer, the worker retries until it does") == 2
+    assert caplog.text.count("The database does not answer. The worker retries until it does") == 2
 
 
 def test_another_error_ends_it(passes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

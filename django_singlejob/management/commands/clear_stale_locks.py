@@ -1,4 +1,4 @@
-"""``manage.py clear_stale_locks``: end the leases of dead holders."""
+"""``manage.py clear_stale_locks``: clear the locks of dead holders."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 class Command(CallableCommand):
     help = (
-        "Clears the locks whose holders died. A lock is stale when its lease has expired. It is watched for two "
-        "heartbeat intervals first, since after an outage of the database every lease is stale and every holder alive. "
-        "If the servers' clocks disagree with the database's, a lock may be left to a later run. You need not run "
-        "this: a stale lock is taken over when somebody asks for it."
+        "Clears locks whose holders died. A lock is stale if its lease has expired. Each stale lock is watched for two "
+        "heartbeat intervals first, because after a database outage the leases of live holders have expired too. If "
+        "the servers' clocks disagree with the database's, a lock may be left to a later run. You do not need to run "
+        "this command regularly: the next caller of a job takes over its stale lock."
     )
     requires_system_checks = ()
 
@@ -33,14 +33,16 @@ class Command(CallableCommand):
         parser.add_argument(
             "--overrunning",
             action="store_true",
-            help="Lists the locks held much longer than usual too. They are not cleared.",
+            help="Also lists locks that have been held for much longer than usual. They are not cleared.",
         )
-        parser.add_argument("--dry-run", action="store_true", help="Only says what would be cleared.")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="Lists the locks that would be cleared, but does not clear them."
+        )
         parser.add_argument(
             "--force",
             metavar="NAME",
-            help="Clears this one lock, though its holder may be alive: it is told so, and somebody else may run the "
-            "job beside it until then.",
+            help="Clears only this lock, even if its holder is alive. Such a holder loses its lease, but may still be "
+            "running the job when another server starts it.",
         )
         add_format(parser)
 
@@ -60,7 +62,7 @@ class Command(CallableCommand):
     def _force(self, name: str, *, is_dry: bool) -> None:
         lock = locks().look_up(name)
         if lock is None:
-            raise CommandError(f"Nobody holds a lock called {name!r}. Held are: {_names() or 'none'}.")
+            raise CommandError(f"There is no lock called {name!r}. The locks held now: {_names() or 'none'}.")
         self._clear([lock], is_dry=is_dry, force=True)
 
     def _clear_dead(self, *, is_dry: bool) -> None:
@@ -69,7 +71,7 @@ class Command(CallableCommand):
         for lock, left in watchman.undecided.values():
             time = duration_in_words(left // SECOND * SECOND)
             self._facts["left"].append(_facts_of(lock) | {"reason": "undecided", "for_at_least": left})
-            self._output.line(f"Left {_described(lock)}, for {time} at least. {disagreement(lock)}")
+            self._output.line(f"Left {_described(lock)} for at least {time}. {disagreement(lock)}")
         if not (found or watchman.undecided):
             self._output.line("No stale locks.")
         if not is_dry:
@@ -84,12 +86,12 @@ class Command(CallableCommand):
             return
         self._facts |= {"recorded": len(kept), "abandoned": orphans}
         if kept:
-            self._output.line(f"Runs whose ends were missing from the history, now recorded: {len(kept)}.")
+            self._output.line(f"Outcomes that were missing from the history, now recorded: {len(kept)}.")
         if orphans:
-            self._output.line(f"Runs that had no lock any more, now abandoned: {orphans}.")
+            self._output.line(f"Runs whose locks no longer exist, now abandoned: {orphans}.")
 
     def _clear(self, found: "Iterable[JobLock]", *, is_dry: bool, force: bool) -> int:
-        """Returns how many there were."""
+        """Returns the number of locks in ``found``."""
         count = 0
         for lock in found:
             count += 1
@@ -102,7 +104,7 @@ class Command(CallableCommand):
             else:
                 self._facts["left"].append(_facts_of(lock) | {"reason": "changed"})
                 self._output.line(
-                    f"Left {lock.name}: it changed hands, its holder gave a sign of life, or its gate is busy."
+                    f"Left {lock.name}, because it has a new holder, its holder is alive, or its gate is busy."
                 )
         return count
 

@@ -10,15 +10,15 @@ from django_singlejob.management.arguments import CallableCommand
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 
-# Trying again does not help.
+# A retry does not help.
 _FINAL = (Obstacle.UNKNOWN, Obstacle.REGISTERED)
 
 
 class Command(CallableCommand):
     help = (
-        "Forgets jobs and locks that the code no longer has: what is known of their schedules, failures and durations. "
-        "A name is refused while its lock is held, or one-offs of it are waiting. Fences never go back, and the "
-        "history keeps the runs until they are pruned."
+        "Deletes what is recorded about the schedules, failures and durations of jobs and locks that the code no "
+        "longer has. A name cannot be forgotten while its lock is held or its one-offs are waiting. Fences never go "
+        "back, and the history keeps the runs until they are pruned."
     )
     requires_system_checks = ()
 

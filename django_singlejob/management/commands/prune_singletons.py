@@ -12,22 +12,30 @@ from django_singlejob.management.output import Output, add_format
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 
-# No run is older, and the databases count no further.
+# No run is older, and the databases cannot subtract much more from an instant.
 CENTURY = 36_525
 
 
 class Command(CallableCommand):
     help = (
-        "Deletes one-offs that ended longer ago than --days, runs that have ended and began longer ago, and of each "
-        "job the runs beyond its newest --keep. Nothing that the locks need is in the history: it may be pruned to "
-        "nothing."
+        "Deletes one-offs that finished more than --days ago, finished runs that started more than --days ago, and the "
+        "runs of each job beyond its newest --keep. Locks do not need the history, so all of it may be deleted."
     )
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--days", type=whole_number, metavar="N", help='Default: SINGLEJOB["HISTORY_DAYS"].')
-        parser.add_argument("--keep", type=whole_number, metavar="N", help='Default: SINGLEJOB["HISTORY_KEEP"].')
-        parser.add_argument("--dry-run", action="store_true", help="Only counts them.")
+        parser.add_argument(
+            "--days", type=whole_number, metavar="N", help='The age limit in days (default: SINGLEJOB["HISTORY_DAYS"]).'
+        )
+        parser.add_argument(
+            "--keep",
+            type=whole_number,
+            metavar="N",
+            help='The number of runs of each job to keep (default: SINGLEJOB["HISTORY_KEEP"]).',
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="Counts the rows that would be deleted, but does not delete them."
+        )
         add_format(parser)
 
     def handle(self, **given: Any) -> None:

@@ -1,4 +1,4 @@
-"""``manage.py run_singleton``: the crontab line."""
+"""``manage.py run_singleton``: run a job, or a shell command, from a crontab or by hand."""
 
 import argparse
 import json
@@ -37,12 +37,12 @@ from django_singlejob.second_signal import second_signal_heeded
 
 class Command(CallableCommand):
     help = (
-        "Runs a job, or a shell command, unless another server is running it. A job with a schedule runs the slot that "
-        "is due now, each of them once on all servers together."
+        "Runs a job, or a shell command, unless another server is running it. For a job with a schedule, it runs the "
+        "slot that is due now, each slot once across all servers."
     )
     requires_system_checks = ()
 
-    # Whether the process ends behind this command, which then has the last word on its exit status.
+    # Whether the process exits after this command, which then decides the exit status.
     _is_last = False
 
     def run_from_argv(self, argv: list[str]) -> None:
@@ -59,13 +59,16 @@ class Command(CallableCommand):
             description=usual.description,
             formatter_class=usual.formatter_class,
             called_from_command_line=usual.called_from_command_line,
-            epilog="Exit status: 0 ran, or skipped (see -E); 1 the job failed; 2 usage or unknown job; 69 the "
-            "database is unreachable; 75 the lease was lost; 77 the database does not permit it; 78 the database, or a "
-            "setting, cannot work; 128+n ended by signal n. A shell command's own is passed on.",
+            epilog="Exit status: 0 the job ran or was skipped (see -E); 1 the job failed; 2 wrong usage or unknown "
+            "job; 69 the database is unreachable; 75 the lease was lost; 77 the database does not permit it; 78 a "
+            "setting is invalid or the database is not set up; 128+n ended by signal n. The exit status of a shell "
+            "command is passed on.",
         )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", nargs="?", metavar="JOB", help="A registered job; before --, the name of a lock.")
+        parser.add_argument(
+            "name", nargs="?", metavar="JOB", help="The name of a registered job or, before --, of a lock."
+        )
         parser.add_argument("--list", action="store_true", help="Lists the registered jobs.")
         add_format(parser)
         parser.add_argument(
@@ -75,19 +78,26 @@ class Command(CallableCommand):
             metavar="JSON",
             help="The job's arguments: a JSON list, or an object of keyword arguments.",
         )
-        parser.add_argument("--wait", type=seconds, metavar="S", help="Keeps trying for so many seconds.")
-        parser.add_argument("--lease", type=seconds, metavar="S", help="How long the right lasts without a heartbeat.")
+        parser.add_argument(
+            "--wait",
+            type=seconds,
+            metavar="S",
+            help="How long to wait for a held lock, in seconds (default: the job's own, else 0).",
+        )
+        parser.add_argument(
+            "--lease", type=seconds, metavar="S", help="How long the lease lasts without a heartbeat, in seconds."
+        )
         parser.add_argument(
             "--min-interval",
             type=seconds,
             metavar="S",
-            help="Not again sooner than so many seconds after the last start (default: the job's own; for one that "
-            'has no schedule, SINGLEJOB["MIN_INTERVAL"]): servers whose cron clocks differ then run it once.',
+            help="How many seconds after its last start the job may start again, so that servers whose clocks differ "
+            'run it once (default: the job\'s own; for a job without a schedule, SINGLEJOB["MIN_INTERVAL"]).',
         )
         parser.add_argument(
             "--now",
             action="store_true",
-            help="Runs it by hand, whatever its schedule says and however recently it ran.",
+            help="Runs the job by hand, whatever its schedule and however recently it ran.",
         )
         parser.add_argument(
             "-E",
@@ -96,25 +106,25 @@ class Command(CallableCommand):
             type=_status,
             default=0,
             metavar="CODE",
-            help="The exit status when it was skipped (default: 0).",
+            help="The exit status if the job was skipped (default: 0).",
         )
         parser.add_argument(
             "-o",
             "--close",
             action="store_true",
-            help="For a command that starts a daemon: the lock ends with the command itself (default: with the last "
-            "process that it started).",
+            help="For a command that starts a daemon: releases the lock when the command itself exits (default: when "
+            "the last process that it started exits).",
         )
 
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
         if not given["name"] and not given["list"]:
             parser.error("Name a job, or a lock and a command: JOB, or LOCK -- COMMAND [ARG ...], or --list.")
         if given["child"] and given["arguments"] is not None:
-            parser.error("--args is for jobs; a shell command has its arguments behind --.")
+            parser.error("--args is only for jobs. Pass the arguments of a shell command after --.")
         if given["format"] != "text" and not given["list"]:
-            parser.error("--format is for --list.")
+            parser.error("--format is only for --list.")
         if given["close"] and not given["child"]:
-            parser.error("--close is for shell commands: LOCK --close -- COMMAND [ARG ...]")
+            parser.error("--close is only for shell commands: LOCK --close -- COMMAND [ARG ...]")
 
     def handle(self, **given: Any) -> None:
         discover_jobs()
@@ -138,13 +148,13 @@ class Command(CallableCommand):
         if not given["child"]:
             return None
 
-        def tell(message: str) -> None:
-            self._tell(given, f"{given['name']}: {message}")
+        def notify(message: str) -> None:
+            self._print(given, f"{given['name']}: {message}")
 
-        return Child(given["child"], signals, tell, is_alone=given["close"])
+        return Child(given["child"], signals, notify, is_alone=given["close"])
 
-    def _tell(self, given: dict[str, Any], message: str, *, is_error: bool = True) -> None:
-        # That nobody listens ends no command, and is not how it ended: a stream may be closed, or there may be none.
+    def _print(self, given: dict[str, Any], message: str, *, is_error: bool = True) -> None:
+        # A stream may be closed or missing. This neither ends a command nor changes its outcome.
         with suppress(OSError, ValueError, AttributeError):
             if given["verbosity"] > 0:
                 (self.stderr if is_error else self.stdout).write(message)
@@ -161,15 +171,15 @@ class Command(CallableCommand):
             output.end({"jobs": [_facts(job) | {"run_count": counts.get(job.name, 0)} for job in registry.all_jobs()]})
 
     def _run(self, job: registry.Job, child: Child | None, given: dict[str, Any], signals: ReceivedSignals) -> int:
-        """Run it, and say what became of it, of each slot in a line. Returns the first non-zero exit status, else 0."""
+        """Run the job and print a line for each slot. Returns the first non-zero exit status, else 0."""
         status = 0
         for report in map(logged_quietly, self._reports(job, given)):
             if report.error and given["traceback"]:
                 self.stderr.write("".join(traceback.format_exception(report.error)))
             terms = {"child_status": child.status if child else None, "skipped_status": given["skipped_status"]}
-            told_status, message = verdict(report, signum=signals.received, **terms)
-            self._tell(given, message, is_error=is_error(report))
-            status = status or told_status
+            reported_status, message = verdict(report, signum=signals.received, **terms)
+            self._print(given, message, is_error=is_error(report))
+            status = status or reported_status
         return status
 
     def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:
@@ -203,14 +213,14 @@ def _next_slot(job: registry.Job) -> datetime | None:
 
 
 class _ParserWithChild(CommandParser):
-    """Everything behind ``--`` is the shell command; argparse alone would take options out of it."""
+    """Takes everything after ``--`` as the shell command. argparse alone would look for options in it."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = sys.argv[2:] if args is None else list(args)
         own, dashes, child = _split(words)
         parsed = super().parse_args(own, namespace)
         if dashes and not child:
-            self.error("There is no command behind --: LOCK -- COMMAND [ARG ...]")
+            self.error("There is no command after --. Use LOCK -- COMMAND [ARG ...]")
         parsed.child = child
         return parsed
 
@@ -245,7 +255,7 @@ def _loaded(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {error}.") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}.") from None
 
 
 def _split_arguments(given: list[Any] | dict[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:
@@ -255,7 +265,7 @@ def _split_arguments(given: list[Any] | dict[str, Any] | None) -> tuple[list[Any
 def _check_arguments(job: registry.Job, given: dict[str, Any]) -> None:
     if complaint := job.misfit(*_split_arguments(given["arguments"])):
         raise CommandError(
-            f"The job {job.name!r} does not take these arguments: {complaint}. Its signature is {job.signature}.",
+            f"The job {job.name!r} does not accept these arguments: {complaint}. Its signature is {job.signature}.",
             returncode=EX_USAGE,
         )
 
@@ -266,8 +276,8 @@ def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
         return registry.get(name)
     if registry.is_known(name):
         raise CommandError(
-            f"{name!r} is a registered job, and a shell command's success would hide the job's failures. Give the "
-            "command's lock a name that no job has. To share a lock with the job, name it there too: "
+            f"{name!r} is a registered job, and the success of a shell command would hide the job's failures. Give the "
+            "command's lock a name that no job has. To have the job share that lock, pass its name to the decorator: "
             "@singleton_job(lock=...).",
             returncode=EX_USAGE,
         )
@@ -277,7 +287,7 @@ def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
 def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:
     if given["lease"] == ZERO:
         raise CommandError("--lease must be longer than 0 seconds.", returncode=EX_USAGE)
-    # Cron clocks that differ cannot run a slot twice; without a schedule it takes an interval to see that.
+    # If the servers' clocks differ, a slot still runs only once. A job without a schedule needs a minimum interval.
     default = options().min_interval if job.schedule is None else ZERO
     usual = default if job.min_interval is None else job.min_interval
     min_interval = usual if given["min_interval"] is None else given["min_interval"]

@@ -1,4 +1,4 @@
-"""``manage.py singleton_worker``: runs what is due."""
+"""``manage.py singleton_worker``: run jobs and one-offs when they are due."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ from django_singlejob.second_signal import second_signal_heeded
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 
-# What the one mode makes no use of, and the other.
+# The options that each mode ignores.
 _IGNORED = {
     "once": ["drain", "threads", "grace", "interval", "max_jobs", "no_reload"],
     "drain": ["interval", "no_reload"],
@@ -42,13 +42,13 @@ _IGNORED = {
 
 class Command(CallableCommand):
     help = (
-        "Runs what is due, several at a time, until it is told to end: each job that has a slot which is due, again "
-        "those whose holders died, and one-offs. With --once, one after the other: so it is the one crontab line for "
-        "all of them, on every server: * * * * *. With --drain, until nothing is due any more."
+        "Runs jobs whose slots are due, reruns jobs whose holders died, and runs one-offs, several at once, until it "
+        "gets a signal. With --once it runs what is due now, one after the other, and exits: with this, a single "
+        "crontab line (* * * * *) on every server is enough for all jobs. With --drain it exits when nothing is due."
     )
     requires_system_checks = ()
 
-    # Whether the process ends behind this command, which then has the last word on its exit status.
+    # Whether the process exits after this command, which then decides the exit status.
     _is_last = False
 
     def run_from_argv(self, argv: list[str]) -> None:
@@ -56,28 +56,29 @@ class Command(CallableCommand):
         super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--once", action="store_true", help="Runs what is due now, one after the other, and exits.")
         parser.add_argument(
-            "--once", action="store_true", help="Looks once, runs what is due one after the other, and ends."
+            "--drain", action="store_true", help="Runs what is due, and exits when nothing is due any more."
         )
-        parser.add_argument("--drain", action="store_true", help="Ends when nothing is due any more.")
         parser.add_argument(
             "--threads",
             type=whole_number,
             metavar="N",
-            help=f"Runs so many at the same time at most, each in a thread of its own (default: {Plan.threads}).",
+            help=f"The number of threads, and so of runs at once (default: {Plan.threads}).",
         )
         parser.add_argument(
             "--grace",
             type=seconds,
             metavar="S",
-            help="What is under way when it is told to end has so many seconds, then it is interrupted; or at once, if "
-            f"it is told again (default: {Plan.grace.total_seconds():.0f}).",
+            help="How many seconds unfinished runs may go on after a signal before they are interrupted. A second "
+            f"signal interrupts them at once (default: {Plan.grace.total_seconds():.0f}).",
         )
         parser.add_argument(
             "--interval",
             type=seconds,
             metavar="S",
-            help=f"Looks every so many seconds, give or take a fifth (default: {Plan.interval.total_seconds():.0f}).",
+            help="Seconds between two looks for what is due, varied by up to a fifth (default: "
+            f"{Plan.interval.total_seconds():.0f}).",
         )
         parser.add_argument(
             "--queue",
@@ -85,23 +86,23 @@ class Command(CallableCommand):
             default=[],
             dest="queues",
             metavar="NAME",
-            help="Runs one-offs of this queue only; may be given several times (default: of all).",
+            help="Runs only the one-offs of this queue. May be given several times (default: all queues).",
         )
         parser.add_argument(
             "--max-jobs",
             type=whole_number,
             metavar="N",
-            help="Ends after so many runs, for a supervisor to start it anew.",
+            help="Exits after N runs, so that a supervisor starts a new worker.",
         )
         parser.add_argument(
-            "--no-reload", action="store_true", help="Goes on with the code as it is, also with DEBUG = True."
+            "--no-reload", action="store_true", help="Does not restart when the code changes, even if DEBUG is True."
         )
 
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
         for mode, ignored in _IGNORED.items():
             for option in ignored:
                 if given[mode] and given[option] not in (None, False):
-                    parser.error(f"--{option.replace('_', '-')} has no effect with --{mode}: leave one of them out.")
+                    parser.error(f"--{option.replace('_', '-')} has no effect with --{mode}. Remove one of them.")
 
     def handle(self, **given: Any) -> None:
         discover_jobs()
@@ -127,13 +128,13 @@ class Command(CallableCommand):
             self._introduce(plan)
         with closing(worker.work()) as reports:
             for report in reports:
-                told_status = self._tell(report, given, signals)
-                status = status or (told_status if _counts(report, plan) else 0)
+                reported_status = self._print(report, given, signals)
+                status = status or (reported_status if _counts(report, plan) else 0)
         if is_reloaded and code.is_outdated() and not signals.received:
-            self.stdout.write("The code has changed: starting anew.")
+            self.stdout.write("The code has changed. The worker restarts.")
             start_anew()
         if plan.is_endless:
-            status = status_if_given_up() or status  # to be told to end is how it ends well
+            status = status_if_given_up() or status  # a signal is the normal way to stop it
         elif signals.received and not (plan.once and status):
             status = 128 + signals.received
         if worker.is_left_under_way and self._is_last:
@@ -141,13 +142,13 @@ class Command(CallableCommand):
         return status
 
     def _introduce(self, plan: Plan) -> None:
-        with suppress(OSError, ValueError, AttributeError):  # stdout may be closed, or there may be none
+        with suppress(OSError, ValueError, AttributeError):  # stdout may be closed or missing
             self.stdout.write(_introduction(plan))
-            self.stdout.flush()  # a log shows it now, not after the first run
+            self.stdout.flush()  # so that a log shows it before the first run
 
-    def _tell(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
+    def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
         status, message = verdict(report, signum=signals.received)
-        # That others were faster is what happens on every server but one.
+        # On all servers but one, another server was faster.
         is_no_news = report.reason not in (None, Reason.UNDECIDED)
         if given["verbosity"] > (1 if is_no_news else 0):
             (self.stderr if is_error(report) else self.stdout).write(message)
@@ -163,7 +164,7 @@ def _introduction(plan: Plan) -> str:
     """``django-singlejob 1.0: 4 threads, all queues, 12 jobs, database 'default' (postgresql, shop).``"""
     alias = database.alias()
     queues = f"queues {', '.join(map(repr, plan.queues))}" if plan.queues else "all queues"
-    # A name may be a whole URL to some drivers.
+    # For some drivers the name may be a whole URL.
     name = redact([str(connections[alias].settings_dict["NAME"])])
     return (
         f"django-singlejob {_version()}: {_counted(plan.threads, 'thread')}, {queues}, "
@@ -175,7 +176,7 @@ def _introduction(plan: Plan) -> str:
 def _version() -> str:
     try:
         return version("django-singlejob")
-    except PackageNotFoundError:  # somebody has copied the package into a project
+    except PackageNotFoundError:  # the package was copied into a project
         return "(unknown version)"
 
 
@@ -184,8 +185,8 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _counts(report: Report, plan: Plan) -> bool:
-    """Whether it may be the exit status. With ``--drain`` it is only if it may have kept something from being run, and
-    of an endless worker only if it has ended it."""
+    """Whether this report counts for the exit status. With ``--drain``, it counts only if something may not have been
+    run because of it; for an endless worker, only if it ended the worker."""
     if plan.once or report.is_hopeless:
         return True
     is_undecided = isinstance(report.error, DatabaseUnreachable) or report.unusable or report.reason == Reason.UNDECIDED
@@ -193,8 +194,8 @@ def _counts(report: Report, plan: Plan) -> bool:
 
 
 def _exit_around(status: int) -> NoReturn:
-    """End this process though a thread goes on: Python would wait for some, such as those of asyncio."""
+    """End this process although a thread goes on. Python would wait for some threads, such as those of asyncio."""
     for stream in sys.stdout, sys.stderr:
-        with suppress(OSError, ValueError, AttributeError):  # it may be closed, or there may be none
+        with suppress(OSError, ValueError, AttributeError):  # it may be closed or missing
             stream.flush()
     os._exit(status)

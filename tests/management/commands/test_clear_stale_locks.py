@@ -92,7 +92,7 @@ def test_what_the_clocks_disagree_about_is_left_and_said() -> None:
     set_the_databases_clock(2 * HOUR)
     said = told("clear_stale_locks")
     assert said.startswith("Left nightly (held by ")
-    assert "), for 59 minutes 59 seconds at least. The lock 'nightly' is stale by the database's clock, " in said
+    assert ") for at least 59 minutes 59 seconds. The lock 'nightly' is stale by the database's clock, " in said
     wrong = "The database's clock was 2 hours behind its holder's at the last heartbeat, and is 0 seconds"
     assert ("The clock of this host was changed." if connection.vendor == "sqlite" else wrong) in said
     assert not is_free()
@@ -173,11 +173,11 @@ def test_force_can_be_tried_first() -> None:
 
 
 def test_force_with_a_name_that_nobody_holds_says_which_are_held() -> None:
-    with pytest.raises(CommandError, match=r"Nobody holds a lock called 'nightly'\. Held are: none\."):
+    with pytest.raises(CommandError, match=r"There is no lock called 'nightly'\. The locks held now: none\."):
         told("clear_stale_locks", "--force", "nightly")
     take("hourly")
     take("weekly")
-    with pytest.raises(CommandError, match=r"Held are: hourly, weekly\."):
+    with pytest.raises(CommandError, match=r"The locks held now: hourly, weekly\."):
         told("clear_stale_locks", "--force", "nightly")
 
 
@@ -185,7 +185,7 @@ def test_runs_without_a_lock_are_abandoned() -> None:
     start_run()
     locks()._raw_delete("default")
     said = told("clear_stale_locks")
-    assert said == "No stale locks.\nRuns that had no lock any more, now abandoned: 1.\n"
+    assert said == "No stale locks.\nRuns whose locks no longer exist, now abandoned: 1.\n"
     assert (last_run().status, last_run().error) == ("abandoned", "Its lock was deleted by hand.")
 
 

@@ -59,7 +59,7 @@ def test_json_has_it_all() -> None:
 def test_a_name_that_nobody_knows_is_an_error() -> None:
     status, out, err = forget("pipe")
     assert (status, out) == (EX_USAGE, "")
-    assert err == "'pipe' was not forgotten: no job and no lock has this name: look for it in singleton_status.\n"
+    assert err == "'pipe' was not forgotten: no job or lock has this name (singleton_status lists the names).\n"
 
 
 def test_a_job_of_the_code_is_an_error() -> None:
@@ -74,5 +74,5 @@ def test_what_is_held_is_left_and_the_others_are_forgotten() -> None:
     lease = take("busy")
     status, out, err = forget("busy", "pipe")
     assert (status, out) == (EX_TEMPFAIL, "Forgot 'pipe'.\n")
-    assert err == "'busy' was not forgotten: it is held: wait until it is released, or clear the lock.\n"
+    assert err == "'busy' was not forgotten: its lock is held (wait until it is released, or clear it).\n"
     lease.release()

@@ -87,15 +87,15 @@ def calls() -> list[object]:
     ("arguments", "message"),
     [
         ([], "Name a job, or a lock and a command"),
-        (["--"], "There is no command behind --"),
-        (["nightly", "--"], "There is no command behind --"),
+        (["--"], "There is no command after --"),
+        (["nightly", "--"], "There is no command after --"),
         (["--", "true"], "Name a job, or a lock and a command"),
-        (["nightly", "--args", "[1]", "--", "true"], "--args is for jobs"),
+        (["nightly", "--args", "[1]", "--", "true"], "--args is only for jobs"),
         (["nightly", "--", "true"], "'nightly' is a registered job"),
         (["django_singlejob.worker.1", "--", "true"], "'django_singlejob.worker.1' is reserved"),
         (["django_singlejob.prune", "--now"], "There is no job 'django_singlejob.prune'"),
-        (["nightly", "--close"], "--close is for shell commands"),
-        (["nightly", "--args", "{"], "'{' is no JSON"),
+        (["nightly", "--close"], "--close is only for shell commands"),
+        (["nightly", "--args", "{"], "'{' is not JSON"),
         (["nightly", "--args", "5"], "'5' is neither a JSON list nor an object"),
         (["nightly", "--args", "null"], "'null' is neither a JSON list nor an object"),
         (["nightly", "--wait", "long"], "'long' is not a number of seconds"),
@@ -170,7 +170,7 @@ def test_arguments_that_do_not_fit_are_refused_before_the_lock_is_asked_for(
     with pytest.raises(CommandError) as refusal:
         told("report", *arguments, *now)
     assert str(refusal.value) == (
-        f"The job 'report' does not take these arguments: {complaint}. "
+        f"The job 'report' does not accept these arguments: {complaint}. "
         "Its signature is report(day: 'str', *, copies: 'int' = 1) -> 'None'."
     )
     assert refusal.value.returncode == 2
@@ -619,8 +619,8 @@ def test_what_it_leaves_behind_is_waited_for_and_told_to_standard_error(tmp_path
     call_command("run_singleton", "backup", "--", *command, stdout=output, stderr=errors, no_color=True)
     assert ended.exists()
     assert errors.getvalue() == (
-        "backup: The command has ended, but processes that it started are still running: the lock is held until they "
-        "end (see --close).\n"
+        "backup: The command has exited, but processes that it started are still running. The lock is held until they "
+        "exit (see --close).\n"
     )
     assert output.getvalue().startswith("backup: ran in ")
 
@@ -698,8 +698,8 @@ def test_what_is_behind_the_dashes_is_the_commands_own() -> None:
 @pytest.mark.parametrize(
     ("command", "status", "message"),
     [
-        ([sys.executable, "-c", "exit(7)"], 7, "The command ended with status 7."),
-        ([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], 137, "The command ended with status 137."),
+        ([sys.executable, "-c", "exit(7)"], 7, "The command exited with status 7."),
+        ([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], 137, "The command exited with status 137."),
         (["no-such-command"], 127, "The command was not found: "),
         (["/"], 126, "The command cannot be executed: "),
     ],

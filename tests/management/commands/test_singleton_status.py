@@ -115,14 +115,14 @@ def test_where_there_is_nothing_it_is_well() -> None:
 def test_the_first_line_says_what_is_wrong_the_worst_first() -> None:
     assert told().startswith(
         "CRITICAL: 1 stale (stale), 1 overdue (overdue), 1 failing (failing), 1 overrunning (overrunning), "
-        "1 never asked for (unseen). Jobs and locks: 8. | due=0 failed=0 workers=0\n\n"
+        "1 never requested (unseen). Jobs and locks: 8. | due=0 failed=0 workers=0\n\n"
     )
 
 
 def test_several_of_a_kind_are_told_together() -> None:
     for name in "hourly", "nightly":
         singleton_job(name, schedule="@daily")(print)
-    assert told().startswith("WARNING: 2 never asked for (hourly, nightly). Jobs and locks: 2. | ")
+    assert told().startswith("WARNING: 2 never requested (hourly, nightly). Jobs and locks: 2. | ")
 
 
 @pytest.mark.usefixtures("trouble")
@@ -135,7 +135,7 @@ def test_each_job_has_a_line_of_its_own() -> None:
         ["overrunning", "overrunning"],
         ["paused", "paused"],
         ["stale", "stale"],
-        ["unseen", "never asked for"],
+        ["unseen", "never requested"],
     ]
 
 
@@ -357,7 +357,7 @@ def test_of_many_the_first_line_names_some() -> None:
     for number in range(12):
         singleton_job(f"job-{number:02}", schedule="@daily")(print)
     names = ", ".join(f"job-{number:02}" for number in range(10))
-    assert told().startswith(f"WARNING: 12 never asked for ({names}, and 2 more). Jobs and locks: 12. | ")
+    assert told().startswith(f"WARNING: 12 never requested ({names}, and 2 more). Jobs and locks: 12. | ")
 
 
 def test_what_the_database_has_forges_no_line() -> None:
@@ -459,7 +459,7 @@ def test_it_is_0_when_all_is_well() -> None:
 
 def test_it_is_1_for_a_warning() -> None:
     singleton_job("nightly", schedule="@daily")(print)
-    assert told("--check", status=1).startswith("WARNING: 1 never asked for (nightly). ")
+    assert told("--check", status=1).startswith("WARNING: 1 never requested (nightly). ")
     assert facts("--check", status=1)["level"] == "warning"
 
 

@@ -150,7 +150,7 @@ def test_a_failure_is_status_1_and_stops_no_other() -> None:
     status, said = called_and_left()
     failed, ran = said.splitlines()
     assert status == 1
-    assert failed == "fails: failed, ZeroDivisionError: five (--traceback and the history tell more)"
+    assert failed == "fails: failed, ZeroDivisionError: five (for the traceback, see the history or use --traceback)"
     assert ran.startswith("nightly: ran its slot ")
 
 
@@ -365,7 +365,7 @@ def test_what_is_no_number_is_refused(option: str) -> None:
 )
 def test_what_a_mode_would_ignore_is_refused(mode: str, option: str) -> None:
     name, _, value = option.partition("=")
-    refusal = f"--{name} has no effect with --{mode}: leave one of them out."
+    refusal = f"--{name} has no effect with --{mode}. Remove one of them."
     with pytest.raises(CommandError, match=refusal):
         call_command("singleton_worker", f"--{mode}", f"--{option}")
     with pytest.raises(CommandError, match=refusal):
