@@ -75,7 +75,7 @@ def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
         return [
             CheckError(
                 f"The jobs cannot be registered: {type(error).__name__}: {error}",
-                hint=f"Fix the error in {_origin(error)}; or, if the module is not for jobs, leave it out of "
+                hint=f"Fix the error in {_origin(error)}. If its module is not for jobs, leave that name out of "
                 "SINGLEJOB['AUTODISCOVER']. Until then, commands cannot find the jobs.",
                 id="singlejob.E004",
             )
