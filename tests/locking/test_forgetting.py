@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connection, transaction
 
-from django_singlejob import job_lock, singleton_job
+from django_singlejob import job_lock, singleton_job, timeline
 from django_singlejob.clock import DBNow, local_now
 from django_singlejob.exceptions import LockHeld
 from django_singlejob.locking.acquire import Acquisition
@@ -139,6 +139,18 @@ def test_nor_a_job_that_ran_just_now(schedule: str) -> None:
     gates().filter(name="nightly").update(schedule=schedule, next_slot=DBNow() - timedelta(days=3))
     assert forget_name("nightly") == Obstacle.RECENT
     start_long_ago()
+    assert forget_name("nightly") is None
+
+
+@pytest.mark.on_database("postgresql")
+def test_nor_a_lock_just_after_a_failover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failover may have lost the lock of a holder that is alive."""
+    use()
+    monkeypatch.setattr(timeline, "_SQL", "7")
+    assert forget_name("nightly") == Obstacle.FAILOVER
+    start_run("hourly").release()
+    assert forget_name("nightly") == Obstacle.FAILOVER
+    gates().filter(name="hourly").update(last_started_at=DBNow() - 6 * MINUTE)
     assert forget_name("nightly") is None
 
 
