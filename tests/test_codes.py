@@ -220,7 +220,7 @@ def test_a_serialization_failure_is_transient() -> None:
     def be_late() -> None:
         with durable("default"):
             execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            gates().get()
+            gates().get(name="nightly")
             in_thread(touch)
             touch()
 

@@ -49,6 +49,7 @@ logger = logging.getLogger("django_singlejob")
 
 # How long to retry while others are in the way or the database does not answer, in seconds.
 PERSEVERANCE = 5.0
+IN_THE_WAY = "others changed its rows each time, or are inside a fenced transaction"
 IN_DOUBT = "but it is not known whether the lock was granted: if it was, it is left to expire"
 
 
@@ -178,7 +179,7 @@ class Acquisition:
         if error and not database.is_undone(error) and self._is_patience_over:
             undone = f", so {self.request.own_name!r} was not run"
             raise DatabaseUnreachable(unreachable(error, undone)) from error
-        obstacle = f"others were in the way each time ({words})" if words else "others changed its rows each time"
+        obstacle = f"others were in the way each time ({words})" if words else IN_THE_WAY
         return Refusal(Reason.UNDECIDED, detail=f"retried for {PERSEVERANCE:.0f} seconds, but {obstacle}")
 
     def _ask(self) -> Lease | Refusal | Undecided:

@@ -87,8 +87,8 @@ def test_nor_without_the_permission(viewer: Client) -> None:
 def test_what_is_refused_shows_its_reason(admin_client: Client) -> None:
     lease = take("pipe")
     (held, unknown, reserved) = confirm(admin_client, "pipe", "nobody", FORGOTTEN)
-    assert held == "pipe was not forgotten: it is held: wait until it is released, or clear the lock."
-    assert unknown.startswith("nobody was not forgotten: no job and no lock has this name")
+    assert held == "pipe was not forgotten: its lock is held (wait until it is released, or clear it)."
+    assert unknown.startswith("nobody was not forgotten: no job or lock has this name")
     assert reserved.startswith(f"{FORGOTTEN} was not forgotten: ")
     assert confirm(admin_client, "pi\0pe") == []
     assert not LogEntry.objects.exists()

@@ -373,4 +373,4 @@ def test_it_says_that_somebody_is_inside_a_fenced_transaction(elsewhere: Elsewhe
         answer = elsewhere(ask).result(60)
     assert isinstance(answer, Refusal)
     assert answer.reason == Reason.UNDECIDED
-    assert "others changed its rows" not in answer.detail
+    assert "or are inside a fenced transaction" in answer.detail

@@ -350,7 +350,7 @@ def test_without_a_handler_standard_error_has_the_one_line(
     with pytest.raises(SystemExit):
         call_command("run_singleton", "nightly", no_color=True)
     assert capsys.readouterr().err.splitlines() == [
-        "nightly: failed, ZeroDivisionError: one\\nERROR two (--traceback and the history tell more)"
+        "nightly: failed, ZeroDivisionError: one\\nERROR two (for the traceback, see the history or use --traceback)"
     ]
 
 
@@ -588,7 +588,7 @@ def test_the_list_can_be_quiet() -> None:
 
 
 def test_a_format_is_only_for_the_list() -> None:
-    with pytest.raises(CommandError, match="--format is for --list"):
+    with pytest.raises(CommandError, match="--format is only for --list"):
         told("nightly", "--format=json")
 
 
