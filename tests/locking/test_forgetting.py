@@ -284,6 +284,18 @@ def test_a_caller_that_looked_before_looks_again(monkeypatch: pytest.MonkeyPatch
     assert use() == nth_fence(2)
 
 
+def test_a_gate_that_is_forgotten_as_soon_as_it_is_there_is_inserted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember = JobStatusQuerySet.remember
+
+    def remember_in_vain(rows: JobStatusQuerySet, *names: str) -> None:
+        remember(rows, *names)
+        monkeypatch.undo()
+        assert in_thread(lambda: forget_name("nightly")) is None
+
+    monkeypatch.setattr(JobStatusQuerySet, "remember", remember_in_vain)
+    assert use() == nth_fence(1)
+
+
 @pytest.mark.slow
 def test_no_fence_is_given_out_twice_while_the_name_is_forgotten_again_and_again() -> None:
     fences: list[int] = []
