@@ -45,18 +45,21 @@ def lack_behind(error: BaseException) -> Lack | None:
     return lack
 
 
+_SQLITE_COLUMNS = """
+    SELECT found.name, described.name
+    FROM sqlite_master AS found, pragma_table_xinfo(found.name) AS described
+    WHERE found.type = 'table'
+"""
+
+
 def _lacks_columns() -> bool:
     """Whether one of our tables or columns is missing. Also ``False`` if that cannot be determined."""
     connection = connections[database.alias()]
     try:
         connection.ensure_connection()
-        # Django's own cursor refuses all queries after an error in a transaction.
+        # Not Django's own cursor, and so not its introspection: after an error in a transaction it refuses all queries.
         with connection.wrap_database_errors, closing(connection.create_cursor()) as cursor:
-            found = {
-                (table, column.name)
-                for table in connection.introspection.table_names(cursor)
-                for column in connection.introspection.get_table_description(cursor, table)
-            }
+            found = set(cursor.execute(_SQLITE_COLUMNS))
     except Error:
         return False
     models = apps.get_app_config("django_singlejob").get_models()

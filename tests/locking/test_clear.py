@@ -75,7 +75,7 @@ def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[[Lease], None])
     lease = take(heartbeat_interval=BEAT)
     expire()
     writer(lease)
-    assert output_of("clear_stale_locks").startswith("Left nightly: ")
+    assert output_of("clear_stale_locks").startswith("Left nightly, ")
     assert lock().token == lease.token
 
 
