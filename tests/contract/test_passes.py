@@ -587,7 +587,8 @@ def queries_of_a_tick(jobs: int, due: int = 10) -> int:
     for job in known[:due]:
         fall_behind(job)
     with CaptureQueriesContext(connection) as queries:
-        assert len(ticked()) == due
+        # A pass that takes longer than the interval, as on a busy machine, looks once more.
+        assert len(list(tick(interval=HOUR))) == due
     return len(queries)
 
 

@@ -322,6 +322,7 @@ def test_an_interruption_is_a_warning_as_a_workers_is(caplog: pytest.LogCaptureF
     assert caplog.records[0].getMessage().startswith("The job 'nightly' was interrupted: JobInterrupted")
 
 
+@pytest.mark.filterwarnings("ignore:Django 2028 will not have a default mailer")
 def test_the_admins_get_a_mail(settings: Settings, mailoutbox: list[EmailMessage]) -> None:
     settings.ADMINS = ["ops@example.com" if django.VERSION >= (6, 0) else ("Ops", "ops@example.com")]
     singleton_job("nightly")(fail)
