@@ -195,11 +195,17 @@ def test_who_was_interrupted_can_be_traced_afterwards() -> None:
         import faulthandler, sys, threading
         from django_singlejob.interrupt import Window
 
+        def fire():
+            is_running.wait()
+            window.fire(ZeroDivisionError)
+
         def body():
-            threading.Thread(target=window.fire, args=[ZeroDivisionError]).start()
+            is_running.set()
             while True:
                 pass
 
+        is_running = threading.Event()
+        threading.Thread(target=fire).start()  # not in the body: start() does not survive an interrupt
         with Window() as window:
             try:
                 window.run(body)
