@@ -23,7 +23,7 @@ INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 # A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve check test-fast test test-all coverage lint format bench chaos clusters pictures docs
+.PHONY: demo serve check test-fast test test-all coverage lint format bench chaos simulate clusters pictures docs mutation mutants model
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -78,12 +78,34 @@ SECONDS ?= 60
 bench: $(INSTALLED)-bench
 	$(PYTHON) -m tests.benchmarks
 
+# Breaks each function of a wing in all the ways that mutmut knows, and lists what no test on SQLite notices.
+# For example: make mutation WING=querysets.locks
+WING ?= scheduling
+# As in a worker of pytest-xdist, the database is chosen before. The mutants share it, so they run one after the other.
+MUTMUT := PYTEST_XDIST_WORKER=gw0 DATABASE_URL=sqlite:///$(CURDIR)/mutants/default.sqlite3 .venv/bin/mutmut
+
+mutation: $(INSTALLED)-mutation
+	$(MUTMUT) run --max-children 1 'django_singlejob.$(WING)*'
+	$(MUTMUT) results | sed '/: not checked$$/d'
+
 chaos: $(INSTALLED)-test
 	$(PYTHON) -m tests.chaos --seconds $(SECONDS)
+
+# For example: make simulate SECONDS=600 SIMULATED="--processes 2 --scenario job --seed 7"
+simulate: $(INSTALLED)-test
+	$(PYTHON) -m tests.simulation --seconds $(SECONDS) $(SIMULATED)
 
 # For example: make clusters SECONDS=30 SCENARIOS="synchronous-split one-of-two"
 clusters: $(INSTALLED)-test
 	$(PYTHON) -m tests.clusters --seconds $(SECONDS) $(SCENARIOS)
+
+# For example: make mutants DATABASES="sqlite postgresql" MUTANTS="no-gate renew-by-save"
+mutants: $(INSTALLED)-test
+	$(PYTHON) -m tests.mutants $(addprefix --database ,$(DATABASES)) $(addprefix --only ,$(MUTANTS))
+
+# All forms of the model of the protocol, which needs spin and gcc: about ten minutes.
+model: $(INSTALLED)-test
+	$(PYTHON) -m tests.model
 
 pictures: $(INSTALLED)-test
 	SINGLEJOB_PICTURES=docs/images $(PYTHON) -m pytest --database sqlite tests/browser/test_looks.py
@@ -92,7 +114,8 @@ docs: $(INSTALLED)-docs
 	.venv/bin/zensical build --clean --strict
 
 .venv/created:
-	python3 -m venv .venv
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python3 is older than 3.11. Put a newer one first in PATH.")'
+	python3 -m venv --clear .venv
 	$(PYTHON) -m pip install --quiet --upgrade 'pip>=25.1'
 	touch $@
 

@@ -13,6 +13,7 @@ class SingleJobConfig(AppConfig):
 
     def ready(self) -> None:
         register(checks.check_settings)
+        register(checks.check_task_modules)
         register(checks.check_time)
         register(checks.check_jobs)
         register(checks.check_database)

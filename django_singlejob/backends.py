@@ -21,6 +21,7 @@ from django.tasks.signals import task_enqueued
 from django_singlejob.names import NAME_LENGTH
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.one_offs.task_modules import is_allowed
 from django_singlejob.querysets.one_offs import one_offs
 
 MAX_ATTEMPTS = 3
@@ -69,6 +70,11 @@ class SingleJobBackend(BaseTaskBackend):
         Raises ``InvalidOrder``, naming the argument, if an argument cannot be stored, and ``InvalidTask``.
         """
         self.validate_task(task)
+        if not (django_tasks.job_of(task) or is_allowed(task.module_path)):
+            raise InvalidTask(
+                f"Workers do not look up the task {task.module_path!r}, because its module is not in an installed app. "
+                "Move the task into an app, or list its module in SINGLEJOB['TASK_MODULES']."
+            )
         if not django_tasks.is_found(task):
             raise InvalidTask(
                 f"Workers cannot find a task at {task.module_path!r}. Assign the task to a variable of its module that "
@@ -93,7 +99,7 @@ class SingleJobBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """Return the result of a task. Raises ``TaskResultDoesNotExist`` if the task was never enqueued here, was
-        pruned, or is unknown to this release of the code, or if the id is invalid."""
+        pruned, or cannot be found by a worker of this release, or if the id is invalid."""
         row = one_offs().exclude(backend="").filter(pk=result_id).first() if _is_key(result_id) else None
         task = django_tasks.find(row) if row else None
         if row is None or task is None:

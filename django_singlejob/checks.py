@@ -1,11 +1,8 @@
 """System checks for settings and jobs that cannot work, or that would only fail when a job runs."""
 
 import inspect
-import os
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import django
@@ -16,16 +13,16 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
+from django.utils.module_loading import import_string
 
 from django_singlejob import conf, database, registry, timeline
 from django_singlejob.exceptions import InvalidSchedule
+from django_singlejob.one_offs.task_modules import is_there
 
 if django.VERSION >= (6, 0):
     # This import registers Django's own check, which asks our backend. A project may import the module too late.
     import django.tasks
 
-# The frames of a traceback that do not belong to the project.
-_FRAMEWORK = ("<", *(str(Path(str(module.__file__)).parent) + os.sep for module in (conf, django)))
 # Shorter leases are only for tests.
 SHORT_LEASE = timedelta(seconds=6)
 # Without these, the drivers wait for many minutes. In seconds; tcp_user_timeout is in milliseconds.
@@ -40,14 +37,46 @@ ELSEWHERE = {"service", "read_default_file", "unix_socket"}
 
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """E001: unknown keys. E002: invalid values."""
+    given = getattr(settings, "SINGLEJOB", {})
     return [
         CheckError(
             problem,
             hint="Correct the SINGLEJOB setting.",
             id="singlejob.E002" if key is None or key in conf.KEYS else "singlejob.E001",
         )
-        for key, problem in conf.problems(getattr(settings, "SINGLEJOB", {}))
+        for key, problem in [*conf.problems(given), *_problems_of_hook(given)]
     ]
+
+
+def check_task_modules(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """E011: the modules in which tasks are looked up exist."""
+    try:
+        modules = conf.options().task_modules
+    except ImproperlyConfigured:
+        return []  # check_settings and check_time report this
+    return [
+        CheckError(
+            f"SINGLEJOB['TASK_MODULES'] contains {name!r}, but there is no such module, or a package around it cannot "
+            "be imported.",
+            hint="Correct the dotted path, or remove it: tasks in installed apps are found without it.",
+            id="singlejob.E011",
+        )
+        for name in modules
+        if not is_there(name)
+    ]
+
+
+def _problems_of_hook(given: Any) -> Iterator[tuple[str, str]]:
+    """The function that says what to record of a command is not imported before it is used."""
+    key = "RECORD_COMMAND"
+    hook = given.get(key) if isinstance(given, dict) else None
+    if not isinstance(hook, str) or "." not in hook:
+        return
+    try:
+        if not callable(import_string(hook)):
+            yield key, f"SINGLEJOB[{key!r}] is {hook!r}, but that is not a function."
+    except Exception as error:
+        yield key, f"SINGLEJOB[{key!r}] is {hook!r}, but it cannot be imported: {type(error).__name__}: {error}"
 
 
 def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
@@ -74,21 +103,12 @@ def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
     except Exception as error:
         return [
             CheckError(
-                f"The jobs cannot be registered: {type(error).__name__}: {error}",
-                hint=f"Fix the error in {_origin(error)}. If its module is not for jobs, leave that name out of "
-                "SINGLEJOB['AUTODISCOVER']. Until then, commands cannot find the jobs.",
+                registry.why_not_registered(error),
+                hint=f"{registry.remedy_for(error)} Until then, commands cannot find the jobs.",
                 id="singlejob.E004",
             )
         ]
     return [message for job in registry.all_jobs() for message in _problems(job)]
-
-
-def _origin(error: Exception) -> str:
-    """Where in the project it was raised: ``/srv/shop/jobs.py, line 12``."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_FRAMEWORK)]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "the module that this comes from"
 
 
 def _problems(job: registry.Job) -> Iterator[CheckMessage]:

@@ -20,6 +20,9 @@ from django.db.models.sql.compiler import SQLCompiler
 
 T = TypeVar("T")
 
+# No run, lease or interval is longer, and the databases cannot add much more to an instant.
+CENTURY = timedelta(days=36_525)
+
 
 class DBNow(Now):
     """The database's statement time, in UTC.
@@ -52,7 +55,8 @@ def since(start: float) -> timedelta:
 
 def utc_now() -> datetime:
     """The time of day by this machine's clock. It can be changed at any time, so no decision rests on it alone."""
-    return datetime.now(UTC)
+    # Not datetime.now(): see above.
+    return datetime.fromtimestamp(time.time(), UTC)
 
 
 def sleep(seconds: float) -> None:
@@ -75,6 +79,14 @@ def later(seconds: float, act: Callable[[], object]) -> threading.Timer:
     timer = threading.Timer(seconds, act)
     timer.daemon = True
     return timer
+
+
+def saturated(length: timedelta, times: float = 1) -> timedelta:
+    """``length * times``, but at most a century forwards or backwards: to add it to an instant does not overflow."""
+    seconds, most = length.total_seconds() * times, CENTURY.total_seconds()
+    if abs(seconds) >= most:
+        return CENTURY if seconds > 0 else -CENTURY
+    return length * times
 
 
 def backoff(first: float = 0.05, most: float = 1.0) -> Iterator[float]:

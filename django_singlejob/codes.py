@@ -234,8 +234,8 @@ class Lack(Enum):
 LACKS: dict[Lack, frozenset[str | int]] = {
     Lack.TABLES: frozenset({"42P01", "42703", "3F000", 1054, 1146, 1}),
     Lack.DATABASE: frozenset({"3D000", 1049, 26}),
-    Lack.LOGIN: frozenset({"28000", "28P01", 1044, 1045, 1698}),
-    Lack.RIGHTS: frozenset({"42501", 1142, 1143, 1227, 1370, 3, 23}),
+    Lack.LOGIN: frozenset({"28000", "28P01", 1045, 1698}),
+    Lack.RIGHTS: frozenset({"42501", 1044, 1142, 1143, 1227, 1370, 3, 23}),
     Lack.WRITES: frozenset({"25006", 1290, 1792, 1836, 8}),
 }
 

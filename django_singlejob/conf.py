@@ -1,6 +1,6 @@
 """The settings: one dict, ``SINGLEJOB``, read at each use and validated when it has changed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from operator import is_
@@ -37,11 +37,13 @@ class Options:
     """Runs that are older than this many days are pruned."""
     history_keep: int = 1000
     """How many runs of each job are kept; older ones are pruned."""
-    record_command: str = "name"
-    """How much of a holder's command is stored: ``"name"``, ``"full"`` (redacted), ``"none"``, or the dotted path of a
-    function that takes the list of arguments and returns the text to store."""
+    record_command: str | Callable[[list[str]], str] = "name"
+    """How much of a command line is stored: ``"name"``, ``"full"`` (redacted), ``"none"``, or a function that takes the
+    list of arguments and returns the text to store, or its dotted path."""
     autodiscover: Sequence[str] = ("jobs", "tasks")
     """The modules of each installed app that register jobs."""
+    task_modules: Sequence[str] = ()
+    """Modules outside installed apps in which Django's tasks are looked up; their submodules are included."""
     hostname: str | None = None
     """The name of this server; ``None`` means the operating system's hostname."""
 
@@ -108,6 +110,14 @@ def _is_name_of_module(value: object) -> bool:
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
 
 
+def _is_task_module(value: object) -> bool:
+    return _is_name_of_module(value) and "__main__" not in str(value).split(".")
+
+
+def _is_dotted_path(value: object) -> bool:
+    return _is_name_of_module(value) and "." in str(value)
+
+
 _DURATION = ("a timedelta of zero or more", lambda value: isinstance(value, timedelta) and value >= ZERO)
 
 _RULES: dict[str, tuple[str, Any]] = {
@@ -125,12 +135,16 @@ _RULES: dict[str, tuple[str, Any]] = {
     "HISTORY_DAYS": ("a whole number of days, 0 or more", _is_count),
     "HISTORY_KEEP": ("a whole number of runs, 0 or more", _is_count),
     "RECORD_COMMAND": (
-        '"name", "full", "none" or the dotted path of a function',
-        lambda value: isinstance(value, str) and (value in ("name", "full", "none") or "." in value),
+        '"name", "full", "none", or a function or its dotted path',
+        lambda value: callable(value) or value in ("name", "full", "none") or _is_dotted_path(value),
     ),
     "AUTODISCOVER": (
         'a list of module names, such as ["jobs"]',
         lambda value: isinstance(value, list | tuple) and all(map(_is_name_of_module, value)),
+    ),
+    "TASK_MODULES": (
+        'a list of dotted paths of modules other than __main__, such as ["shop_tasks"]',
+        lambda value: isinstance(value, list | tuple) and all(map(_is_task_module, value)),
     ),
     "HOSTNAME": ("a hostname, or None", _is_name_or_none),
 }

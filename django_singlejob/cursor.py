@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import F
-
 from django_singlejob import database
 from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
 from django_singlejob.logs import about
 from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.rows import raised
 from django_singlejob.registry import Job
 from django_singlejob.scheduling.schedule import Schedule, next_slot
 from django_singlejob.scheduling.slots import Claim, MisfireOutcome, Misfires, first_slot
@@ -96,7 +95,7 @@ def moved(claim: Claim) -> dict[str, Any]:
 
 def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
     counts = {"misfire_count": sum(missed.count for missed in misfires), "coalesced_count": coalesced}
-    return {name: F(name) + count for name, count in counts.items() if count}
+    return {name: raised(gates().model, name, count) for name, count in counts.items() if count}
 
 
 def report_misfires(name: str, misfires: Sequence[Misfires]) -> None:

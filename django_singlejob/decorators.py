@@ -3,8 +3,9 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -16,7 +17,7 @@ from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.heartbeat import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
-from django_singlejob.names import validate_own_name
+from django_singlejob.names import did_you_mean, validate_own_name
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.registry import Job, OnHeld, function_of, register, validate_durations
 from django_singlejob.scheduling.slots import CatchUp
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Those of ``singleton_job``.
+_OPTIONS = [option.name for option in fields(Job) if option.name != "func"]
 
 Skippable = Literal[runner.Skipped.SKIPPED]
 
@@ -152,11 +156,19 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
     Raises:
         InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, if the job can never work.
     """
+    _refuse_unknown(settings)
     if callable(name) or isinstance(name, classmethod):
         return _registered(name, {})
     if name is not None:
         settings["name"] = name
     return lambda func: _registered(func, settings)
+
+
+def _refuse_unknown(settings: Iterable[str]) -> None:
+    for name in settings:
+        if name not in _OPTIONS:
+            known = did_you_mean(name, _OPTIONS) or f"Its options are: {', '.join(_OPTIONS)}."
+            raise SingleJobError(f"singleton_job() has no option {name!r}. {known}")
 
 
 def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:

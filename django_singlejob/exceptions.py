@@ -42,7 +42,7 @@ class DatabaseUnreachable(SingleJobError, OperationalError):
 
 class DatabaseUnusable(SingleJobError, OperationalError, ProgrammingError):
     """The database answered with a refusal that a retry does not change: tables or rights are missing, or it is
-    read-only. Nothing was run or enqueued.
+    read-only; or ``DATABASES`` does not allow a connection to be opened. Nothing was run or enqueued.
 
     Attributes:
         job_name: the requested job or lock; empty if neither was requested.
@@ -58,6 +58,10 @@ class DatabaseUnusable(SingleJobError, OperationalError, ProgrammingError):
         self.job_name = job_name
         self.lack = lack
         self.is_lasting = is_lasting
+
+
+class UnreadableRow(SingleJobError):
+    """A row that decides holds a value that cannot be read, so it is unknown whether the lock is free."""
 
 
 class LockHeld(SingleJobError):

@@ -1,27 +1,22 @@
 """The holder of a lock, for people to read. No decision depends on it, and it cannot make an acquisition fail."""
 
+import logging
 import os
-import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import cast
 
 from django.utils.module_loading import import_string
 
 from django_singlejob.conf import options
+from django_singlejob.escaping import printable
+from django_singlejob.logs import about
 from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH
+from django_singlejob.redaction import redact
 
-_SECRETIVE = r"[\w.-]*(?:pass|pwd|secret|token|key|credential|auth)[\w.-]*"
-_SECRET_OPTION = re.compile(rf"(?i)-{{1,2}}{_SECRETIVE}|-p")
-_SECRET_VALUE = re.compile(
-    rf"""(?i)(?<![^\s'"({{,;&|])({_SECRETIVE}["']?(?:=|:\s*(?:\w+\s+)?)|-{{1,2}}{_SECRETIVE}\s+|-p\s*)"""
-    r"""('[^']*'|"[^"]*"|\S+)"""
-)
-_URL_PASSWORD = re.compile(r"(?<=//)[^\s'\"]*@|[^\s/@:]*:[^\s/@]+@")
-_MASK = "***"
+logger = logging.getLogger("django_singlejob")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,25 +33,16 @@ def this_process(arguments: Sequence[str] | None = None) -> Holder:
     return Holder(
         hostname=printable(options().hostname or socket.gethostname(), HOSTNAME_LENGTH),
         pid=os.getpid(),
-        command=printable(_recorded(sys.argv if arguments is None else arguments), COMMAND_LENGTH),
+        command=recorded(sys.argv if arguments is None else arguments),
     )
 
 
-def printable(text: object, length: int, *, keep: str = "") -> str:
-    """Return ``text`` with every character escaped that a database rejects or that could forge a line: NUL, line ends,
-    surrogates, and what a three-byte utf8 column cannot store. The text is cut to ``length``. Characters in ``keep``
-    are not escaped."""
-    # Cut before escaping too: a huge text is not worth escaping only to be cut.
-    return "".join(_shown(character, keep) for character in str(text)[:length])[:length]
+def recorded(arguments: Sequence[str]) -> str:
+    """What of a command line may be stored, as ``RECORD_COMMAND`` says. Empty if nothing may be."""
+    return printable(_as_configured(arguments), COMMAND_LENGTH)
 
 
-def _shown(character: str, keep: str) -> str:
-    if character in keep or (character.isprintable() and ord(character) <= 0xFFFF):
-        return character
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def _recorded(arguments: Sequence[str]) -> str:
+def _as_configured(arguments: Sequence[str]) -> str:
     match options().record_command:
         case "none":
             return ""
@@ -64,8 +50,8 @@ def _recorded(arguments: Sequence[str]) -> str:
             return _name(arguments)
         case "full":
             return redact(arguments)
-        case path:
-            return _ask(path, arguments)
+        case hook:
+            return _ask(hook, arguments)
 
 
 def _name(arguments: Sequence[str]) -> str:
@@ -77,27 +63,18 @@ def _name(arguments: Sequence[str]) -> str:
     return " ".join([program, *arguments[1:2]]) if is_django else program
 
 
-def redact(arguments: Sequence[str]) -> str:
-    """The whole command line, with everything masked that looks like a secret, also inside a quoted shell script:
-    ``--password x``, ``TOKEN=x``, ``user:pw@host``."""
-    shown = []
-    hide_next = False
-    # The time for matching the patterns grows with the square of the length.
-    for argument in [argument[:COMMAND_LENGTH] for argument in arguments[:COMMAND_LENGTH]]:
-        option, equals, _ = argument.partition("=")
-        is_secret = _SECRET_OPTION.fullmatch(option) is not None
-        masked = f"{option}={_MASK}" if is_secret and equals else _masked(argument)
-        shown.append(_MASK if hide_next else masked)
-        hide_next = is_secret and not equals
-    return " ".join(shown)
-
-
-def _masked(text: str) -> str:
-    return _URL_PASSWORD.sub(f"{_MASK}@", _SECRET_VALUE.sub(rf"\1{_MASK}", text))
-
-
-def _ask(hook: str, arguments: Sequence[str]) -> str:
+def _ask(hook: str | Callable[[list[str]], str], arguments: Sequence[str]) -> str:
     try:
-        return cast("str", import_string(hook)(list(arguments)))
+        words = (import_string(hook) if isinstance(hook, str) else hook)(list(arguments))
+        if not isinstance(words, str):
+            raise TypeError(f"It returned {type(words).__name__}, not str.")  # noqa: TRY301 (handled as its own errors)
     except Exception as error:  # an error in the project's function must not prevent the run
+        # Not its message, nor a traceback: they may contain the command.
+        message = "The function in SINGLEJOB['RECORD_COMMAND'] raised %s, so nothing of a command was recorded. Fix %s."
+        logger.error(message, type(error).__name__, _path_of(hook), extra=about(reason=error))
         return f"(RECORD_COMMAND failed: {type(error).__name__})"
+    return words
+
+
+def _path_of(hook: object) -> str:
+    return hook if isinstance(hook, str) else f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', hook)}"

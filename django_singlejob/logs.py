@@ -5,14 +5,19 @@ They are flat attributes with a prefix, not one dict: JSON formatters write each
 prefix keeps them apart from the attributes of ``LogRecord`` and from those of other packages.
 """
 
+import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from django_singlejob.escaping import shown
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from django_singlejob.locking.grant import Grant
     from django_singlejob.models import JobLock
+
+logger = logging.getLogger("django_singlejob")
 
 PREFIX = "singlejob_"
 
@@ -32,8 +37,8 @@ def about(
     ``reason``: a value of ``Reason`` or ``MisfireOutcome``, or the exception, of which the class is recorded.
     """
     facts = {
-        "job": job or None,
-        "lock": lock or None,
+        "job": _text(job),
+        "lock": _text(lock),
         "run": run,
         "fence": fence,
         "slot": slot and slot.astimezone(UTC).isoformat(),
@@ -44,7 +49,7 @@ def about(
 
 
 def _text(value: object) -> str | None:
-    return str(value) if value else None
+    return shown(value) if value else None
 
 
 def about_grant(grant: "Grant", *, job: str = "", reason: str | BaseException | None = None) -> dict[str, Any]:
@@ -63,3 +68,36 @@ def about_grant(grant: "Grant", *, job: str = "", reason: str | BaseException | 
 def about_lock(lock: "JobLock", *, reason: str | BaseException | None = None) -> dict[str, Any]:
     """The same of a lock that another process holds or held."""
     return about(job=lock.job_name, lock=lock.name, slot=lock.slot, reason=reason, token=lock.token)
+
+
+class _Shown:
+    """An argument of a record, as text that cannot forge a line of the log."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return shown(self._value)
+
+    def __repr__(self) -> str:
+        return shown(repr(self._value))
+
+
+def escape(record: logging.LogRecord) -> bool:
+    """Escape what the record's arguments contain, such as a host name from the database. A filter: always ``True``."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_harmless, record.args))
+    return True
+
+
+def _harmless(value: object) -> object:
+    """The value itself if it needs no escaping: Sentry and others want to know its type."""
+    try:
+        is_harmless = all(shown(text) == text for text in (str(value), repr(value)))
+    except Exception:  # what cannot be printed is up to the handler
+        return value
+    return value if is_harmless else _Shown(value)
+
+
+# A filter of the logger, not of a handler: the project chooses the handlers. Configuring logging does not remove it.
+logger.addFilter(escape)

@@ -1,13 +1,14 @@
 """The tables: the lease (``JobLock``), the gate (``JobStatus``), the history (``JobRun``) and one-offs
 (``OneOffJob``)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from django.db import models
+from django.db import connections, models
 from django.utils.translation import gettext_lazy as _
 
+from django_singlejob.conf import ZERO, options
 from django_singlejob.database import alias
 from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH, PATH_LENGTH, USER_LENGTH
 from django_singlejob.querysets.jobs import JobStatusQuerySet
@@ -17,12 +18,26 @@ from django_singlejob.querysets.passes import WorkerPassQuerySet
 from django_singlejob.querysets.rows import whether
 from django_singlejob.querysets.runs import JobRunQuerySet
 
+if TYPE_CHECKING:
+    # To its plugin for Django they are Django's own, whose types depend on whether they are null.
+    from django.db.models import DateTimeField as InstantField, DurationField as LengthField, JSONField as DocumentField
+else:
+    from django_singlejob.fields import DocumentField, InstantField, LengthField
+
 
 class Row(models.Model):
     """A row that is reloaded from the database it came from, whatever a router says about reads."""
 
     class Meta:
         abstract = True
+
+    @classmethod
+    def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any], **others: Any) -> Self:
+        """The row. Raises ``TypeError`` if a value is none of its column's type: SQLite stores a text as a number."""
+        row = super().from_db(db, field_names, values, **others)
+        if connections[db or alias()].vendor == "sqlite":
+            _refuse_mistyped(row)
+        return row
 
     def refresh_from_db(
         self,
@@ -35,6 +50,22 @@ class Row(models.Model):
         if using is None and from_queryset is None:
             using = self._state.db or alias()
         super().refresh_from_db(using, fields, from_queryset)
+
+
+def _refuse_mistyped(row: Row) -> None:
+    for field in row._meta.concrete_fields:
+        value = row.__dict__.get(field.attname)
+        wanted = next((kind for kind in _TYPES if isinstance(field, kind)), None)
+        if wanted and value is not None and not isinstance(value, _TYPES[wanted]):
+            raise TypeError(f"{field.attname} is {value!r:.50}")
+
+
+_TYPES: "dict[type[models.Field[Any, Any]], type]" = {
+    models.IntegerField: int,
+    models.BooleanField: bool,
+    models.CharField: str,
+    models.TextField: str,
+}
 
 
 class JobRun(Row):
@@ -69,14 +100,14 @@ class JobRun(Row):
         default="",
         help_text=_("The user who requested it in the admin; blank if nobody did."),
     )
-    slot = models.DateTimeField(_("slot"), null=True, blank=True)
+    slot = InstantField(_("slot"), null=True, blank=True)
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
     pid = models.PositiveBigIntegerField(_("process ID"))
-    started_at = models.DateTimeField(_("started at"))
-    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
-    duration = models.DurationField(_("duration"), null=True, blank=True)
-    acquire_duration = models.DurationField(
+    started_at = InstantField(_("started at"))
+    finished_at = InstantField(_("finished at"), null=True, blank=True)
+    duration = LengthField(_("duration"), null=True, blank=True)
+    acquire_duration = LengthField(
         _("lock cost"), null=True, blank=True, help_text=_("How long it took to acquire the lock.")
     )
     error = models.TextField(_("error"), blank=True, default="")
@@ -114,8 +145,8 @@ class JobStatus(Row):
     )
     schedule = models.CharField(_("schedule"), max_length=200, blank=True, default="")
     time_zone = models.CharField(_("time zone"), max_length=64, blank=True, default="")
-    next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
-    last_slot = models.DateTimeField(
+    next_slot = InstantField(_("next slot"), null=True, blank=True)
+    last_slot = InstantField(
         _("last slot"), null=True, blank=True, help_text=_("The last slot for which a run was started.")
     )
     last_attempt = models.PositiveIntegerField(
@@ -125,8 +156,8 @@ class JobStatus(Row):
         _("abandoned"), default=False, help_text=_("The last slot's holder died, and the slot has not been rerun.")
     )
     paused = models.BooleanField(_("paused"), default=False)
-    last_started_at = models.DateTimeField(_("last started at"), null=True, blank=True)
-    last_finished_at = models.DateTimeField(_("last finished at"), null=True, blank=True)
+    last_started_at = InstantField(_("last started at"), null=True, blank=True)
+    last_finished_at = InstantField(_("last finished at"), null=True, blank=True)
     last_status = models.CharField(
         _("last status"),
         max_length=20,
@@ -139,7 +170,7 @@ class JobStatus(Row):
     run_count = models.PositiveBigIntegerField(
         _("runs"), default=0, help_text=_("Finished runs, whatever their status.")
     )
-    mean_duration = models.DurationField(
+    mean_duration = LengthField(
         _("mean duration"), null=True, blank=True, help_text=_("Average of about the last 20 successful runs.")
     )
     misfire_count = models.PositiveBigIntegerField(_("misfires"), default=0)
@@ -148,7 +179,7 @@ class JobStatus(Row):
         default=0,
         help_text=_("Slots that were still in time when a later slot ran in their place."),
     )
-    unrecorded = models.JSONField(
+    unrecorded = DocumentField(
         _("unrecorded end"),
         null=True,
         blank=True,
@@ -160,6 +191,7 @@ class JobStatus(Row):
     if TYPE_CHECKING:  # annotated by JobStatusQuerySet.look_up
         now: datetime
         started_recently: bool | None
+        is_ill: bool
         timeline: int
 
     class Meta:
@@ -181,29 +213,30 @@ class JobLock(Row):
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
     pid = models.PositiveBigIntegerField(_("process ID"))
     command = models.CharField(_("command"), max_length=COMMAND_LENGTH, blank=True, default="")
-    acquired_at = models.DateTimeField(_("acquired at"))
-    heartbeat_at = models.DateTimeField(_("last heartbeat at"))
+    acquired_at = InstantField(_("acquired at"))
+    heartbeat_at = InstantField(_("last heartbeat at"))
     heartbeats = models.PositiveBigIntegerField(_("heartbeats"), default=0)
-    heartbeat_interval = models.DurationField(
+    heartbeat_interval = LengthField(
         _("heartbeat interval"), null=True, blank=True, help_text=_("Blank if the holder sends no heartbeats.")
     )
-    expires_at = models.DateTimeField(_("expires at"))
-    sent_at = models.DateTimeField(
+    expires_at = InstantField(_("expires at"))
+    sent_at = InstantField(
         _("last heartbeat sent at"), help_text=_("By the holder's clock; all other times are by the database's.")
     )
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH, blank=True, default="")
-    slot = models.DateTimeField(_("slot"), null=True, blank=True)
+    slot = InstantField(_("slot"), null=True, blank=True)
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
-    queues = models.JSONField(
+    queues = DocumentField(
         _("queues"), default=list, blank=True, help_text=_("The queues that a worker serves; empty: all queues.")
     )
 
     objects = JobLockQuerySet.as_manager()
 
-    if TYPE_CHECKING:  # annotated by JobLockQuerySet.judged
+    if TYPE_CHECKING:  # annotated by JobLockQuerySet.judged and, the timeline, by watched
         is_stale: bool
         is_impossible: bool
         now: datetime
+        timeline: int
 
     class Meta:
         verbose_name = _("lock")
@@ -223,8 +256,10 @@ class JobLock(Row):
 
     @property
     def lease(self) -> timedelta:
-        """How far each heartbeat moves the expiry ahead."""
-        return self.expires_at - self.heartbeat_at
+        """How far each heartbeat moves the expiry ahead. If the row was edited so that this is impossible: the lease of
+        the settings, for such a row must not count as free."""
+        lease = self.expires_at - self.heartbeat_at
+        return lease if lease > ZERO else options().lease
 
     @property
     def is_suspected(self) -> bool:
@@ -238,12 +273,12 @@ class WorkerPass(Row):
     key = models.CharField(
         _("key"), max_length=64, primary_key=True, help_text=_("A hash of the queues, which can be long and many.")
     )
-    queues = models.JSONField(
+    queues = DocumentField(
         _("queues"), default=list, blank=True, help_text=_("The queues that the pass served; empty: all queues.")
     )
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
     pid = models.PositiveBigIntegerField(_("process id"))
-    seen_at = models.DateTimeField(_("seen at"))
+    seen_at = InstantField(_("seen at"))
 
     objects = WorkerPassQuerySet.as_manager()
 
@@ -285,14 +320,14 @@ class OneOffJob(Row):
     exclusive = models.GeneratedField(
         expression=whether(~models.Q(job_name="")), output_field=models.BooleanField(), db_persist=True
     )
-    args = models.JSONField(_("arguments"), default=list, blank=True)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+    args = DocumentField(_("arguments"), default=list, blank=True)
+    kwargs = DocumentField(_("keyword arguments"), default=dict, blank=True)
     queue_name = models.CharField(_("queue"), max_length=NAME_LENGTH, default="default")
     priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("-100 to 100; the highest runs first."))
     status = models.CharField(_("status"), max_length=20, choices=Status, default=Status.WAITING)
-    run_after = models.DateTimeField(_("run after"))
-    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
-    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    run_after = InstantField(_("run after"))
+    started_at = InstantField(_("started at"), null=True, blank=True)
+    finished_at = InstantField(_("finished at"), null=True, blank=True)
     version = models.PositiveBigIntegerField(_("version"), default=0, help_text=_("Increases with each change."))
     token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Token of the lock it last ran under."))
     attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("How many times it was started."))
@@ -312,11 +347,11 @@ class OneOffJob(Row):
         default="",
         help_text=_("Host name and process ID of each worker that started it, one line per attempt."),
     )
-    result = models.JSONField(_("result"), null=True, blank=True)
+    result = DocumentField(_("result"), null=True, blank=True)
     error = models.TextField(_("error"), blank=True, default="")
     error_class = models.CharField(_("error class"), max_length=PATH_LENGTH, blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
-    created_at = models.DateTimeField(_("created at"))
+    created_at = InstantField(_("created at"))
     requested_by = models.CharField(
         _("requested by"),
         max_length=USER_LENGTH,

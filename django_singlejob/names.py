@@ -1,6 +1,8 @@
-"""Which names jobs and locks may have, and how long the texts in the tables may be."""
+"""Which names jobs and locks may have, which texts databases store, and how long those in the tables may be."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from django_singlejob.exceptions import InvalidName
 
@@ -16,6 +18,12 @@ _RESERVED = "django_singlejob."
 # MySQL ignores case and trailing spaces when it compares names, and SQLite does not. With these names it makes no
 # difference.
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.:-]*", re.ASCII)
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+
+def is_storable(text: str) -> bool:
+    """Whether all databases store this text, and compare with it: it has no NUL, and no half of a surrogate pair."""
+    return _UNSTORABLE.search(text) is None
 
 
 def validate_name(name: object) -> str:
@@ -37,3 +45,9 @@ def validate_own_name(name: object) -> str:
             "itself. Choose another name."
         )
     return own
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question that suggests the names most like this one; empty if none is."""
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""

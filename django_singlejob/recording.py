@@ -23,7 +23,8 @@ from django.utils.dateparse import parse_datetime, parse_duration
 from django_singlejob import database
 from django_singlejob.clock import instant_in_words, local_now, since, utc_now
 from django_singlejob.cutoff import limited
-from django_singlejob.holder import printable, this_process
+from django_singlejob.escaping import printable
+from django_singlejob.holder import this_process
 from django_singlejob.logs import about
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
@@ -46,6 +47,7 @@ LEAST_PATIENCE = timedelta(milliseconds=100)
 PROBLEM_LENGTH = 500
 
 _away_until = float("-inf")
+_away_because = ""
 
 
 class HistoryFailed(Exception):
@@ -123,21 +125,22 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
 
     Raises ``HistoryFailed``. After that, this process skips the history for a while.
     """
-    global _away_until  # noqa: PLW0603  (so that not every run waits for the same time-out)
+    global _away_until, _away_because  # so that not every run waits for the same time-out
     if _is_away():
-        raise HistoryFailed("a write has just failed, so this one was not attempted")
+        raise HistoryFailed(f"a write has just failed, so this one was not attempted: {_away_because}")
     patience, begun_at = _patience(lease), local_now()
     try:
         with database.durable(database.alias(), statement_timeout=patience), limited(database.alias(), patience):
             return write()
     except Exception as error:
         is_lost = database.is_connection_lost(error)
+        problem = printable(f"{type(error).__name__}: {error}", PROBLEM_LENGTH)
         if is_lost:
             database.drop(database.alias())
         # A lost connection says nothing about the history, unless we cut it ourselves.
         if not is_lost or database.is_out_of_room(error) or since(begun_at) >= patience:
-            _away_until = local_now() + AWAY_FOR
-        raise HistoryFailed(printable(f"{type(error).__name__}: {error}", PROBLEM_LENGTH)) from error
+            _away_until, _away_because = local_now() + AWAY_FOR, problem
+        raise HistoryFailed(problem) from error
 
 
 def _is_away() -> bool:
@@ -288,7 +291,8 @@ def catch_up(kept: Mapping[str, object]) -> None:
 
 def _at_gate(name: str, change: "Callable[[JobStatusQuerySet], object]") -> None:
     """Change what a gate keeps, unless another process is using the gate."""
-    with suppress(Error), database.durable(database.alias()):
+    # What was written by hand may be too deep to be compared.
+    with suppress(Error, RecursionError), database.durable(database.alias()):
         if gates().is_at_hand(name):
             change(gates().filter(name=name))
 

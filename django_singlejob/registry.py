@@ -1,22 +1,33 @@
 """The jobs of this process, by name. Importing modules of each app registers them; no database is used."""
 
-import difflib
 import inspect
+import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, get_args
 
+import django
 from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
-from django_singlejob.names import validate_name, validate_own_name
+from django_singlejob.names import did_you_mean, validate_name, validate_own_name
 from django_singlejob.scheduling.schedule import LONGEST, Every, parse
 from django_singlejob.scheduling.slots import MISFIRE_GRACE, CatchUp, Policy
 
 LONGEST_RETRY_DELAY = timedelta(days=1)
+
+# The frames of a traceback that do not belong to the project.
+_FRAMEWORK = ("<", *(str(Path(str(path)).parent) + os.sep for path in (__file__, django.__file__)))
+
+NO_JOB = (
+    "No job is registered. Put a function with @singleton_job into the jobs.py of an app, and the app into "
+    "INSTALLED_APPS."
+)
 
 OnHeld = Literal["skip", "raise"]
 
@@ -213,13 +224,8 @@ def get(name: str) -> Job:
 
 
 def _suggestion(name: str) -> str:
-    if close := difflib.get_close_matches(name, _jobs, n=3):
-        known = f"Did you mean {' or '.join(map(repr, close))}?"
-    elif _jobs:
-        known = f"The jobs are: {', '.join(sorted(_jobs))}."
-    else:
-        known = "No job is registered: decorate a function with @singleton_job."
-    return f"{known} {_searched()}"
+    jobs = f"The jobs are: {', '.join(sorted(_jobs))}." if _jobs else NO_JOB
+    return f"{did_you_mean(name, _jobs) or jobs} {_searched()}"
 
 
 def _searched() -> str:
@@ -243,3 +249,25 @@ def autodiscover() -> None:
     except Exception as error:
         error.add_note(f"{_searched()} If such a module is not for jobs, leave its name out of the setting.")
         raise
+
+
+def why_not_registered(error: Exception) -> str:
+    """What to say if ``autodiscover`` raised this, on one line."""
+    words = " ".join(f"The jobs cannot be registered: {type(error).__name__}: {error}".split())
+    return words if words.endswith((".", "?")) else f"{words}."
+
+
+def remedy_for(error: Exception) -> str:
+    """What to do if ``autodiscover`` raised this: ``Fix the error in /srv/shop/jobs.py, line 12.``"""
+    remedy = f"Fix the error in {_origin(error)}."
+    if isinstance(error, SingleJobError):
+        return remedy
+    return f"{remedy} If its module is not for jobs, leave that name out of SINGLEJOB['AUTODISCOVER']."
+
+
+def _origin(error: Exception) -> str:
+    """Where in the project it was raised: ``/srv/shop/jobs.py, line 12``."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_FRAMEWORK)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "the module that this comes from"

@@ -9,8 +9,9 @@ from datetime import timedelta
 from django.db import Error
 
 from django_singlejob.database import words_of
+from django_singlejob.escaping import printable
 from django_singlejob.exceptions import JobInterrupted, JobTimeout
-from django_singlejob.holder import printable
+from django_singlejob.failed_commands import without_commands
 from django_singlejob.names import PATH_LENGTH
 
 ERROR_LENGTH = 1000
@@ -64,9 +65,10 @@ def status_of(failure: BaseException | None) -> str:
 
 
 def summary(failure: BaseException | None) -> str:
-    """The exception on one line: ``ValueError: no such customer``."""
+    """The exception on one line: ``ValueError: no such customer``. Of a command in it, it says what ``RECORD_COMMAND``
+    allows."""
     try:
-        words = words_of(failure) if isinstance(failure, Error) else str(failure)
+        words = words_of(failure) if isinstance(failure, Error) else without_commands(str(failure), failure)
     except Exception:  # an exception with a broken __str__ must not keep the end from being recorded
         words = "(the message cannot be printed)"
     return printable(f"{type(failure).__name__}: {words}", ERROR_LENGTH)
@@ -79,7 +81,7 @@ def _path_of(failure: BaseException | None) -> str:
 
 def _traceback(failure: BaseException | None) -> str:
     try:
-        lines = "".join(traceback.format_exception(failure))
+        lines = without_commands("".join(traceback.format_exception(failure)), failure)
     except Exception as error:  # it may be too deep or too large; the end must be recorded all the same
         lines = f"(the traceback cannot be printed: {type(error).__name__})"
     return printable(lines[-TRACEBACK_LENGTH:], TRACEBACK_LENGTH, keep="\n")

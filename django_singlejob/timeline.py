@@ -21,7 +21,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from django_singlejob import database
 from django_singlejob.clock import local_now, since
-from django_singlejob.holder import printable
+from django_singlejob.escaping import printable
 from django_singlejob.logs import about
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 # The number of low bits of a fence that count the grants of one timeline.
 GRANT_BITS = 32
+GREATEST_FENCE = 2**63 - 1
 
 # Any role may call these functions. pg_control_checkpoint() lags behind a promotion. A standby has no current position.
 _SQL = (
@@ -68,6 +69,11 @@ class Timeline(Func):
 def next_fence(gate: "JobStatus") -> int:
     """The fence of the next grant. It is greater than all earlier ones, including those that a failover lost."""
     return max(gate.fence, gate.timeline << GRANT_BITS) + 1
+
+
+def is_fence_used_up(gate: "JobStatus") -> bool:
+    """Whether there is no greater fence, because somebody has written the greatest one into the gate."""
+    return gate.fence >= GREATEST_FENCE
 
 
 def is_from_before(gate: "JobStatus") -> bool:

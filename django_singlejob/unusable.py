@@ -1,13 +1,17 @@
 """Messages about a database that refuses a statement and would refuse it again, or that does not answer."""
 
+from collections.abc import Iterator
 from contextlib import closing
 
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db.models import Model
+from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import database
 from django_singlejob.codes import Lack
-from django_singlejob.exceptions import DatabaseUnusable
+from django_singlejob.exceptions import DatabaseUnusable, SingleJobError
 
 
 def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> DatabaseUnusable | None:
@@ -19,15 +23,40 @@ def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> Da
         return error
     lack = lack_behind(error)
     if lack is None:
-        return None
+        return _not_opened(error, before, job_name)
     why, remedy = _WORDS[lack]
     alias = database.alias()
     option = "" if alias == DEFAULT_DB_ALIAS else f" --database={alias}"
-    message = (
-        f"{before}{_database(alias)} {why} ({database.words_of(error)}). {remedy.format(alias=alias, option=option)}"
-    )
+    schema = " and USAGE on their schema" if connections[alias].vendor == "postgresql" else ""
+    todo = remedy.format(alias=alias, option=option, schema=schema)
+    message = f"{before}{_database(alias)} {why} ({database.words_of(error)}). {todo}"
     is_lasting = not database.is_connection_lost(error)
     return DatabaseUnusable(message[0].upper() + message[1:], job_name=job_name, lack=lack, is_lasting=is_lasting)
+
+
+def _not_opened(error: BaseException, before: str, job_name: str) -> DatabaseUnusable | None:
+    """``None`` if ``DATABASES`` allows a connection to be opened."""
+    if not _forbids_connection(error):
+        return None
+    message = f"{before}{_sentence(database.words_of(error))} Correct DATABASES[{database.alias()!r}]."
+    return DatabaseUnusable(message[0].upper() + message[1:], job_name=job_name, is_lasting=True)
+
+
+def _forbids_connection(error: BaseException) -> bool:
+    """Whether this is Django's or the driver's complaint about ``DATABASES``. Such an error may have any type, but it
+    is raised again by each attempt to connect."""
+    is_servers = isinstance(error, Error) and (database.is_connection_lost(error) or database.is_transient(error))
+    if is_servers or isinstance(error, SingleJobError):
+        return False
+    try:
+        connection = connections[database.alias()]
+    except (ImproperlyConfigured, ConnectionDoesNotExist):
+        return False  # these errors say themselves which setting is wrong
+    try:
+        connection.ensure_connection()
+    except Exception as again:
+        return type(again) is type(error)
+    return False
 
 
 def refused(error: Error, before: str, *, job_name: str) -> DatabaseUnusable:
@@ -39,9 +68,15 @@ def refused(error: Error, before: str, *, job_name: str) -> DatabaseUnusable:
 def lack_behind(error: BaseException) -> Lack | None:
     """What the database lacks, according to the error's code; ``None`` if the code does not say."""
     lack = database.lack(error)
+    if lack is not Lack.TABLES:
+        return lack
+    vendor = connections[database.alias()].vendor
     # SQLite uses the same code for any other error in a statement.
-    if lack is Lack.TABLES and connections[database.alias()].vendor == "sqlite" and not _lacks_columns():
+    if vendor == "sqlite" and not _lacks_columns():
         return None
+    # A table in a schema that the role may not use does not exist for PostgreSQL.
+    if vendor == "postgresql" and _lacks_a_schema():
+        return Lack.RIGHTS
     return lack
 
 
@@ -62,8 +97,30 @@ def _lacks_columns() -> bool:
             found = set(cursor.execute(_SQLITE_COLUMNS))
     except Error:
         return False
-    models = apps.get_app_config("django_singlejob").get_models()
-    return not found.issuperset((model._meta.db_table, f.column) for model in models for f in model._meta.local_fields)
+    return not found.issuperset(
+        (model._meta.db_table, f.column) for model in _models() for f in model._meta.local_fields
+    )
+
+
+_POSTGRESQL_SCHEMAS = """
+    SELECT bool_and(NOT has_schema_privilege(relnamespace, 'USAGE')) FROM pg_class WHERE relname = ANY(%s)
+"""
+
+
+def _lacks_a_schema() -> bool:
+    """Whether our tables exist, but only in schemas that the role may not use. Also ``False`` if that cannot be
+    determined."""
+    try:
+        with connections[database.alias()].cursor() as cursor:
+            cursor.execute(_POSTGRESQL_SCHEMAS, [[model._meta.db_table for model in _models()]])
+            (is_hidden,) = cursor.fetchone()
+    except Error:
+        return False
+    return bool(is_hidden)
+
+
+def _models() -> Iterator[type[Model]]:
+    return apps.get_app_config("django_singlejob").get_models()
 
 
 def _database(alias: str) -> str:
@@ -83,9 +140,20 @@ def unreachable(error: Error, undone: str = "") -> str:
     was not run"``."""
     alias = database.alias()
     return (
-        f"The database does not answer{undone}: {database.words_of(error)}. Check that the database server is running, "
-        f"and check DATABASES[{alias!r}] ({place_of(alias)})."
+        f"The database does not answer{undone}: {_sentence(database.words_of(error))} {_remedy(alias)}, and check "
+        f"DATABASES[{alias!r}] ({place_of(alias)})."
     )
+
+
+def _remedy(alias: str) -> str:
+    if connections[alias].vendor == "sqlite":
+        return "Check that the folder exists and that this user may write to it"
+    return "Check that the database server is running"
+
+
+def _sentence(words: str) -> str:
+    """With one full stop, whatever mark the driver puts at the end."""
+    return f"{words.rstrip('.?! ')}."
 
 
 _WORDS = {
@@ -97,7 +165,7 @@ _WORDS = {
     Lack.LOGIN: ("rejects this user", "Correct USER and PASSWORD in DATABASES[{alias!r}]."),
     Lack.RIGHTS: (
         "does not allow this user to do that",
-        "Grant SELECT, INSERT, UPDATE and DELETE on the tables django_singlejob_*.",
+        "Grant SELECT, INSERT, UPDATE and DELETE on the tables django_singlejob_*{schema}.",
     ),
     Lack.WRITES: (
         "is read-only",

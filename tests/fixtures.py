@@ -11,6 +11,7 @@ from django.db import connection, connections
 
 from django_singlejob import registry
 from django_singlejob.locking import at_exit
+from django_singlejob.querysets import rows
 from django_singlejob.worker import loop
 from tests.contract.acts import InlinePool, closing
 from tests.databases import free_port
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No jobs are registered, and what the test still holds at its end is not released when the process exits."""
+    """No jobs are registered, nothing was logged that is logged once, and what the test still holds at its end is not
+    released when the process exits."""
     registry.autodiscover()  # a module registers its jobs only once, so load them before this test
     monkeypatch.setattr(registry, "_jobs", {})
     monkeypatch.setattr(at_exit, "_granted", {})
+    monkeypatch.setattr(rows, "_reported", set())
 
 
 @pytest.fixture

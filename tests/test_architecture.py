@@ -19,6 +19,7 @@ PACKAGE = ROOT / "django_singlejob"
 TESTS = ROOT / "tests"
 #: The modules without a test module of their own, and where they are tested.
 TESTED_BY = {
+    "admin/clearing": "admin/test_admin_locks",
     "admin/gantt": "admin/test_admin_overview",
     "admin/reading": "admin/test_admin_queries",
     "admin/recent": "admin/test_admin_overview",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,13 @@ from asgiref.sync import async_to_sync
 from django.core.checks import run_checks
 
 from django_singlejob import registry, singleton_job
-from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.exceptions import InvalidOrder, LeaseLost
 from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import HOUR, MINUTE
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks import TaskResultStatus, default_task_backend, task, task_backends
+    from django.tasks.base import TaskError
     from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, TaskResultMismatch
     from django.tasks.signals import task_enqueued
 
@@ -217,6 +219,24 @@ def test_nor_is_one_under_whose_path_there_is_no_task(function: Callable[..., An
         task(function).enqueue()
 
 
+def test_nor_is_one_that_is_neither_in_an_app_nor_in_the_setting(settings: Settings) -> None:
+    """It was found in its module, but no worker looks there."""
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if not app.startswith("tests.app")]
+    for enqueue in enqueued, enqueued_async:
+        with pytest.raises(InvalidTask, match=r"'tests\.app\.django_tasks\.plain'.+SINGLEJOB\['TASK_MODULES'\]"):
+            enqueue(tasks.plain)
+    assert not one_offs().exists()
+    settings.SINGLEJOB = {"TASK_MODULES": ["tests.app"]}
+    result = enqueued(tasks.plain)
+    assert tasks.plain.get_result(result.id) == result
+
+
+def test_but_one_that_is_a_job_may_be_anywhere(settings: Settings) -> None:
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if not app.startswith("tests.app")]
+    result = enqueued(tasks.stock)
+    assert tasks.stock.get_result(result.id) == result
+
+
 def test_nor_is_a_job_within_a_function() -> None:
     with pytest.raises(InvalidTask, match="module level"):
         task(singleton_job("inner")(nested()))
@@ -327,6 +347,35 @@ def test_nor_has_one_that_this_release_does_not_know(path: str) -> None:
     one_offs().update(task_path=path)
     with pytest.raises(TaskResultDoesNotExist):
         default_task_backend.get_result(result.id)
+
+
+@pytest.mark.parametrize("path", ["unittest.__main__", "unittest.__main__.main", "antigravity.send", "this.s"])
+def test_nor_is_a_foreign_module_imported(path: str) -> None:
+    result = tasks.plain.enqueue()
+    one_offs().update(task_path=path, error_class=path)
+    before = {*sys.modules}
+    with pytest.raises(TaskResultDoesNotExist):
+        default_task_backend.get_result(result.id)
+    one_offs().update(task_path=tasks.plain.module_path)
+    (error,) = default_task_backend.get_result(result.id).errors
+    with pytest.raises(ImportError):
+        _ = error.exception_class
+    assert {*sys.modules} - before == set()
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, InvalidTask, LeaseLost] if django.VERSION >= (6, 0) else [])
+def test_the_class_of_an_exception_is_what_django_promises(kind: type[BaseException]) -> None:
+    result = tasks.plain.enqueue()
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    one_offs().update(error_class=path, traceback="five")
+    (error,) = default_task_backend.get_result(result.id).errors
+    assert isinstance(error, TaskError)
+    assert (error.exception_class, error.exception_class_path, error.traceback) == (kind, path, "five")
+    assert pickle.loads(pickle.dumps(error)) == error
+    one_offs().update(error_class="builtins.print")
+    (error,) = default_task_backend.get_result(result.id).errors
+    with pytest.raises(ValueError, match="does not reference a valid exception"):
+        _ = error.exception_class
 
 
 def test_a_result_that_was_pruned_is_found_no_more() -> None:

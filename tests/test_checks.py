@@ -14,7 +14,14 @@ from django.core.checks.registry import registry as all_checks
 from django.db import OperationalError, connections
 
 from django_singlejob import registry, singleton_job, timeline
-from django_singlejob.checks import check_database, check_jobs, check_server, check_settings, check_time
+from django_singlejob.checks import (
+    check_database,
+    check_jobs,
+    check_server,
+    check_settings,
+    check_task_modules,
+    check_time,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +50,7 @@ def ids(messages: list[CheckMessage]) -> list[str | None]:
 
 
 def test_they_are_registered_and_content_with_good_settings() -> None:
-    ours: list[Any] = [check_settings, check_time, check_jobs, check_database]
+    ours: list[Any] = [check_settings, check_task_modules, check_time, check_jobs, check_database]
     assert all(check in list(all_checks.get_checks()) for check in ours)
     assert [message for check in ours for message in check(None)] == []
 
@@ -66,6 +73,27 @@ def test_e002_an_impossible_value(settings: Settings, given: object) -> None:
     assert "but must be" in messages[0].msg
 
 
+@pytest.mark.parametrize(
+    ("hook", "problem"),
+    [
+        ("shop.no_such_module.hook", "but it cannot be imported: ModuleNotFoundError: No module named 'shop'"),
+        (f"{__name__}.no_such_hook", "but it cannot be imported: ImportError"),
+        (f"{__name__}.SQLITE", "but that is not a function."),
+    ],
+)
+def test_e002_a_function_that_is_not_there(settings: Settings, hook: str, problem: str) -> None:
+    settings.SINGLEJOB = {"RECORD_COMMAND": hook}
+    messages = check_settings(None)
+    assert ids(messages) == ["singlejob.E002"]
+    assert f"SINGLEJOB['RECORD_COMMAND'] is {hook!r}, {problem}" in messages[0].msg
+
+
+@pytest.mark.parametrize("hook", [f"{__name__}.ids", ids, "full"])
+def test_a_function_that_is_there_is_fine(settings: Settings, hook: object) -> None:
+    settings.SINGLEJOB = {"RECORD_COMMAND": hook}
+    assert check_settings(None) == []
+
+
 def test_every_mistake_is_told_at_once(settings: Settings) -> None:
     settings.SINGLEJOB = {"LEASE": 60, "LEASES": 60, "HOSTNAME": ""}
     assert sorted(map(str, ids(check_settings(None)))) == ["singlejob.E001", "singlejob.E002", "singlejob.E002"]
@@ -74,6 +102,37 @@ def test_every_mistake_is_told_at_once(settings: Settings) -> None:
 def test_e003_local_time(settings: Settings) -> None:
     settings.USE_TZ = False
     assert ids(check_time(None)) == ["singlejob.E003"]
+
+
+# --- where tasks are looked up
+
+
+def test_e011_a_module_that_does_not_exist(settings: Settings) -> None:
+    settings.SINGLEJOB = {"TASK_MODULES": ["no_such_module", "tests", "tests.app.gone", "tests.app.jobs"]}
+    messages = check_task_modules(None)
+    assert ids(messages) == ["singlejob.E011"] * 2
+    for message, name in zip(messages, ["no_such_module", "tests.app.gone"], strict=True):
+        assert f"contains {name!r}, but there is no such module" in message.msg
+
+
+def test_e011_imports_the_packages_around_a_module_only(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / f"package_of_{tmp_path.name}"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "exits.py").write_text("raise SystemExit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.SINGLEJOB = {"TASK_MODULES": [f"{package.name}.exits"]}
+    assert check_task_modules(None) == []
+    settings.SINGLEJOB = {"TASK_MODULES": [f"{package.name}.exits.deeper"]}
+    assert ids(check_task_modules(None)) == ["singlejob.E011"]
+
+
+def test_e011_is_not_what_settings_are(settings: Settings) -> None:
+    settings.SINGLEJOB = {"TASK_MODULES": "shop_tasks"}
+    assert check_task_modules(None) == []
+    assert ids(check_settings(None)) == ["singlejob.E002"]
 
 
 # --- jobs

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 from time import monotonic
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,6 +100,14 @@ def test_the_local_clock_measures_spans(monkeypatch: pytest.MonkeyPatch, has_boo
     assert abs(since(begun_at - 90) - 90 * SECOND) < SECOND
 
 
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux alone has this clock")
+def test_the_local_clock_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as suspended:
+        suspended.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 5000.0}.get)
+        now = local_now()
+    assert now == 5000.0
+
+
 def test_pauses_grow_up_to_a_bound_and_are_never_the_same() -> None:
     first, second = list(islice(backoff(), 30)), list(islice(backoff(), 30))
     assert first[0] == second[0] == 0
@@ -109,3 +119,9 @@ def test_pauses_grow_up_to_a_bound_and_are_never_the_same() -> None:
 def test_people_are_told_utc() -> None:
     noon = datetime(2026, 11, 21, 12, 0, 0, 999, tzinfo=timezone(timedelta(hours=5)))
     assert instant_in_words(noon) == "2026-11-21 07:00:00 UTC"
+
+
+def test_the_time_of_day_goes_through_the_module_time_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulation replaces only that module."""
+    monkeypatch.setattr(clock, "time", SimpleNamespace(time=lambda: 86_400.5))
+    assert clock.utc_now() == datetime(1970, 1, 2, 0, 0, 0, 500_000, UTC)

@@ -120,7 +120,8 @@ def test_it_cannot_be_changed_and_prints_no_address() -> None:
         ({"min_interval": "1h"}, SingleJobError, "min_interval is '1h', but must be a timedelta"),
         ({"on_held": "wait"}, SingleJobError, "on_held is 'wait', but must be 'skip' or 'raise'"),
         ({"max_attempts": 0}, SingleJobError, "max_attempts is 0, but must be 1 or more"),
-        ({"lesae": MINUTE}, TypeError, "lesae"),
+        ({"lesae": MINUTE}, SingleJobError, "has no option 'lesae'. Did you mean 'lease'"),
+        ({"every": MINUTE}, SingleJobError, "has no option 'every'. Its options are: name, schedule, "),
     ],
     ids=str,
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import time
 from datetime import timedelta
 from functools import partial
@@ -19,6 +20,7 @@ from django.contrib.auth.models import User
 from django_singlejob.clock import DBNow
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from tests.children import PATIENCE, ROOT, Child, Spawn
+from tests.databases import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +48,12 @@ def said(child: Child, status: int = 0, patience: float = PATIENCE) -> str:
 def test_the_example_is_in_order(manage: Manage) -> None:
     assert "no issues" in said(manage("check", "--fail-level", "WARNING"))
     assert "No changes" in said(manage("makemigrations", "--check", "--dry-run"))
+
+
+@pytest.mark.parametrize("url", ["localhost:5432/shop", "db/shop", ""])
+def test_an_address_that_is_no_url_is_explained(manage: Manage, url: str) -> None:
+    text = said(manage("check", DATABASE_URL=url), status=1)
+    assert "DATABASE_URL must look like postgres://user:password@host:5432/name." in text
 
 
 # --- the shop
@@ -150,8 +158,9 @@ def test_its_history_is_made_once(shop: Manage) -> None:
 
 
 def test_the_password_of_its_admin_is_a_new_one_each_time(manage: Manage) -> None:
-    printed = [said(manage("create_admin", "--port", "8001")) for _ in range(2)]
-    assert all("http://127.0.0.1:8001/admin/" in text for text in printed)
+    port = str(free_port())
+    printed = [said(manage("create_admin", "--port", port)) for _ in range(2)]
+    assert all(f"http://127.0.0.1:{port}/admin/" in text for text in printed)
     first, second = (re.search(r"password: (\S+)", text)[1] for text in printed)  # type: ignore[index]
     assert not authenticate(username="admin", password=first)
     admin = authenticate(username="admin", password=second)
@@ -159,8 +168,21 @@ def test_the_password_of_its_admin_is_a_new_one_each_time(manage: Manage) -> Non
     assert admin.is_superuser
 
 
+def test_a_server_has_no_key_that_everybody_knows(manage: Manage) -> None:
+    assert "Set the SECRET_KEY environment variable" in said(manage("check", DEBUG="0"), status=1)
+
+
+def test_no_password_is_set_if_the_port_is_in_use(manage: Manage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        text = said(manage("create_admin", "--port", str(port)), status=1)
+    assert f"Port {port} is in use. Choose another one: make serve PORT={port + 1}" in text
+    assert not User.objects.exists()
+
+
 def test_no_password_is_printed_on_a_server(manage: Manage) -> None:
-    assert "works only with DEBUG = True" in said(manage("create_admin", DEBUG="0", ALLOWED_HOSTS="*"), status=1)
+    server = {"DEBUG": "0", "ALLOWED_HOSTS": "*", "SECRET_KEY": "another"}
+    assert "works only with DEBUG = True" in said(manage("create_admin", **server), status=1)
     assert not User.objects.exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import logging.config
 from datetime import UTC, datetime, timedelta, timezone
 from logging import LogRecord
 from typing import TYPE_CHECKING, Any
@@ -234,3 +235,33 @@ def test_a_lock_that_cannot_be_released(log: pytest.LogCaptureFixture, monkeypat
 
 def fail_at_the_database(*arguments: object) -> bool:
     raise OperationalError("the server is away")
+
+
+# --- what they contain
+
+
+def test_a_record_forges_no_line_and_keeps_the_types_of_what_needs_no_escaping(log: pytest.LogCaptureFixture) -> None:
+    error = OperationalError("gone")
+    logging.getLogger("django_singlejob").info(
+        "%s %r %s %d", "web\n1", "a\x1b", error, 7, extra=about(lock="a\x1b\u202e")
+    )
+    (record,) = log.records
+    assert record.getMessage() == r"web\n1 'a\x1b' gone 7"
+    assert record.args
+    assert [*record.args][2:] == [error, 7]
+    assert facts(record) == {"lock": r"a\x1b\u202e"}
+
+
+def test_what_cannot_be_printed_ends_no_job(log: pytest.LogCaptureFixture) -> None:
+    class Unprintable:
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    logging.getLogger("django_singlejob").info("%r", thing := Unprintable(), extra=about())
+    assert log.records[0].args == (thing,)
+
+
+def test_configuring_logging_does_not_let_it_through(log: pytest.LogCaptureFixture) -> None:
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "loggers": {"django_singlejob": {}}})
+    logging.getLogger("django_singlejob").info("%s", "web\n1", extra=about())
+    assert log.records[0].getMessage() == r"web\n1"

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 pytest_plugins = "tests.fixtures"
+NOTHING = (
+    "No job is registered. Put a function with @singleton_job into the jobs.py of an app, and the app into "
+    "INSTALLED_APPS."
+)
 # No test is marked `django_db`, because registering and discovering jobs uses no database.
 pytestmark = pytest.mark.usefixtures("fresh_process")
 
@@ -138,7 +142,7 @@ def test_a_reloaded_module_replaces_its_jobs(app: Path) -> None:
 
 
 def test_an_unknown_job_is_refused_with_what_was_meant() -> None:
-    with pytest.raises(UnknownJob, match=r"no job 'nightly'\. No job is registered: decorate a function"):
+    with pytest.raises(UnknownJob, match=r"no job 'nightly'\. No job is registered. Put a function"):
         registry.get("nightly")
     for name in "nightly_report", "nightly_import", "restock":
         singleton_job(name)(print)
@@ -250,7 +254,7 @@ def test_an_error_in_tasks_is_not_swallowed_either(app: Path) -> None:
 
 
 def test_for_an_unknown_name_it_is_said_where_jobs_are_searched(settings: Settings) -> None:
-    begin = "There is no job 'nightly'. No job is registered: decorate a function with @singleton_job. "
+    begin = f"There is no job 'nightly'. {NOTHING} "
     with pytest.raises(UnknownJob) as refusal:
         registry.get("nightly")
     assert str(refusal.value) == (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, OperationalError, ProgrammingError, connection, transaction
+from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import DatabaseUnusable, job_lock, runner, singleton_job
 from django_singlejob.codes import Lack
@@ -70,8 +73,8 @@ def sqlites(code: int) -> Error:
 BY_CODE = {
     Lack.TABLES: ["42P01", "42703", 1146, 1054],
     Lack.DATABASE: ["3D000", 1049],
-    Lack.LOGIN: ["28000", "28P01", 1044, 1045, 1698],
-    Lack.RIGHTS: ["42501", 1142, 1143, 1227, 1370],
+    Lack.LOGIN: ["28000", "28P01", 1045, 1698],
+    Lack.RIGHTS: ["42501", 1044, 1142, 1143, 1227, 1370],
     Lack.WRITES: ["25006", 1290, 1792, 1836],
 }
 
@@ -134,6 +137,45 @@ def test_an_alias_of_its_own_is_named_to_migrate(settings: Settings, add_databas
         "The database 'locks' (shop on db.example:5432, as 'web') does not exist, or is not a database (). Create it, "
         "or correct DATABASES['locks']['NAME']."
     )
+
+
+# --- a connection that DATABASES forbids
+
+
+@pytest.fixture
+def misspelt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "conect_timeout", 5)
+    connection.close()
+
+
+@pytest.mark.usefixtures("misspelt")
+def test_an_error_before_the_grant_is_not_the_jobs(caplog: pytest.LogCaptureFixture) -> None:
+    @singleton_job
+    def nightly() -> None:
+        raise AssertionError
+
+    report = report_of(nightly, partial(runner.run, nightly))
+    assert report.is_hopeless
+    assert str(report.error).startswith("'nightly' was not run: ")
+    assert str(report.error).endswith(". Correct DATABASES['default'].")
+    assert caplog.text == ""  # there is no lock to release
+
+
+@pytest.mark.usefixtures("misspelt")
+def test_another_error_is_not_explained_by_a_connection_that_cannot_be_opened() -> None:
+    assert refusal(ZeroDivisionError()) is None
+
+
+def test_an_error_is_not_explained_if_a_connection_can_be_opened() -> None:
+    assert refusal(TypeError()) is None
+    assert refusal(ImproperlyConfigured()) is None
+
+
+def test_an_invalid_setting_names_no_connection(settings: Settings) -> None:
+    settings.SINGLEJOB = {"DATABASE": 5}
+    assert refusal(ImproperlyConfigured()) is None
+    settings.SINGLEJOB = {"DATABASE": "elsewhere"}
+    assert refusal(ConnectionDoesNotExist()) is None
 
 
 # --- what calls it

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from django.contrib.admin.utils import quote
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html
@@ -108,8 +108,11 @@ def clock_time(instant: datetime, zone: tzinfo | None = None) -> SafeString:
 
 
 def link(model: str, key: str | int, text: object) -> SafeString:
-    """A link to the page of one of our rows."""
-    url = reverse(f"admin:django_singlejob_{model}_change", args=[quote(key)])
+    """A link to the page of one of our rows, or its text if the row has a name that is in no URL."""
+    try:
+        url = reverse(f"admin:django_singlejob_{model}_change", args=[quote(key)])
+    except NoReverseMatch:  # the name is empty, and was written by hand
+        return format_html("{}", text or NOTHING)
     return format_html('<a href="{}">{}</a>', url, text)
 
 
@@ -121,8 +124,12 @@ def list_of(model: str, **query: str) -> str:
 
 def first_line(text: str) -> str:
     """The first line of an error, shortened to fit into a table."""
-    line = next(iter(text.strip().splitlines()), "")
-    return line if len(line) <= ERROR_LENGTH else f"{line[: ERROR_LENGTH - 1]}…"
+    return cut(next(iter(text.strip().splitlines()), ""))
+
+
+def cut(text: str, length: int = ERROR_LENGTH) -> str:
+    """The text, with an ellipsis at its end if it was longer than that."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def preformatted(text: str) -> SafeString | str:

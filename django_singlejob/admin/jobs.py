@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -14,7 +14,6 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -23,11 +22,19 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob import registry
-from django_singlejob.admin.cells import NOTHING, badge, clock_time, distance, duration, first_line, moment, noted
+from django_singlejob.admin.cells import NOTHING, badge, clock_time, distance, duration, first_line, link, moment, noted
 from django_singlejob.admin.charts import plot, share, sparkline
-from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, back, outside_transactions, register_jobs, user_name
+from django_singlejob.admin.reading import (
+    NOW,
+    ReadOnlyAdmin,
+    WorstPaginator,
+    back,
+    outside_transactions,
+    register_jobs,
+    user_name,
+)
 from django_singlejob.admin.states import state
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import DBNow, saturated
 from django_singlejob.conf import options
 from django_singlejob.locking.forgetting import forget_name
 from django_singlejob.locking.pausing import at_the_gate
@@ -35,6 +42,7 @@ from django_singlejob.logs import about
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.history import PastRun, recent_runs
+from django_singlejob.names import is_storable
 from django_singlejob.one_offs.enqueue import PRIORITIES, Order, place
 from django_singlejob.querysets.jobs import FORGOTTEN, JobStatusQuerySet, gates
 from django_singlejob.querysets.one_offs import one_offs
@@ -64,10 +72,10 @@ class StateFilter(admin.SimpleListFilter):
         return queryset
 
 
-def jobs(request: HttpRequest, name: str | None = None) -> list[Health]:
-    """How each job is doing, or only the named one. Includes jobs that are registered and jobs that have run."""
+def jobs(request: HttpRequest, names: Collection[str]) -> list[Health]:
+    """How each of these jobs is doing. Includes jobs that are registered and jobs that have run."""
     register_jobs(request)
-    return [health for health in survey(name) if health.is_job]
+    return [health for health in survey(names).healths if health.is_job]
 
 
 def _is_wanted(health: Health, wanted: str | None) -> bool:
@@ -103,13 +111,17 @@ class JobStatusAdmin(ReadOnlyAdmin):
     ) -> Any:
         """The jobs, with those that need attention first. This includes jobs without a row, which no server has called
         yet."""
-        if queryset.model is not JobStatus:  # it is the admin's log of a job
+        if not _is_of_list(request):  # but of the admin's log of a job, or of names to choose from
             return super().get_paginator(request, queryset, per_page, *args, **kwargs)
+        if queryset.query.is_empty():
+            return WorstPaginator([], per_page)
         wanted = request.GET.get(StateFilter.parameter_name)
-        part = request.GET.get(SEARCH_VAR, "").replace("\0", "").lower()
-        found = [job for job in jobs(request) if _is_wanted(job, wanted) and part in job.name]
+        part = request.GET.get(SEARCH_VAR, "").lower()
+        register_jobs(request)
+        surveyed = survey(part=part)
+        found = [job for job in surveyed.healths if job.is_job and _is_wanted(job, wanted) and part in job.name]
         found.sort(key=lambda job: (-job.state.level, job.name))
-        return Paginator([_row(health) for health in found], per_page)
+        return WorstPaginator([_row(health) for health in found], per_page, is_cut=surveyed.is_cut)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         site = self.admin_site
@@ -153,9 +165,9 @@ class JobStatusAdmin(ReadOnlyAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> JobStatus | None:
         """The job, even if it has no row yet."""
-        if "\0" in object_id:  # PostgreSQL refuses it in any text, even in a comparison
+        if not is_storable(object_id):
             return None
-        health = next(iter(jobs(request, object_id)), None)
+        health = next(iter(jobs(request, [object_id])), None)
         return _row(health) if health else self.get_queryset(request).filter(name=object_id).first()
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -170,18 +182,21 @@ class JobStatusAdmin(ReadOnlyAdmin):
         recent = recent_runs([name])[name]
         won = Counter(run.hostname for run in recent).most_common()
         waiting = one_offs().filter(job_name=name, status__in=["waiting", "in_progress"]).order_by("run_after")
+        # Not the arguments, which may be long.
+        waiting = waiting.only("status", "run_after").annotate(**NOW)
         return {
             "health": health,
             "job": registry.get(name) if registry.is_known(name) else None,
             "is_ours": name.startswith(OURS),
             "state": state(health),
+            "lock": link("joblock", health.lock.name, health.lock.name) if health.lock else "",
             "next_slots": [moment(slot, row.now, _zone(row)) for slot in next_slots(row)],
             "last_run": last_run(recent[-1], row.now) if recent else NOTHING,
             "mean": duration(row.mean_duration),
             "plot": plot(recent, row.mean_duration, _limit(row)) if recent else "",
             "recent": [(run, last_run(run, row.now)) for run in reversed(recent[-10:])],
             "winners": [(hostname, count, share(count / len(recent), "", "busy")) for hostname, count in won],
-            "one_offs": [(one_off, moment(one_off.run_after, one_off.now)) for one_off in waiting.annotate(**NOW)[:5]],
+            "one_offs": [(one_off, moment(one_off.run_after, one_off.now)) for one_off in waiting[:5]],
             "may_run": self.has_run_permission(request),
             "may_pause": self.has_pause_permission(request),
             "may_clear": self.may(request, "view_joblock") and self.may(request, "clear_joblock"),
@@ -231,7 +246,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         if request.method != "POST":
             return self._ask_to_forget(request, request.GET.getlist("name"))
-        self._forget_all(request, [name for name in request.POST.getlist("name") if "\0" not in name])
+        self._forget_all(request, [name for name in request.POST.getlist("name") if is_storable(name)])
         return HttpResponseRedirect(reverse("admin:django_singlejob_jobstatus_changelist"))
 
     def _ask_to_forget(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
@@ -287,14 +302,20 @@ class JobStatusAdmin(ReadOnlyAdmin):
         self.log_change(request, JobStatus(name=name), message)
 
 
+def _is_of_list(request: HttpRequest) -> bool:
+    match = request.resolver_match
+    return bool(match and match.url_name == "django_singlejob_jobstatus_changelist")
+
+
 def is_forgettable(name: str) -> bool:
     """Whether the code may no longer have the name. Our own jobs are not registered."""
     return not (registry.is_known(name) or name.startswith(OURS))
 
 
 def _chosen(request: HttpRequest) -> list[str]:
-    known = {job.name for job in jobs(request)}
-    return [name for name in request.POST.getlist(ACTION_CHECKBOX_NAME) if name in known]
+    names = request.POST.getlist(ACTION_CHECKBOX_NAME)
+    known = {job.name for job in jobs(request, names)}
+    return [name for name in names if name in known]
 
 
 def _busy(name: str) -> str:
@@ -350,7 +371,4 @@ def _limit(row: JobStatus) -> timedelta | None:
     """How long a run may take before it is overrunning, or ``None`` if there were too few runs."""
     if not row.mean_duration or row.run_count < options().overrun_min_runs:
         return None
-    try:
-        return row.mean_duration * options().overrun_factor
-    except OverflowError:  # an impossible value was written by hand
-        return None
+    return saturated(row.mean_duration, options().overrun_factor)

@@ -1,17 +1,16 @@
 """The locks and their holders. You can clear a stale lock and, by force, one whose holder may be alive."""
 
 import logging
-import uuid
-from collections.abc import Container, Sequence
-from datetime import timedelta
-from typing import Any, ClassVar, NamedTuple, cast
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.core.signing import BadSignature, Signer
 from django.db.models import QuerySet
+from django.forms import Media, Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -21,22 +20,25 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob.admin.cells import NOTHING, badge, distance, duration, link, list_of, moment, noted
 from django_singlejob.admin.charts import share
-from django_singlejob.admin.reading import ReadOnlyAdmin, outside_transactions
-from django_singlejob.clock import local_now, sleep, utc_now
+from django_singlejob.admin.clearing import Answer, Stay, late, left_alone, over_at, read, refusal, sign
+from django_singlejob.admin.reading import ReadOnlyAdmin, RowsFilter, outside_transactions
+from django_singlejob.clock import local_now
 from django_singlejob.conf import ZERO, options
-from django_singlejob.locking.clear import clear
-from django_singlejob.locking.liveness import WATCHED_INTERVALS, Watch
+from django_singlejob.locking.clear import clear_at_once
+from django_singlejob.locking.liveness import SECOND, WATCHED_INTERVALS, Sighting
 from django_singlejob.logs import about_lock
 from django_singlejob.models import JobLock, JobStatus
+from django_singlejob.names import is_storable
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import JobLockQuerySet, locks
+from django_singlejob.querysets.rows import REMEDY, noticing
 
 logger = logging.getLogger("django_singlejob")
 
-# A web server gives up on a request after 30 seconds or so.
-LONGEST_WATCH = timedelta(seconds=20)
-LONGEST_WAIT = timedelta(seconds=22)
+# A web server gives up on a request after 30 seconds or so. Then the locks that are left are shown again.
 LONGEST_CLEAR = 5.0
+# Django's stubs know only the names of scripts.
+COUNTDOWN: Any = Script("django_singlejob/clear.js", defer=True)
 
 
 class StaleFilter(admin.SimpleListFilter):
@@ -58,51 +60,22 @@ class StaleFilter(admin.SimpleListFilter):
         return queryset
 
 
-class Shown(NamedTuple):
-    """A lock as it was shown on the page where a user chose to clear it. ``at`` is when it was shown, by the clock of
-    our own servers (seconds since the epoch)."""
+class HostFilter(RowsFilter):
+    title = _("host name")
+    parameter_name = "hostname"
 
-    name: str
-    token: uuid.UUID
-    heartbeats: int
-    at: float
+    def some(self, most: int) -> Iterable[str]:
+        return locks().order_by("hostname").values_list("hostname", flat=True).distinct()[:most]
 
-    @classmethod
-    def parse(cls, text: str) -> "Shown | None":
-        """Returns ``None`` if none of our pages wrote this text."""
-        try:
-            name, token, heartbeats, at = _SIGNER.unsign(text).split()
-            return cls(name, uuid.UUID(token), int(heartbeats), float(at))
-        except (BadSignature, ValueError):
-            return None
-
-    def signed(self) -> str:
-        """The text to put into the page."""
-        return _SIGNER.sign(f"{self.name} {self.token} {self.heartbeats} {self.at}")
-
-    def is_still(self, lock: JobLock) -> bool:
-        """Whether it still has the same holder, which has given no sign of life since."""
-        return (lock.token, lock.heartbeats) == (self.token, self.heartbeats)
-
-    def to_wait(self, lock: JobLock) -> timedelta:
-        """How much longer to stay on the page if two heartbeat intervals are too long for a request to watch."""
-        wanted = _watched_for(lock)
-        return ZERO if wanted <= LONGEST_WATCH else max(wanted - self.age, ZERO)
-
-    @property
-    def age(self) -> timedelta:
-        """How long ago the lock was shown."""
-        return timedelta(seconds=utc_now().timestamp() - self.at)
-
-
-_SIGNER = Signer(salt="django_singlejob.shown")
+    def queryset(self, request: HttpRequest, queryset: QuerySet[JobLock]) -> QuerySet[JobLock]:
+        return queryset.filter(hostname=self.value()) if self.value() else queryset
 
 
 @admin.register(JobLock)
 class JobLockAdmin(ReadOnlyAdmin):
     change_form_template = "admin/django_singlejob/joblock/change_form.html"
     list_display = ["name", "state", "holder", "command", "held_for", "heartbeat", "expires"]
-    list_filter = [StaleFilter, "hostname"]
+    list_filter = [StaleFilter, HostFilter]
     search_fields = ["name", "hostname", "command"]
     actions = ["clear"]
     fields = [
@@ -135,8 +108,7 @@ class JobLockAdmin(ReadOnlyAdmin):
             lock.mean = means.get(lock.job_name)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        # PostgreSQL refuses a NUL in any text, even in a comparison.
-        lock = None if "\0" in object_id else super().get_object(request, object_id, from_field)
+        lock = super().get_object(request, object_id, from_field)
         if lock:
             self.furnish([lock])
         return lock
@@ -210,7 +182,8 @@ class JobLockAdmin(ReadOnlyAdmin):
         return self._ask(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
 
     def clear_view(self, request: HttpRequest) -> HttpResponse:
-        """On GET, ask whether to clear the named locks. On POST, clear the locks that were shown."""
+        """On GET, begin to watch the named locks. On POST, clear those that were shown and whose watch is over. A
+        request never waits for a watch to end."""
         if not (self.has_view_permission(request) and self.has_clear_permission(request)):
             raise PermissionDenied
         if request.method != "POST":
@@ -218,79 +191,100 @@ class JobLockAdmin(ReadOnlyAdmin):
         forced = set(request.POST.getlist("force"))
         if forced and not self.has_force_permission(request):
             raise PermissionDenied
-        self._clear_all(request, forced)
-        return HttpResponseRedirect(reverse("admin:django_singlejob_joblock_changelist"))
-
-    def _clear_all(self, request: HttpRequest, forced: Container[str]) -> None:
-        chosen = []
-        for text in request.POST.getlist("lock"):
-            shown = Shown.parse(text)
-            if shown is None:
-                self.message_user(request, gettext("%r is not a lock.") % text[:100], messages.ERROR)
-            elif shown.name in forced:
-                self._clear(request, shown, force=True)
-            else:
-                chosen.append(shown)
-        left = _watched(chosen)
-        until = local_now() + LONGEST_CLEAR
-        for shown in chosen:
-            if local_now() < until:
-                self._clear(request, shown, left=left.get(shown.name))
-            else:
-                message = gettext("The lock %s was not cleared, because the others took too long. Try again.")
-                self.message_user(request, message % shown.name, messages.WARNING)
+        return self._clear_all(request, forced)
 
     def _ask(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
-        found = list(locks().judged().filter(name__in=[name for name in names if "\0" not in name]).order_by("name"))
+        found, unreadable = self._look_up(request, names)
+        return self._show(request, found, free=sorted(set(names) - {lock.name for lock in found} - unreadable))
+
+    def _clear_all(self, request: HttpRequest, forced: Container[str]) -> HttpResponse:
+        texts = request.POST.getlist("lock")
+        shown = {sighting.name: sighting for text in texts if (sighting := read(text, request.user))}
+        # If what was seen of a lock cannot be read, only its name is known.
+        staying: dict[str, Sighting | None] = dict.fromkeys(set(request.POST.getlist("name")) - shown.keys())
+        if staying or len(shown) < len(set(texts)):
+            message = gettext(
+                "Some locks were not cleared, because this page was changed or was made for another user. Look again."
+            )
+            self.message_user(request, message, messages.ERROR)
+        found, unreadable = self._look_up(request, shown)
+        rows, until = {lock.name: lock for lock in found}, local_now() + LONGEST_CLEAR
+        for name, sighting in shown.items():
+            if name in unreadable:
+                continue
+            is_late = local_now() >= until
+            answer = late(name) if is_late else self._clear(request, sighting, rows.get(name), force=name in forced)
+            self.message_user(request, answer.message, answer.level)
+            if answer.stay is not Stay.NOT:
+                staying[name] = sighting if answer.stay is Stay.WATCHED else None
+        left, _unreadable = self._look_up(request, staying)
+        if left := [lock for lock in left if lock.is_suspected or lock.name in forced]:
+            return self._show(request, left, watched=staying)
+        return HttpResponseRedirect(reverse("admin:django_singlejob_joblock_changelist"))
+
+    def _look_up(self, request: HttpRequest, names: Collection[str]) -> tuple[list[JobLock], set[str]]:
+        """The locks that are held, and the names of those that cannot be read. These are not free, and a message says
+        so."""
+        with noticing() as unreadable:
+            found = locks().filter(name__in=filter(is_storable, names)).order_by("name").watched()
+        for row in unreadable.values():
+            self.message_user(request, f"{row} {REMEDY}", messages.ERROR)
+        return found, {str(row.key) for row in unreadable.values()}
+
+    def _show(
+        self,
+        request: HttpRequest,
+        found: Sequence[JobLock],
+        *,
+        watched: Mapping[str, Sighting | None] = MappingProxyType({}),
+        free: Sequence[str] = (),
+    ) -> HttpResponse:
+        """The page that asks whether to clear the locks that were just read. The watches of ``watched`` go on."""
         self.furnish(found)
+        may_force = self.has_force_permission(request)
         context = {
             **self.admin_site.each_context(request),
             "title": gettext("Clear locks"),
             "original": gettext("Clear"),  # for the breadcrumbs
             "has_view_permission": True,
             "opts": self.opts,
-            "media": self.media,
-            "locks": [
-                {
-                    "row": lock,
-                    "shown": Shown(lock.name, lock.token, lock.heartbeats, utc_now().timestamp()).signed(),
-                    "state": self.state(lock),
-                    "held_for": self.held_for(lock),
-                    "heartbeat": self.heartbeat(lock),
-                    "watched_for": duration(min(_watched_for(lock), LONGEST_WATCH)),
-                    "wait_for": duration(_watched_for(lock)) if _watched_for(lock) > LONGEST_WATCH else "",
-                }
-                for lock in found
-            ],
-            "free": sorted(set(names) - {lock.name for lock in found}),
-            "is_any_clearable": any(lock.is_suspected for lock in found)
-            or (found and self.has_force_permission(request)),
-            "may_force": self.has_force_permission(request),
+            "media": self.media + Media(js=[COUNTDOWN]),
+            "locks": [self._panel(request, lock, watched.get(lock.name)) for lock in found],
+            "free": free,
+            "is_any_clearable": any(lock.is_suspected for lock in found) or (found and may_force),
+            "may_force": may_force,
         }
         return TemplateResponse(request, "admin/django_singlejob/joblock/clear.html", context)
 
-    def _clear(self, request: HttpRequest, shown: Shown, *, force: bool = False, left: timedelta | None = None) -> None:
-        """Clear the lock if it is still the one that was shown and, unless ``force``, its holder is presumed dead.
-        ``left`` is what is left of its watch, or ``None`` if its holder is alive."""
-        lock = locks().look_up(shown.name)
-        if lock is None:
-            self.message_user(request, gettext("The lock %s is already free.") % shown.name, messages.INFO)
-            return
-        facts = {"name": lock.name, "holder": lock.holder, "time": duration(left)}
-        if lock.token != shown.token:
-            message = gettext("The lock %(name)s was not cleared, because it has a new holder (%(holder)s).")
-        elif not force and (left is None or not lock.is_suspected or not shown.is_still(lock)):
-            message = gettext("The lock %(name)s was not cleared, because its holder (%(holder)s) is alive.")
-        elif not force and left:
-            message = gettext("The lock %(name)s was not cleared: watch it for %(time)s more before you click.")
-        elif clear(lock, force=force, error=_by(request, force=force)):
-            self._report_cleared(request, lock, force=force)
-            return
-        else:
-            message = gettext("The lock %(name)s was not cleared, because its holder gave a sign of life. Look again.")
-        self.message_user(request, message % facts, messages.WARNING)
+    def _panel(self, request: HttpRequest, lock: JobLock, sighting: Sighting | None) -> dict[str, Any]:
+        if sighting is None or sighting.left(lock) is None:
+            sighting = Sighting.of(lock)
+        left = sighting.left(lock) or ZERO
+        return {
+            "row": lock,
+            "sighting": sign(sighting, request.user),
+            "state": self.state(lock),
+            "held_for": self.held_for(lock),
+            "heartbeat": self.heartbeat(lock),
+            "seconds": f"{left.total_seconds():.3f}" if left else "",
+            "over_at": over_at(lock, left),
+            "is_in_doubt": left > WATCHED_INTERVALS * (lock.heartbeat_interval or ZERO) + SECOND,
+        }
 
-    def _report_cleared(self, request: HttpRequest, lock: JobLock, *, force: bool) -> None:
+    def _clear(self, request: HttpRequest, shown: Sighting, lock: JobLock | None, *, force: bool) -> Answer:
+        """Clear the lock if it is still the one that was shown and, unless ``force``, its holder counts as dead."""
+        if lock is None:
+            return Answer(gettext("The lock %s is already free.") % shown.name, Stay.NOT, messages.INFO)
+        if answer := refusal(shown, lock, force=force):
+            return answer
+        is_cleared = clear_at_once(lock, force=force, error=_by(request, force=force))
+        if is_cleared:
+            return self._cleared(request, lock, force=force)
+        if is_cleared is None:
+            return left_alone(lock, gettext("its holder, or another process, is writing at the moment"), Stay.WATCHED)
+        return left_alone(lock, gettext("its holder gave a sign of life just now"), Stay.CHANGED)
+
+    def _cleared(self, request: HttpRequest, lock: JobLock, *, force: bool) -> Answer:
         deed = gettext("Cleared by force; its holder was %s.") if force else gettext("Cleared; its holder was %s.")
         message, user = deed % lock.holder, cast("int", request.user.pk)
         for row, flag in (lock, DELETION), (JobStatus(name=lock.job_name or lock.name), CHANGE):
@@ -305,32 +299,7 @@ class JobLockAdmin(ReadOnlyAdmin):
         facts = {"name": lock.name, "holder": lock.holder}
         forced = gettext("The lock %(name)s was cleared by force; its holder was %(holder)s.")
         cleared = gettext("The lock %(name)s was cleared; its holder was %(holder)s.")
-        self.message_user(request, (forced if force else cleared) % facts, messages.SUCCESS)
-
-
-def _watched_for(lock: JobLock) -> timedelta:
-    return WATCHED_INTERVALS * (lock.heartbeat_interval or ZERO)
-
-
-def _watched(chosen: Sequence[Shown]) -> dict[str, timedelta]:
-    """Watch these locks, as a caller does before a takeover, for as long as a request may take. Returns what is then
-    left of each watch, by name, without locks that are free or whose holders are seen to be alive."""
-    watches = {shown.name: Watch() for shown in chosen}
-    until = local_now() + LONGEST_WAIT.total_seconds()
-    while True:
-        rows = {lock.name: lock for lock in locks().filter(name__in=watches).survey()}
-        still = {shown: rows[shown.name] for shown in chosen if shown.name in rows and shown.is_still(rows[shown.name])}
-        left = {
-            shown.name: max(rest, shown.to_wait(lock))
-            for shown, lock in still.items()
-            if (rest := watches[shown.name].look(lock, most=LONGEST_WATCH, unchanged_for=shown.age)) is not None
-        }
-        in_time = timedelta(seconds=until - local_now())
-        soon = {name: rest.total_seconds() for name, rest in left.items() if ZERO < rest <= in_time}
-        pauses = [min(watches[name].pause(rows[name]), rest) for name, rest in soon.items()]
-        if not pauses:
-            return left
-        sleep(min(pauses))
+        return Answer((forced if force else cleared) % facts, Stay.NOT, messages.SUCCESS)
 
 
 def _by(request: HttpRequest, *, force: bool) -> str:

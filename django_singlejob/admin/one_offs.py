@@ -1,40 +1,37 @@
-"""The one-offs: what is waiting to run, and what happened to the rest. You can enqueue, cancel and retry them."""
+"""The one-offs: what is waiting to run, and what happened to the rest. You can enqueue, cancel and
+retry them, and delete those that have ended."""
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin import widgets
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast, Left
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
 from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
 from django_singlejob import registry
-from django_singlejob.admin.cells import (
-    ERROR_LENGTH,
-    NOTHING,
-    badge,
-    first_line,
-    link,
-    moment,
-    noted,
-    preformatted,
-)
+from django_singlejob.admin.cells import NOTHING, badge, cut, first_line, link, moment, noted, preformatted
 from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, back, register_jobs, user_name
 from django_singlejob.admin.runs import BRIEFLY
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.models import OneOffJob
 from django_singlejob.monitoring.health import OVERDUE
 from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
+from django_singlejob.querysets.one_offs import ENDED, UNSUCCESSFUL, OneOffJobQuerySet, one_offs
 from django_singlejob.querysets.runs import runs
+from django_singlejob.results import TRACEBACK_LENGTH
 
 if TYPE_CHECKING:
     OneOffModelForm = forms.ModelForm[OneOffJob]
@@ -42,6 +39,13 @@ else:
     OneOffModelForm = forms.ModelForm
 
 T = TypeVar("T")
+
+# The columns of which only the beginning is read: a row that was written by hand may have any length there, and JSON
+# that Python cannot read.
+LONG = ("args", "kwargs", "result", "error", "traceback", "worker_ids")
+CONFIRMED = "confirmed"
+SHOWN_LENGTH = TRACEBACK_LENGTH
+BEGINNINGS = {f"shown_{name}": Left(Cast(name, TextField()), SHOWN_LENGTH + 1) for name in LONG}
 
 
 class InstantWidget(widgets.AdminSplitDateTime):
@@ -51,6 +55,10 @@ class InstantWidget(widgets.AdminSplitDateTime):
         super().__init__()
         for part, label in zip(self.widgets, (_("Run after: date"), _("Run after: time")), strict=True):
             part.attrs["aria-label"] = label
+
+    def decompress(self, value: Any) -> Any:
+        # A URL may suggest a text, which is not an instant.
+        return super().decompress(value if isinstance(value, datetime) else None)
 
 
 class JSONField(forms.JSONField):
@@ -138,10 +146,11 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     form = OneOffForm
     list_display = ["name", "state", "due", "arguments", "attempts", "problem", "ended", "queue_name", "priority"]
     list_filter = ["status"]
+    linked_lookups = ["queue_name__exact"]
     search_fields = ["job_name", "task_path", "queue_name", "hostname"]
     ordering = ["-pk"]
     sortable_by = ()
-    actions = ["cancel", "retry"]
+    actions = ["cancel", "retry", "discard"]
     change_form_template = "admin/django_singlejob/oneoffjob/change_form.html"
     shown = [
         "job",
@@ -164,7 +173,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OneOffJob]:
-        return one_offs().annotate(**NOW)
+        return one_offs().defer(*LONG).annotate(**NOW, **BEGINNINGS)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return list(self.shown if obj else OneOffForm.Meta.fields)
@@ -178,6 +187,10 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     def has_order_permission(self, request: HttpRequest) -> bool:
         """The permission to cancel and retry one-offs."""
         return self.may(request, "change_oneoffjob")
+
+    def has_discard_permission(self, request: HttpRequest) -> bool:
+        """The permission to delete one-offs that have ended. Django's own pages would delete others too."""
+        return self.may(request, "delete_oneoffjob")
 
     # --- what is shown
 
@@ -195,8 +208,8 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         return noted(badge(row.status, row.get_status_display()), gettext("is a worker running?") if is_late else "")
 
     @admin.display(description=_("arguments"))
-    def arguments(self, row: OneOffJob) -> str:
-        return Truncator(_as_call(row.args, row.kwargs) or NOTHING).chars(ERROR_LENGTH)
+    def arguments(self, row: Any) -> str:
+        return cut(_as_call(row.shown_args, row.shown_kwargs)) or NOTHING
 
     @admin.display(description=_("due"))
     def due(self, row: Any) -> str:
@@ -223,20 +236,20 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         return row.requested_by or NOTHING
 
     @admin.display(description=_("result"))
-    def outcome(self, row: OneOffJob) -> str:
-        return NOTHING if row.result is None else _as_json(row.result)
+    def outcome(self, row: Any) -> str:
+        return cut(_as_shown(row.shown_result), SHOWN_LENGTH) if row.shown_result else NOTHING
 
     @admin.display(description=_("error"))
-    def problem(self, row: OneOffJob) -> str:
-        return first_line(row.error)
+    def problem(self, row: Any) -> str:
+        return first_line(row.shown_error)
 
     @admin.display(description=_("traceback"))
-    def whole_traceback(self, row: OneOffJob) -> str:
-        return preformatted(row.traceback or row.error)
+    def whole_traceback(self, row: Any) -> str:
+        return preformatted(cut(row.shown_traceback or row.shown_error, SHOWN_LENGTH))
 
     @admin.display(description=_("workers"))
-    def workers(self, row: OneOffJob) -> str:
-        return preformatted(row.worker_ids)
+    def workers(self, row: Any) -> str:
+        return preformatted(cut(row.shown_worker_ids, SHOWN_LENGTH))
 
     @admin.display(description=_("last run"))
     def last_run(self, row: OneOffJob) -> str:
@@ -255,7 +268,8 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         row = context.get("original")
         context["may_cancel"] = row and row.status == "waiting" and self.has_order_permission(request)
-        context["may_retry"] = row and row.status in ("failed", "cancelled") and self.has_order_permission(request)
+        context["may_retry"] = row and row.status in UNSUCCESSFUL and self.has_order_permission(request)
+        context["may_discard"] = row and row.status in ENDED and self.has_discard_permission(request)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: OneOffJob, form: Any, change: bool) -> None:
@@ -289,18 +303,51 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         )
         return self._report(request, (count, done), (left, not_done))
 
+    @admin.action(description=_("Delete one-offs that have ended"), permissions=["discard"])
+    def discard(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> HttpResponse | None:
+        if CONFIRMED not in request.POST:
+            return self._ask_to_discard(request, list(queryset))
+        count, left = self._each(request, queryset, OneOffJobQuerySet.discard, gettext("Deleted."), DELETION)
+        done = ngettext("%d one-off was deleted.", "%d one-offs were deleted.", count)
+        not_done = ngettext(
+            "%d was left alone, because it has not ended, or has changed meanwhile.",
+            "%d were left alone, because they have not ended, or have changed meanwhile.",
+            left,
+        )
+        return self._report(request, (count, done), (left, not_done))
+
+    def _ask_to_discard(self, request: HttpRequest, rows: list[OneOffJob]) -> HttpResponse:
+        seen = _seen_versions(request)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": gettext("Delete one-offs"),
+            "original": gettext("Delete"),  # for the breadcrumbs
+            "has_view_permission": True,
+            "opts": self.opts,
+            "media": self.media,
+            "rows": [(row, seen.get(str(row.pk), str(row.version))) for row in rows if row.status in ENDED],
+            "refused": [row for row in rows if row.status not in ENDED],
+            "confirmed": CONFIRMED,
+        }
+        return TemplateResponse(request, "admin/django_singlejob/oneoffjob/discard.html", context)
+
     def _each(
-        self, request: HttpRequest, chosen: QuerySet[OneOffJob], act: Callable[[Any], int], message: str
+        self,
+        request: HttpRequest,
+        chosen: QuerySet[OneOffJob],
+        act: Callable[[Any], int],
+        message: str,
+        flag: int = CHANGE,
     ) -> tuple[int, int]:
         """Apply ``act`` to each row. Returns how many rows were changed, and how many were not: a change that
         another process makes meanwhile wins."""
-        rows = list(chosen)
+        rows, seen = list(chosen), _seen_versions(request)
         changed = 0
         for row in rows:
-            # The page of a one-off sends the version that it showed.
-            seen = request.POST.get("version", str(row.version))
-            if seen == str(row.version) and act(one_offs().filter(pk=row.pk, version=row.version)):
-                self.log_change(request, row, message)
+            is_as_seen = seen.get(str(row.pk), str(row.version)) == str(row.version)
+            if is_as_seen and act(one_offs().filter(pk=row.pk, version=row.version)):
+                user = cast("int", request.user.pk)
+                LogEntry.objects.log_actions(user, [row], flag, message, single_object=True)
                 changed += 1
         return changed, len(rows) - changed
 
@@ -311,11 +358,39 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         return back(request, "oneoffjob")
 
 
-def _as_call(args: object, kwargs: object) -> str:
-    if not (isinstance(args, list) and isinstance(kwargs, dict)):  # written by hand
-        return f"{_as_json(args)}, {_as_json(kwargs)}"
-    return ", ".join([*map(_as_json, args), *(f"{name}={_as_json(value)}" for name, value in kwargs.items())])
+def _seen_versions(request: HttpRequest) -> dict[str, str]:
+    """The version that the user saw of each chosen one-off. Its page and a confirmation send it; the list does not."""
+    return dict(zip(request.POST.getlist(ACTION_CHECKBOX_NAME), request.POST.getlist("version"), strict=False))
+
+
+def _as_call(args: str, kwargs: str) -> str:
+    """The arguments as Python code has them, or as JSON if they were cut or are not arguments."""
+    given, named = _parsed(args), _parsed(kwargs)
+    if not (isinstance(given, list) and isinstance(named, dict)):
+        return f"{args}, {kwargs}"
+    return ", ".join([*map(_as_json, given), *(f"{_as_name(name)}={_as_json(value)}" for name, value in named.items())])
+
+
+def _as_name(name: str) -> str:
+    return name if name.isidentifier() else _as_json(name)
+
+
+def _as_shown(text: str) -> str:
+    """The JSON with its characters as they are, not escaped."""
+    value = _parsed(text)
+    return text if value is None else _as_json(value)
+
+
+def _parsed(text: str) -> Any:
+    """The beginning of a column as a value. ``None`` if it is not the whole, or is not JSON that Python reads."""
+    if len(text) > SHOWN_LENGTH:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    # Half a surrogate pair can be written as JSON, but not as UTF-8.
+    return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()

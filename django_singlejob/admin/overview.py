@@ -93,7 +93,7 @@ def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
         "choices": [(choice, choice == hours) for choice in HOURS],
         "cut": _cut(period),
         "headline": headline(verdict),
-        "states": states(healths),
+        "states": states(verdict),
         **_table_of_troubles(verdict),
         **_table_of_holders(verdict),
         **_table_of_queues(verdict),
@@ -120,22 +120,31 @@ def headline(verdict: Verdict) -> tuple[str, str]:
     if not count:
         return TONES[Level.OK], _("All is well")
     text = ngettext(
-        "%(level)s: %(count)d problem needs attention", "%(level)s: %(count)d problems need attention", count
+        "%(level)s: %(count)s problem needs attention", "%(level)s: %(count)s problems need attention", count
     )
-    return TONES[verdict.level], text % {"level": LEVELS[verdict.level], "count": count}
+    figures = in_figures(count, is_cut=verdict.is_ill_cut)
+    return TONES[verdict.level], text % {"level": LEVELS[verdict.level], "count": figures}
 
 
-def states(healths: Sequence[Health]) -> list[tuple[SafeString, str]]:
+def states(verdict: Verdict) -> list[tuple[SafeString, str]]:
     """The number of jobs in each state, the worst state first, each with the URL of their list."""
-    counts = Counter(health.state for health in healths if health.is_job)
+    counts = Counter(health.state for health in verdict.healths if health.is_job)
     found = [
-        (badge(state, f"{counts[state]} {state.label}"), list_of("jobstatus", state=state.value))
+        (badge(state, f"{_in_state(state, counts[state], verdict)} {state.label}"), _jobs_in(state))
         for state in sorted(counts, key=lambda state: (-state.level, list(State).index(state)))
     ]
-    if others := sum(not health.is_job for health in healths):
-        text = ngettext("%d lock of no job", "%d locks of no job", others) % others
-        found.append((badge("held", text), list_of("joblock")))
+    if others := sum(not health.is_job for health in verdict.healths):
+        text = ngettext("%s lock of no job", "%s locks of no job", others)
+        found.append((badge("held", text % in_figures(others, is_cut=verdict.is_cut)), list_of("joblock")))
     return found
+
+
+def _in_state(state: State, count: int, verdict: Verdict) -> str:
+    return str(in_figures(count, is_cut=verdict.is_ill_cut if state.level else verdict.is_cut))
+
+
+def _jobs_in(state: State) -> str:
+    return list_of("jobstatus", state=state.value)
 
 
 # --- what needs attention
@@ -143,8 +152,8 @@ def states(healths: Sequence[Health]) -> list[tuple[SafeString, str]]:
 
 def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
     found = verdict.findings[:MOST_ROWS]
-    is_any_failing = any(finding.kind == State.FAILING for finding in found)
-    errors = history.last_errors() if is_any_failing else {}
+    failing = [finding.subject for finding in found if finding.kind == State.FAILING]
+    errors = history.last_errors(failing) if failing else {}
     rows = [
         (
             _where(finding),
@@ -155,7 +164,7 @@ def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
         )
         for finding in found
     ]
-    return {"troubles": rows, "more_troubles": _more(verdict.findings[MOST_ROWS:])}
+    return {"troubles": rows, "more_troubles": _more(verdict.findings[MOST_ROWS:], is_cut=verdict.is_ill_cut)}
 
 
 def _where(finding: Finding) -> SafeString:
@@ -168,6 +177,8 @@ def _where(finding: Finding) -> SafeString:
             return format_html('<a href="{}">{}</a>', _one_offs_of(finding), name)
         case "worker":
             return link("joblock", finding.subject, _("worker %s") % finding.subject)
+        case "row":
+            return format_html("{}", finding.subject)
     return link("joblock", finding.subject, finding.subject)
 
 
@@ -176,18 +187,31 @@ def _one_offs_of(finding: Finding) -> str:
     return list_of("oneoffjob", status__exact=status, queue_name__exact=finding.subject)
 
 
-def _more(others: Sequence[Finding]) -> list[tuple[str, str]]:
-    """How many other findings there are on jobs, locks, queues and workers, each with the URL of a list."""
-    jobs, locks, queues, workers = (
-        sum(finding.about == about for finding in others) for about in ("job", "lock", "queue", "worker")
+def _more(others: Sequence[Finding], *, is_cut: bool) -> list[tuple[str, str]]:
+    """How many other findings there are on jobs, locks, queues, workers and rows, each with the URL of a list."""
+    jobs, locks, queues, workers, rows = (
+        sum(finding.about == about for finding in others) for about in ("job", "lock", "queue", "worker", "row")
     )
     found = [
-        (jobs, ngettext("And %d more job", "And %d more jobs", jobs), list_of("jobstatus", state="attention")),
-        (locks, ngettext("And %d more lock", "And %d more locks", locks), list_of("joblock", state="stale")),
-        (queues, ngettext("And %d more queue", "And %d more queues", queues), list_of("oneoffjob")),
-        (workers, ngettext("And %d more worker", "And %d more workers", workers), list_of("joblock", state="stale")),
+        (jobs, ngettext("And %s more job", "And %s more jobs", jobs), list_of("jobstatus", state="attention")),
+        (locks, ngettext("And %s more lock", "And %s more locks", locks), list_of("joblock", state="stale")),
+        (queues, ngettext("And %s more queue", "And %s more queues", queues), list_of("oneoffjob")),
+        (workers, ngettext("And %s more worker", "And %s more workers", workers), list_of("joblock", state="stale")),
+        (rows, ngettext("And %s more row", "And %s more rows", rows), list_of("oneoffjob")),
     ]
-    return [(text % count, url) for count, text, url in found if count]
+    return [(text % _at_least(count, is_cut=is_cut), url) for count, text, url in found if count]
+
+
+def _at_least(count: int, *, is_cut: bool) -> str:
+    return _("at least %s") % f"{count:,}" if is_cut else str(count)
+
+
+def _rest(found: Sequence[object], *, is_cut: bool = False) -> str:
+    """A note on those that do not fit into a table; empty if all do."""
+    count = len(found) - MOST_ROWS
+    if count > 0:
+        return _("And %s more") % _at_least(count, is_cut=is_cut)
+    return _("And more") if is_cut else ""
 
 
 # --- what there is
@@ -198,14 +222,14 @@ def _table_of_holders(verdict: Verdict) -> dict[str, Any]:
     levels = verdict.levels
     found = [health for health in verdict.healths if health.lock and health.name not in levels]
     rows = [(_page_of(health), story(health)) for health in found[:MOST_ROWS]]
-    return {"holders": rows, "more_holders": max(len(found) - MOST_ROWS, 0)}
+    return {"holders": rows, "more_holders": _rest(found, is_cut=verdict.is_cut)}
 
 
 def _table_of_queues(verdict: Verdict) -> dict[str, Any]:
     """The queues, those with the oldest one-offs first."""
     found = sorted(verdict.queues, key=lambda queue: (-queue.oldest, -queue.failed, queue.name))
     rows = [_row_of_queue(queue, verdict.servers(queue)) for queue in found[:MOST_ROWS]]
-    return {"queues": rows, "more_queues": max(len(found) - MOST_ROWS, 0)}
+    return {"queues": rows, "more_queues": _rest(found)}
 
 
 def _row_of_queue(queue: Queue, workers: int) -> tuple[Any, ...]:
@@ -228,7 +252,7 @@ def _table_of_workers(verdict: Verdict) -> dict[str, Any]:
         )
         for worker in verdict.workers[:MOST_ROWS]
     ]
-    return {"workers": rows, "more_workers": max(len(verdict.workers) - MOST_ROWS, 0)}
+    return {"workers": rows, "more_workers": _rest(verdict.workers)}
 
 
 def _state_of_worker(worker: Worker) -> SafeString:

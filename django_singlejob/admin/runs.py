@@ -1,9 +1,11 @@
 """The runs: what has happened. These pages are read-only."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.db import DataError
 from django.db.models import Max, Min, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
@@ -11,33 +13,47 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.admin.cells import NOTHING, badge, duration, first_line, link, moment, noted, preformatted
-from django_singlejob.admin.reading import NOW, ReadOnlyAdmin
+from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, RowsFilter
 from django_singlejob.models import JobRun
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import JobRunQuerySet, runs
 
-# The filter has links to this many jobs; search for the others.
-MOST_JOBS = 20
 # The filter knows the servers of this many of the newest runs.
 LOOKED_AT = 1000
+# If a search finds more jobs, it is the history that is searched: then its newest runs soon fill a page.
+MOST_FOUND = 500
 # Two statements record an end, one in the run and one in the one-off, so the times differ a little.
 BRIEFLY = timedelta(minutes=1)
+# The date hierarchy has no more years, months or days.
+MOST_DATES = 100
 
 
 class DatedRuns(JobRunQuerySet):
     """The runs, for a date hierarchy that reads only the first and the last of them."""
 
+    def aggregate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The ``first`` and the ``last`` run, for the date hierarchy, even if one of them cannot be read."""
+        try:
+            return super().aggregate(*args, **kwargs)
+        except (DataError, ValueError, TypeError):
+            ends = {"first": "started_at", "last": "-started_at"}
+            instants = self.values_list("started_at", flat=True)
+            return {name: instants.order_by(by).first() for name, by in ends.items()}
+
     def datetimes(self, field_name: str, kind: str, order: str = "ASC", tzinfo: Any = None) -> Any:
         """Each day, month or year from the first to the last, whether or not something ran then: to find out which of
         them have runs, the database would have to scan the whole history."""
         ends = self.aggregate(first=Min(field_name), last=Max(field_name))
-        if ends["first"] is None:
+        if ends["first"] is None or ends["last"] is None:
             return []
         first, last = (timezone.localtime(ends[end]) for end in ("first", "last"))
-        days = [first + timedelta(days=count) for count in range((last.date() - first.date()).days + 1)]
-        return sorted({_begin(day, kind) for day in days})
+        found = [_begin(first, kind)]
+        # A run that began in the year 1 or 9999 was written by hand. No more of them would fit on the page.
+        while (begin := _begin(found[-1] + _LONGER_THAN[kind], kind)) <= last and len(found) < MOST_DATES:
+            found.append(begin)
+        return found
 
 
 def _begin(day: datetime, kind: str) -> datetime:
@@ -47,34 +63,30 @@ def _begin(day: datetime, kind: str) -> datetime:
     return begin.replace(day=1) if kind == "month" else begin.replace(month=1, day=1)
 
 
-class JobFilter(admin.SimpleListFilter):
+_LONGER_THAN = {"day": timedelta(days=1), "month": timedelta(days=31), "year": timedelta(days=366)}
+
+
+class JobFilter(RowsFilter):
     title = _("job")
     parameter_name = "job_name"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        latest = gates().exclude(last_started_at=None).order_by("-last_started_at")[:MOST_JOBS]
-        return _choices(request, self.parameter_name, latest.values_list("name", flat=True))
+    def some(self, most: int) -> Iterable[str]:
+        latest = gates().exclude(last_started_at=None).order_by("-last_started_at")
+        return latest.values_list("name", flat=True)[:most]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobRun]) -> QuerySet[JobRun]:
-        return queryset.filter(job_name=self.value()) if self.value() in dict(self.lookup_choices) else queryset
+        return queryset.filter(job_name=self.value()) if self.value() else queryset
 
 
-class ServerFilter(admin.SimpleListFilter):
+class ServerFilter(RowsFilter):
     title = _("server")
     parameter_name = "server"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        latest = runs().order_by("-started_at").values_list("hostname", flat=True)[:LOOKED_AT]
-        return _choices(request, self.parameter_name, latest)
+    def some(self, most: int) -> Iterable[str]:
+        return runs().order_by("-started_at").values_list("hostname", flat=True)[:LOOKED_AT]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobRun]) -> QuerySet[JobRun]:
-        return queryset.filter(hostname=self.value()) if self.value() in dict(self.lookup_choices) else queryset
-
-
-def _choices(request: HttpRequest, parameter: str, known: Any) -> list[tuple[str, str]]:
-    """The known values, and the one that is chosen."""
-    values = sorted({*known, *request.GET.getlist(parameter)})
-    return [(value, value) for value in values if value and "\0" not in value]
+        return queryset.filter(hostname=self.value()) if self.value() else queryset
 
 
 @admin.register(JobRun)
@@ -82,8 +94,9 @@ class JobRunAdmin(ReadOnlyAdmin):
     list_display = ["job_name", "result", "began", "took", "problem", "hostname", "cause", "lock_cost", "attempt"]
     list_filter = ["status", "trigger", ServerFilter, JobFilter]
     search_fields = ["job_name"]
-    search_help_text = _("Part of the job's name.")
+    search_help_text = _("Part of the job's name, or the whole name of a server.")
     date_hierarchy = "started_at"
+    linked_lookups = ["token"]
     # With these, the database does not have to sort a million rows.
     ordering = ["-started_at"]
     sortable_by = ["began"]
@@ -111,14 +124,15 @@ class JobRunAdmin(ReadOnlyAdmin):
         found: DatedRuns = DatedRuns(JobRun, using=runs().db).annotate(**NOW).defer("traceback")
         return found
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[JobRun], search_term: str
-    ) -> tuple[QuerySet[JobRun], bool]:
-        if not search_term:
+    def search(self, request: HttpRequest, queryset: QuerySet[JobRun], term: str) -> tuple[QuerySet[JobRun], bool]:
+        if not term:
             return queryset, False
         # Each job that has run has a gate, and searching the gates takes less time than searching the history.
-        names = list(gates().filter(name__icontains=search_term).values_list("name", flat=True))
-        return queryset.filter(job_name__in=names), False
+        names = list(gates().filter(name__icontains=term).values_list("name", flat=True)[: MOST_FOUND + 1])
+        wanted = Q(job_name__in=names) if len(names) <= MOST_FOUND else Q(job_name__icontains=term)
+        if runs().filter(hostname=term).exists():
+            wanted |= Q(hostname=term)
+        return queryset.filter(wanted), False
 
     @admin.display(description=_("result"))
     def result(self, run: JobRun) -> SafeString:
@@ -176,5 +190,5 @@ class JobRunAdmin(ReadOnlyAdmin):
         ended = Q(status__in=["done", "failed"])
         if run.finished_at:
             ended &= Q(finished_at__range=(run.finished_at - BRIEFLY, run.finished_at + BRIEFLY))
-        found = one_offs().filter(ended | Q(status__in=["waiting", "in_progress"]), token=run.token).first()
+        found = one_offs().filter(ended | Q(status__in=["waiting", "in_progress"]), token=run.token).only("pk").first()
         return link("oneoffjob", found.pk, f"#{found.pk}") if found else NOTHING

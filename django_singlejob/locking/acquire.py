@@ -17,7 +17,7 @@ from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.cursor import follow, is_followed, pass_by, report_misfires
-from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError
+from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError, UnreadableRow
 from django_singlejob.handlers import signals_let_in
 from django_singlejob.locking.at_exit import announce, forget, release_granted
 from django_singlejob.locking.grant import Grant, Granting
@@ -35,12 +35,13 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.rows import refusing_unreadable
 from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.recording import Writer, writers
 from django_singlejob.scheduling.slots import Claim
 from django_singlejob.signals import lock_taken_over
-from django_singlejob.timeline import is_from_before, known_for
-from django_singlejob.unusable import refused, unreachable
+from django_singlejob.timeline import is_fence_used_up, is_from_before, known_for
+from django_singlejob.unusable import refusal, refused, unreachable
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -50,6 +51,10 @@ logger = logging.getLogger("django_singlejob")
 # How long to retry while others are in the way or the database does not answer, in seconds.
 PERSEVERANCE = 5.0
 IN_THE_WAY = "others changed its rows each time, or are inside a fenced transaction"
+_USED_UP = (
+    "the fence of its gate is the greatest that there is, so it was written by hand: write a smaller one, which is "
+    "greater than those of its runs, into fence of its JobStatus"
+)
 IN_DOUBT = "but it is not known whether the lock was granted: if it was, it is left to expire"
 
 
@@ -96,10 +101,10 @@ class Acquisition:
         announce(self.token, self.request.name)
         try:
             answer = self._ask_despite_trouble()
-        except SingleJobError as error:
+        except Exception as error:
             if not self._in_doubt:
                 forget(self.token)
-            elif isinstance(error, DatabaseUnusable):
+            elif isinstance(error, DatabaseUnusable) or not isinstance(error, SingleJobError):
                 release_granted(self.token)
             raise
         except BaseException:
@@ -143,9 +148,15 @@ class Acquisition:
         error: Error | None = None
         try:
             answer = self._ask()
+        except UnreadableRow as row:
+            return Refusal(Reason.UNDECIDED, detail=str(row))
         except Error as problem:
             self._raise_unless_retryable(problem)
             error, answer = problem, Undecided.RACED
+        except Exception as problem:  # Django and the drivers raise many kinds if DATABASES is wrong
+            if unusable := refusal(problem, f"{self._undone}: ", job_name=self.request.job_name):
+                raise unusable from problem
+            raise
         if answer is not Undecided.RACED:
             self._trouble_since = None
             return answer
@@ -164,11 +175,15 @@ class Acquisition:
             raise self._refused(error) from error
 
     def _refused(self, error: Error) -> DatabaseUnusable:
+        return refused(error, f"{self._undone}: ", job_name=self.request.job_name)
+
+    @property
+    def _undone(self) -> str:
+        """What was not done, for a message."""
         request = self.request
-        undone = (
+        return (
             f"{request.job_name!r} was not run" if request.job_name else f"the lock {request.name!r} was not acquired"
         )
-        return refused(error, f"{undone}: ", job_name=request.job_name)
 
     def _give_up(self, error: Error | None) -> Refusal:
         """Give up after too much trouble. An acquisition that cannot be decided is never "acquired"."""
@@ -215,7 +230,8 @@ class Acquisition:
     def _look(self, lock: "JobLock | None") -> Snapshot | None:
         """``None`` if a gate is forgotten at this moment."""
         names = {self.request.name, self.request.own_name}
-        seen = gates().look_up(names, self.request.min_interval)
+        with refusing_unreadable():
+            seen = gates().look_up(names, self.request.min_interval)
         if missing := names - seen.keys():
             gates().remember(*missing)
             seen = gates().look_up(names, self.request.min_interval)
@@ -225,6 +241,8 @@ class Acquisition:
 
     def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Undecided:
         """The run to start. If the schedule has to move first, or instead, this moves it."""
+        if is_fence_used_up(snapshot.gate) or is_fence_used_up(snapshot.own):
+            return Refusal(Reason.UNDECIDED, snapshot.lock, detail=_USED_UP)
         own, early, policy = snapshot.own, self.request.early, self.request.due_policy
         if policy and not is_followed(own, policy.schedule):
             follow(own, policy.schedule, own.now, early)

@@ -33,7 +33,7 @@ class Watchman:
     def dead(self) -> list["JobLock"]:
         """The locks whose holders are dead by now. Ask again after ``pause``."""
         # Watch the live ones too: if one of them is suspected later, we know since when it has not changed.
-        seen = {lock.name: lock for lock in locks().survey()}
+        seen = {lock.name: lock for lock in locks().watched()}
         self._watches = {name: self._watches.get(name) or Watch() for name in seen}
         left = {name: self._watches[name].look(lock) for name, lock in seen.items()}
         self.undecided = {name: (seen[name], rest) for name, rest in left.items() if rest}
@@ -75,26 +75,30 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
     Returns ``False`` if the row is a different one by now, or if its holder gave a sign of life or is inside a fenced
     transaction. With ``force``, only a different row, or a fenced transaction that lasts for seconds, prevents it.
     """
-    alias = database.alias()
-    database.refuse_open_transaction(alias)
     # Without ``force``, there is no need to wait for others: the lock will be looked at again.
     give_up_at = local_now() + (PERSEVERANCE if force else 0)
     for pause in backoff():
         sleep(pause)
-        try:
-            gates().remember(lock.name)
-            is_cleared = _clear_once(alias, lock, force, error)
-        except Error as problem:
-            if not database.is_undone(problem):
-                raise
-        else:
-            if is_cleared:
-                lock_taken_over.send_robust(sender=type(lock), name=lock.name, lease=None, lock=lock)
-            if is_cleared is not None:
-                return is_cleared
-        if local_now() >= give_up_at:
-            return False
+        is_cleared = clear_at_once(lock, force=force, error=error)
+        if is_cleared is not None or local_now() >= give_up_at:
+            return bool(is_cleared)
     raise AssertionError("backoff() never ends")
+
+
+def clear_at_once(lock: "JobLock", *, force: bool = False, error: str) -> bool | None:
+    """Like ``clear``, but try only once. Returns ``None`` if others are in the way: nothing is changed."""
+    alias = database.alias()
+    database.refuse_open_transaction(alias)
+    try:
+        gates().remember(lock.name)
+        is_cleared = _clear_once(alias, lock, force, error)
+    except Error as problem:
+        if not database.is_undone(problem):
+            raise
+        return None
+    if is_cleared:
+        lock_taken_over.send_robust(sender=type(lock), name=lock.name, lease=None, lock=lock)
+    return is_cleared
 
 
 def _clear_once(alias: str, lock: "JobLock", force: bool, error: str) -> bool | None:

@@ -30,6 +30,7 @@ from django_singlejob.logs import about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import Ending
+from django_singlejob.scheduling.schedule import duration_in_words
 
 logger = logging.getLogger("django_singlejob")
 
@@ -128,9 +129,10 @@ class Lease:
             return f"The lease on {self.name!r} was lost: it was taken over, cleared, or its row was deleted."
         if self._is_over:
             return f"The lease on {self.name!r} was released."
+        length = duration_in_words(self.grant.request.lease)
         return (
-            f"The lease on {self.name!r} could not be renewed for {self.grant.request.lease}: "
-            "the database does not answer, and another process may be running this job by now."
+            f"The lease on {self.name!r} was not renewed for {length}: this process was suspended, or the database did "
+            "not answer. Another process may be running this job by now."
         )
 
     def renew(self) -> None:

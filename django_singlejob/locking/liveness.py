@@ -5,9 +5,13 @@ A lock is taken from its holder, or cleared, only if three things are true:
 (a) The row is *suspected*: stale by the database's clock, or impossible (its last heartbeat lies in the future, so that
     clock was set back). The write that takes the lock requires this, and that the row is still the one that was seen.
 (b) The row has not changed during two heartbeat intervals of unbroken watching, so a holder that was only cut off for a
-    while has had time to come back. A gap longer than an interval restarts the watch.
+    while has had time to come back. A gap longer than an interval restarts the watch, and so does a failover: it may
+    have lost a later grant, whose holder has to find out.
 (c) A whole lease and two more intervals have passed since the holder sent its last heartbeat. Either the clocks of the
     holder and the observer show this, or the observer has seen the row unchanged for that long, gaps included.
+
+A ``Watch`` is that of one process, which looks again and again. A ``Sighting`` is a single look, to be compared with a
+later one, perhaps by another server: both the database's clock and the servers' then have to show (b).
 
 The holder stops trusting itself one lease after it sent that heartbeat, by a clock that never steps. An observer that
 has seen a whole lease pass counts by such a clock too, and on one host they share it. Elsewhere, all other clocks may
@@ -17,8 +21,10 @@ silent.
 """
 
 import logging
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
 
 from django_singlejob import recording
 from django_singlejob.clock import local_now
@@ -42,7 +48,11 @@ LOOKS_PER_INTERVAL = 4
 LONGEST_STAY = timedelta(minutes=2)
 # If each look takes longer than an interval, a watch restarts for ever.
 LONGEST_WATCH = 2 * LONGEST_STAY
+# How long a sighting is good for after its watch is over. If the gap is longer, the database may have been away for
+# most of it.
+LONGEST_GAP = timedelta(minutes=10)
 SECOND = timedelta(seconds=1)
+_SHORTEST = timedelta(milliseconds=1)
 
 
 class Watch:
@@ -58,14 +68,11 @@ class Watch:
         self.suspected_at: float | None = None
         self._is_reported = False
 
-    def look(
-        self, lock: "JobLock", *, most: timedelta = timedelta.max, unchanged_for: timedelta = ZERO
-    ) -> timedelta | None:
+    def look(self, lock: "JobLock") -> timedelta | None:
         """Take note of a row that was just read.
 
         Returns the shortest time that the row must still stay unchanged before its holder counts as dead: ``ZERO`` if
-        it does now, and ``None`` if its lease goes on. The two intervals are watched for ``most`` at the longest.
-        ``unchanged_for`` is how long another observer has seen the row unchanged.
+        it does now, and ``None`` if its lease goes on.
         """
         now = self._take_note(lock)
         if not lock.is_suspected:
@@ -73,31 +80,92 @@ class Watch:
             return None
         self._watched_at, self.suspected_at = self._watched_at or now, self.suspected_at or now
         watched, unchanged = timedelta(seconds=now - self._watched_at), timedelta(seconds=now - self._seen_at)
-        to_watch = min(_two_intervals(lock), most) - watched
-        to_pass = min(_left_by_clocks(lock), _lease_and_margin(lock) - max(unchanged, unchanged_for))
+        to_watch, to_pass = _to_watch(lock, watched), _to_pass(lock, unchanged)
         if to_watch <= ZERO and (to_pass > ZERO or lock.is_impossible) and not self._is_reported:
             self._is_reported = True
             logger.warning("%s", disagreement(lock), extra=about_lock(lock))
         return max(to_watch, to_pass, ZERO)
 
     def _take_note(self, lock: "JobLock") -> float:
-        seen = (lock.token, lock.heartbeats)
+        seen = (lock.token, lock.heartbeats, lock.timeline)
         looked_at, self._looked_at = self._looked_at, local_now()
         if seen != self._last_seen:
             self._last_seen, self._seen_at, self._is_reported = seen, self._looked_at, False
             self._watched_at = None
-        elif timedelta(seconds=self._looked_at - looked_at) > (lock.heartbeat_interval or timedelta.max):
+        elif timedelta(seconds=self._looked_at - looked_at) > (_interval(lock) or timedelta.max):
             self._watched_at = None
         return self._looked_at
 
     def pause(self, lock: "JobLock") -> float:
         """The longest time to wait before the next look, in seconds."""
-        interval = lock.heartbeat_interval or SECOND
+        interval = _interval(lock) or SECOND
         return interval.total_seconds() / LOOKS_PER_INTERVAL
 
 
+@dataclass(frozen=True)
+class Sighting:
+    """What one look saw of a lock.
+
+    Attributes:
+        database_at: when that was, by the database's clock.
+        server_at: the same instant by the observer's clock, as ``sent_now()``.
+    """
+
+    name: str
+    token: UUID
+    heartbeats: int
+    timeline: int
+    database_at: datetime
+    server_at: datetime
+
+    @classmethod
+    def of(cls, lock: "JobLock") -> Self:
+        """The sighting of a row that was just read."""
+        return cls(lock.name, lock.token, lock.heartbeats, lock.timeline, lock.now, sent_now())
+
+    def is_of(self, lock: "JobLock") -> bool:
+        """Whether the row, which was just read, is as it was seen, with no failover in between."""
+        seen = (self.name, self.token, self.heartbeats, self.timeline)
+        return (lock.name, lock.token, lock.heartbeats, lock.timeline) == seen
+
+    def age(self, lock: "JobLock") -> timedelta:
+        """How long ago this was, when the row has just been read. Negative if a clock has been set back since."""
+        # Two servers share no clock that never steps. But one clock that was set ahead does not make a sighting older.
+        return min(lock.now - self.database_at, sent_now() - self.server_at)
+
+    def is_too_old(self, lock: "JobLock") -> bool:
+        """Whether this was too long ago to count: the watch has to restart."""
+        return self.age(lock) > _lease_and_margin(lock) + LONGEST_GAP
+
+    def left(self, lock: "JobLock") -> timedelta | None:
+        """How long the row, which was just read, must still stay unchanged before its holder counts as dead: ``ZERO``
+        if it does now. ``None`` if the sighting does not count: the lease goes on, the row has changed, the sighting
+        is too old, or a clock was set back since."""
+        age = self.age(lock)
+        if not (lock.is_suspected and self.is_of(lock)) or age < ZERO or self.is_too_old(lock):
+            return None
+        return max(_to_watch(lock, age), _to_pass(lock, age), ZERO)
+
+
+def _to_watch(lock: "JobLock", watched: timedelta) -> timedelta:
+    """What is left of (b)."""
+    return _two_intervals(lock) - watched
+
+
+def _to_pass(lock: "JobLock", unchanged: timedelta) -> timedelta:
+    """What is left of (c). ``unchanged`` is how long the observer has seen the same row."""
+    return min(_left_by_clocks(lock), _lease_and_margin(lock) - unchanged)
+
+
+def _interval(lock: "JobLock") -> timedelta | None:
+    """``None`` if the holder sends no heartbeats. An interval that no holder can keep was written by hand: it counts as
+    a second, or each look would come too late, and each pause would be over at once."""
+    interval = lock.heartbeat_interval
+    return interval if interval is None or interval >= _SHORTEST else SECOND
+
+
 def _two_intervals(lock: "JobLock") -> timedelta:
-    return (lock.heartbeat_interval or ZERO) * WATCHED_INTERVALS
+    return (_interval(lock) or ZERO) * WATCHED_INTERVALS
 
 
 def _lease_and_margin(lock: "JobLock") -> timedelta:
@@ -110,7 +178,7 @@ def _left_by_clocks(lock: "JobLock") -> timedelta:
     now = sent_now()
     if is_on_one_host(alias()) and now < lock.sent_at:
         return ZERO  # it is the same clock, which restarts with the machine
-    return lock.sent_at + _lease_and_margin(lock) - now
+    return _lease_and_margin(lock) - (now - lock.sent_at)
 
 
 def disagreement(lock: "JobLock") -> str:

@@ -5,14 +5,33 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 from django.utils import timezone
 
 from django_singlejob.conf import ZERO
+from django_singlejob.management.output import SafeStream
+from django_singlejob.names import is_storable
 
 
 class CallableCommand(BaseCommand):
-    """A command whose options may be Python values, which ``call_command`` does not pass through the parser."""
+    """A command whose options may be Python values, which ``call_command`` does not pass through the parser, and whose
+    streams are safe, whatever Django or a caller gives it."""
+
+    @property
+    def stdout(self) -> OutputWrapper:
+        return self._stdout
+
+    @stdout.setter
+    def stdout(self, stream: OutputWrapper) -> None:
+        self._stdout = SafeStream.of(stream)
+
+    @property
+    def stderr(self) -> OutputWrapper:
+        return self._stderr
+
+    @stderr.setter
+    def stderr(self, stream: OutputWrapper) -> None:
+        self._stderr = SafeStream.of(stream)
 
     def execute(self, *args: Any, **given: Any) -> Any:
         parser = self.create_parser("manage.py", type(self).__module__.rpartition(".")[2])
@@ -61,8 +80,8 @@ def flag(value: object) -> bool:
 
 
 def text(value: object) -> str:
-    """A string, such as a name."""
-    if not isinstance(value, str):
+    """A string, such as a name. No database can be asked for bytes that are not text in the terminal's encoding."""
+    if not isinstance(value, str) or not is_storable(value):
         raise argparse.ArgumentTypeError(f"{value!r} is not text.")
     return value
 

@@ -11,8 +11,9 @@ from django.utils.connection import ConnectionDoesNotExist
 from django_singlejob import registry
 from django_singlejob.clock import instant_in_words
 from django_singlejob.codes import Lack
-from django_singlejob.conf import ZERO
+from django_singlejob.conf import ZERO, options
 from django_singlejob.database import alias, is_connection_lost, is_transient
+from django_singlejob.escaping import shown
 from django_singlejob.exceptions import (
     DatabaseUnreachable,
     DatabaseUnusable,
@@ -37,19 +38,25 @@ _NOT_PERMITTED = (Lack.LOGIN, Lack.RIGHTS, Lack.WRITES)
 
 
 def verdict(
-    report: Report, *, signum: int | None = None, child_status: int | None = None, skipped_status: int = 0
+    report: Report,
+    *,
+    signum: int | None = None,
+    child_status: int | None = None,
+    skipped_status: int = 0,
+    traceback: str = "",
 ) -> tuple[int, str]:
     """The exit status and the line to print.
 
     ``signum`` is the signal that was received, if one was. ``child_status`` is the exit status of the job's shell
-    command. ``skipped_status`` is the exit status for a job that was skipped.
+    command. ``skipped_status`` is the exit status for a job that was skipped. ``traceback`` says where to find the
+    traceback of a failure; empty if it was printed.
     """
     if report.unusable:
         status, words = status_of(report.unusable), str(report.unusable)
     elif report.outcome:
         status, words = _of_outcome(report.outcome, skipped_status, signum)
     else:
-        status, words = _of_error(report.error, child_status, signum)
+        status, words = _of_error(report.error, child_status, signum, f" (traceback: {traceback})" if traceback else "")
     return status, f"{report.name}: {words}"
 
 
@@ -74,7 +81,12 @@ def _of_outcome(outcome: Outcome, skipped_status: int, signum: int | None) -> tu
     return skipped_status, f"skipped, {label}{by}{due}{but}."
 
 
-def _of_error(error: BaseException | None, child_status: int | None, signum: int | None) -> tuple[int, str]:
+def where_traceback_is(report: Report) -> str:
+    """Where to find the traceback of a failure. A task without a lock has no run."""
+    return f"in the admin under {'Runs' if report.lease else 'One-off jobs'}"
+
+
+def _of_error(error: BaseException | None, child_status: int | None, signum: int | None, where: str) -> tuple[int, str]:
     match error:
         case JobInterrupted():
             by = f" by signal {error.signum}" if error.signum else ""
@@ -92,7 +104,7 @@ def _of_error(error: BaseException | None, child_status: int | None, signum: int
             return 128 + signum, f"interrupted by signal {signum}, {summary(error)}"
         case SystemExit() if not error.code:
             return 0, "ran."
-    return EX_FAILED, f"failed, {summary(error)} (for the traceback, see the history or use --traceback)"
+    return EX_FAILED, f"failed, {summary(error)}{where}"
 
 
 def status_of(unusable: DatabaseUnusable) -> int:
@@ -116,24 +128,28 @@ def explained() -> Iterator[None]:
 def explanation_of(error: Exception) -> CommandError | None:
     """The line to print for this error, with its exit status; ``None`` if the error needs its traceback."""
     if unusable := refusal(error):
-        return CommandError(str(unusable), returncode=status_of(unusable))
+        return CommandError(shown(unusable), returncode=status_of(unusable))
     match error:
         case CommandError():
             return error
         case Error() if is_connection_lost(error) or is_transient(error):
             message = str(error) if isinstance(error, SingleJobError) else unreachable(error)
-            return CommandError(message, returncode=status_if_given_up() or EX_UNAVAILABLE)
+            return CommandError(shown(message), returncode=status_if_given_up() or EX_UNAVAILABLE)
         case SingleJobError() | ImproperlyConfigured() | ConnectionDoesNotExist():
-            return CommandError(" ".join(str(error).split()), returncode=_status_of_mistake(error))
+            return CommandError(shown(" ".join(str(error).split())), returncode=_status_of_mistake(error))
     return None
 
 
 def discover_jobs() -> None:
-    """Import the modules that register jobs. Errors that are not ours are raised unchanged."""
+    """Import the modules that register jobs. Raises ``CommandError``, which names the file and the line of an error in
+    them, or the invalid setting."""
+    with explained():
+        options()
     try:
         registry.autodiscover()
-    except (SingleJobError, ImproperlyConfigured) as error:
-        raise CommandError(str(error), returncode=_status_of_mistake(error)) from error
+    except Exception as error:
+        message = f"{registry.why_not_registered(error)} {registry.remedy_for(error)}"
+        raise CommandError(shown(message), returncode=EX_USAGE) from error
 
 
 def _status_of_mistake(error: Exception) -> int:

@@ -1,6 +1,5 @@
 """What ``pause_singletons`` and ``resume_singletons`` have in common."""
 
-import difflib
 import sys
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
@@ -11,6 +10,7 @@ from django_singlejob import registry
 from django_singlejob.management.arguments import CallableCommand
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
+from django_singlejob.names import did_you_mean
 from django_singlejob.querysets.jobs import gates
 
 # How long to wait for a fenced transaction of the job, in seconds.
@@ -84,5 +84,4 @@ def _known_jobs() -> set[str]:
 
 
 def _suggestion(name: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"Did you mean {' or '.join(map(repr, close))}?" if close else "singleton_status lists the jobs."
+    return did_you_mean(name, known) or "singleton_status lists the jobs."

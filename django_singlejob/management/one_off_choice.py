@@ -124,5 +124,5 @@ def _missing(rows: "OneOffJobQuerySet", ids: list[int]) -> list[int]:
 
 def _in_words(left: Counter[str]) -> Iterator[str]:
     labels = {**dict(OneOffJob.Status.choices), CHANGED: "changed meanwhile"}
-    for status in sorted(left, key=list(labels).index):
-        yield f"{left[status]} {labels[status]}"
+    for status in sorted(left, key=lambda status: [*labels, status].index(status)):
+        yield f"{left[status]} {labels.get(status, status)}"

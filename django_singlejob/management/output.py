@@ -1,10 +1,13 @@
 """What a command writes: lines for people, or one JSON object for programs."""
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TextIO, cast
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
+
+from django_singlejob.escaping import shown
 
 
 def add_format(parser: CommandParser, *synonyms: str) -> None:
@@ -24,16 +27,43 @@ class Output:
     def line(self, text: str) -> None:
         """Write a line to standard output, unless the format is JSON."""
         if not (self._is_json or self._is_quiet):
-            self._command.stdout.write(text)
+            self._command.stdout.write(shown(text))
 
     def error(self, text: str) -> None:
         """Write a line to standard error, whatever the format is."""
-        self._command.stderr.write(text)
+        self._command.stderr.write(shown(text))
 
     def end(self, facts: dict[str, Any]) -> None:
         """Write the object if the format is JSON. Instants are in ISO 8601, durations in seconds."""
         if self._is_json and not self._is_quiet:
-            self._command.stdout.write(json.dumps(facts, indent=2, default=_plain))
+            self._command.stdout.write(as_json(facts))
+
+
+class SafeStream(OutputWrapper):
+    """A stream to which text from the database can be written: nothing in it acts on a terminal, and a terminal with a
+    small character set gets escapes for what it does not have. Line ends stay, because a text may have several lines:
+    of a value within it, escape them with ``shown``."""
+
+    @classmethod
+    def of(cls, stream: OutputWrapper) -> "SafeStream":
+        """The same stream. Its colours, which Django sets later, are added to a text that is safe already."""
+        return cls(cast("TextIO", stream._out), ending=stream.ending)
+
+    # As OutputWrapper's own, which is not that of a text stream either.
+    def write(  # type: ignore[override]
+        self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None
+    ) -> None:
+        super().write(self._encodable(shown(msg, keep="\n")), style_func, ending)
+
+    def _encodable(self, text: str) -> str:
+        encoding = getattr(self._out, "encoding", None)
+        return text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text
+
+
+def as_json(facts: dict[str, Any]) -> str:
+    """The facts as JSON. Programs read the texts from it as they are, and yet a terminal can show it."""
+    # Of the characters that act on a terminal, json escapes all but DEL.
+    return json.dumps(facts, indent=2, default=_plain).replace("\x7f", r"\u007f")
 
 
 def _plain(value: object) -> str | float:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from django.db import models
 from django.utils.functional import lazy
 from django.utils.text import format_lazy
-from django.utils.translation import gettext_lazy as _, ngettext_lazy
+from django.utils.translation import gettext, gettext_lazy as _, ngettext_lazy
 
 from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
-from django_singlejob.monitoring.health import Health, Level, State
+from django_singlejob.monitoring.health import MOST as WORST, Health, Level, State
 from django_singlejob.monitoring.history import LATE, MOST
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.workers import Worker, serves
+from django_singlejob.names import NAME_LENGTH
+from django_singlejob.querysets.rows import Unreadable
+from django_singlejob.timeline import is_fence_used_up
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
@@ -27,13 +30,18 @@ DAY, HOUR, MINUTE, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(min
 
 
 class Trouble(models.TextChoices):
-    """What may be wrong with a queue or a worker. A job or a lock has a ``State``."""
+    """What may be wrong with a queue, a worker or rows. A job or a lock has a ``State``."""
 
     NO_WORKER = "no_worker", _("without any worker")
     UNSERVED = "unserved", _("unserved")
     DEAD = "dead", _("dead")
+    IMPOSSIBLE_ROW = "impossible_row", _("impossible row")
+    NOT_JUDGED = "not_judged", _("not judged")
     FAILED = "failed", _("failed lately")
     LATE = "late", _("late")
+
+
+About = Literal["job", "lock", "queue", "worker", "row"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +52,15 @@ class Finding:
         kind: what is wrong.
         level: how bad it is.
         about: the kind of thing that it is about.
-        subject: the name of the job, the lock or the queue; for a worker, the name of its lock.
+        subject: the name of the job, the lock or the queue; for a worker, the name of its lock; for any other row, its
+            table and its primary key; for rows that were not judged, what they are.
         what_happened: a sentence for people.
         what_to_do: the advice that follows it.
     """
 
     kind: State | Trouble
     level: Level
-    about: Literal["job", "lock", "queue", "worker"]
+    about: About
     subject: str
     what_happened: "_StrOrPromise"
     what_to_do: "_StrOrPromise"
@@ -66,6 +75,8 @@ _RANKS: list[State | Trouble] = [
     Trouble.NO_WORKER,
     Trouble.UNSERVED,
     Trouble.DEAD,
+    Trouble.IMPOSSIBLE_ROW,
+    Trouble.NOT_JUDGED,
     *State,
     Trouble.FAILED,
     Trouble.LATE,
@@ -111,6 +122,15 @@ def of_health(health: Health, failures: int) -> Iterator[Finding]:
             subject=health.name,
             what_happened=what_happened,
             what_to_do=what_to_do,
+        )
+    if health.status and is_fence_used_up(health.status):
+        yield Finding(
+            kind=Trouble.IMPOSSIBLE_ROW,
+            level=Level.CRITICAL,
+            about="job" if health.is_job else "lock",
+            subject=health.name,
+            what_happened=_text(_("The fence of {name!r} cannot grow: its lock is not granted."), name=health.name),
+            what_to_do=_("Set fence of its JobStatus to a smaller number, greater than the fences of its runs."),
         )
 
 
@@ -176,9 +196,15 @@ def _story_of_status(health: Health, status: "JobStatus") -> "tuple[_StrOrPromis
 
 
 def _how_it_failed(name: str, status: "JobStatus") -> "_StrOrPromise":
-    if status.consecutive_failures > 1:
-        what = _("The last {count} runs of the job {name!r} failed, or were abandoned because their holders died.")
-    elif status.last_status == "abandoned":
+    is_abandoned = status.last_status == "abandoned"
+    if status.consecutive_failures > 1 and is_abandoned:
+        what = _(
+            "The last {count} runs of the job {name!r} did not succeed. The last one was abandoned, because its holder "
+            "died."
+        )
+    elif status.consecutive_failures > 1:
+        what = _("The last {count} runs of the job {name!r} did not succeed.")
+    elif is_abandoned:
         what = _("The last run of the job {name!r} was abandoned, because its holder died.")
     else:
         what = _("The last run of the job {name!r} failed.")
@@ -187,6 +213,37 @@ def _how_it_failed(name: str, status: "JobStatus") -> "_StrOrPromise":
 
 def _holder(lock: "JobLock") -> str:
     return repr(lock.holder)[1:-1]
+
+
+# --- rows
+
+
+def of_row(row: Unreadable) -> Finding:
+    """A row that cannot be read. Nothing is granted under its name, and everything else goes on without it."""
+    about, subject = _ABOUTS.get(row.model.__name__, "row"), f"{row.key!s:.{NAME_LENGTH}}"
+    return Finding(
+        kind=Trouble.IMPOSSIBLE_ROW,
+        level=Level.CRITICAL,
+        about=about,
+        subject=f"{row.table} {subject}" if about == "row" else subject,
+        what_happened=str(row),
+        what_to_do=_("It was written by hand or by another program: correct it in the database."),
+    )
+
+
+_ABOUTS: dict[str, About] = {"JobStatus": "job", "JobLock": "lock"}
+
+
+def of_cut() -> Finding:
+    """More than ``WORST`` jobs or locks look bad. No others were judged, and one of these may be critical."""
+    return Finding(
+        kind=Trouble.NOT_JUDGED,
+        level=Level.CRITICAL,
+        about="row",
+        subject=gettext("jobs and locks"),
+        what_happened=_text(_("More than {count:,} jobs or locks look bad, and no others were judged."), count=WORST),
+        what_to_do=_("Look at the lists of jobs and locks in the admin: one of the others may be critical."),
+    )
 
 
 # --- queues

@@ -1,6 +1,6 @@
 """How each job and each lock is doing, as far as the database knows. This module only reads."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # A slot that has been due for longer is overdue: neither cron nor a worker requests it.
 OVERDUE = MISFIRE_GRACE
+# A page that is refreshed every few seconds, or a check, looks at this many jobs and locks, the worst first.
+MOST = 2_000
 
 
 class Level(IntEnum):
@@ -86,20 +88,82 @@ class Health:
         return registry.is_known(self.name) or _has_run(self.status)
 
 
-def survey(name: str | None = None) -> list[Health]:
-    """All jobs that are registered or have run, and all locks that are held, sorted by name; or only those of ``name``.
-    Takes two queries."""
-    statuses, seen = gates().exclude(name=FORGOTTEN), locks().judged()
-    known = {job.name for job in registry.all_jobs()}
-    if name is not None:
-        statuses, seen = statuses.filter(name=name), seen.filter(Q(job_name=name) | Q(job_name="", name=name))
-        known &= {name}
-    return _judge(statuses.survey(), seen, known)
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """How the jobs and the locks are doing.
+
+    Attributes:
+        healths: the jobs and the locks, sorted by name.
+        is_cut: whether there are more of them: then these are the worst.
+        is_ill_cut: whether even more of them may need attention.
+    """
+
+    healths: Sequence[Health]
+    is_cut: bool = False
+    is_ill_cut: bool = False
+
+
+def survey(names: Collection[str] | None = None, *, part: str = "", ignored: Collection[str] = ()) -> Survey:
+    """The jobs that are registered or have run, and the locks that are held: all, or those of ``names``; only those
+    with ``part`` in their names, and without those that are ``ignored``. Takes two queries, or four if there are more
+    than ``MOST``."""
+    chosen = _Choice(names=names, part=part, ignored=ignored)
+    known = {job.name for job in registry.all_jobs() if chosen.has(job.name)}
+    held = locks().filter(chosen.of_locks).worst_first().survey(MOST + 1)
+    needed = known | {_job_of(lock) for lock in held[:MOST]}
+    telling = gates().filter(chosen.of_gates & (_IS_OF_JOB | Q(name__in=needed)))
+    found = list(telling.worst_first(OVERDUE).survey(MOST + 1).values())
+    statuses = {status.name: status for status in found[:MOST]}
+    seen, are_gates_cut, are_locks_cut = held[:MOST], len(found) > MOST, len(held) > MOST
+    if are_gates_cut:
+        statuses |= gates().filter(name__in=needed - statuses.keys()).survey()
+    if are_locks_cut:
+        unseen = statuses.keys() - {_job_of(lock) for lock in seen}
+        seen += locks().filter(_Choice(names=unseen).of_locks).survey()
+    return Survey(
+        healths=_judge(statuses, seen, known),
+        is_cut=are_gates_cut or are_locks_cut,
+        is_ill_cut=(are_gates_cut and found[-1].is_ill) or (are_locks_cut and held[-1].is_suspected),
+    )
+
+
+# A gate that belongs only to a lock says nothing, and there may be very many.
+_IS_OF_JOB = Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True) | Q(consecutive_failures__gt=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """Which jobs and locks to look at."""
+
+    names: Collection[str] | None
+    part: str = ""
+    ignored: Collection[str] = ()
+
+    def has(self, name: str) -> bool:
+        return self.part in name and name not in self.ignored and (self.names is None or name in self.names)
+
+    @property
+    def of_gates(self) -> Q:
+        return self._on("name") & ~Q(name=FORGOTTEN)
+
+    @property
+    def of_locks(self) -> Q:
+        return (~Q(job_name="") & self._on("job_name")) | (Q(job_name="") & self._on("name"))
+
+    def _on(self, column: str) -> Q:
+        found = Q() if self.names is None else Q(**{f"{column}__in": self.names})
+        if self.part:
+            found &= Q(**{f"{column}__contains": self.part})
+        return found & ~Q(**{f"{column}__in": self.ignored}) if self.ignored else found
+
+
+def _job_of(lock: "JobLock") -> str:
+    return lock.job_name or lock.name
 
 
 def _judge(statuses: Mapping[str, "JobStatus"], seen: Iterable["JobLock"], known: set[str]) -> list[Health]:
     # A job may hold two locks, for example while it moves from one to the other: show the suspected one.
-    held = {lock.job_name or lock.name: lock for lock in sorted(seen, key=lambda lock: lock.is_suspected)}
+    held = {_job_of(lock): lock for lock in sorted(seen, key=lambda lock: lock.is_suspected)}
     have_run = {name for name, status in statuses.items() if _has_run(status)}
     return [_health(name, statuses.get(name), held.get(name)) for name in sorted(known | have_run | held.keys())]
 

@@ -223,8 +223,10 @@ def errors_of(some: Iterable[Run]) -> dict[int, str]:
     return dict(runs().filter(pk__in=[run.pk for run in some]).values_list("pk", "error"))
 
 
-def last_errors() -> dict[str, str]:
-    """The latest error of each failing job."""
+def last_errors(names: Collection[str]) -> dict[str, str]:
+    """The latest error of each of these jobs that is failing."""
     ended = runs().filter(job_name=OuterRef("name"), status__in=[*BAD, "interrupted"]).order_by("-started_at")
-    failing = gates().filter(consecutive_failures__gt=0).annotate(error=Subquery(ended.values("error")[:1]))
+    failing = (
+        gates().filter(name__in=names, consecutive_failures__gt=0).annotate(error=Subquery(ended.values("error")[:1]))
+    )
     return {name: error or "" for name, error in failing.values_list("name", "error")}

@@ -1,14 +1,16 @@
 """One verdict on everything, which both ``singleton_status`` and the admin's overview show. This module only reads."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django_singlejob.exceptions import SingleJobError
-from django_singlejob.monitoring.findings import Finding, of_health, of_queue, of_worker
-from django_singlejob.monitoring.health import Health, Level, State, survey
+from django_singlejob.monitoring.findings import Finding, of_cut, of_health, of_queue, of_row, of_worker
+from django_singlejob.monitoring.health import MOST, Health, Level, survey
 from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
 from django_singlejob.monitoring.workers import Worker, serves, workers
 from django_singlejob.names import WORKER_LOCK
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.rows import Unreadable, noticing
 
 
 class UnknownName(SingleJobError):
@@ -32,6 +34,10 @@ class Scope:
     def has_job(self, name: str) -> bool:
         """Whether the job or the lock of this name is judged."""
         return name not in self.ignored and (not self.is_narrow or name in self.jobs)
+
+    def has_row(self, row: Unreadable) -> bool:
+        """Whether a row that cannot be read is reported."""
+        return self.has_job(str(row.key))
 
     @property
     def has_queues(self) -> bool:
@@ -61,6 +67,8 @@ class Verdict:
             names; sorted by name.
         workers: the workers that are alive, and those that died and whose locks have not been cleared.
         locks_of_workers: the locks of all workers.
+        is_cut: whether there are more jobs and locks than were read: then ``healths`` are the worst.
+        is_ill_cut: whether even more of them may need attention than ``findings`` says.
     """
 
     findings: Sequence[Finding]
@@ -68,6 +76,8 @@ class Verdict:
     queues: Sequence[Queue]
     workers: Sequence[Worker]
     locks_of_workers: Sequence[Health]
+    is_cut: bool
+    is_ill_cut: bool
 
     @property
     def level(self) -> Level:
@@ -89,34 +99,52 @@ def judge(scope: Scope = EVERYTHING, *, failures: int = 1, with_one_offs: bool =
 
     ``failures``: the number of failures at which a job or a queue is critical. If ``with_one_offs`` is false, for a
     user without permission to see one-offs, no queue is judged. The number of queries does not depend on the number of
-    rows. Raises ``UnknownName`` if the scope names a job or a queue that does not exist.
+    rows, and each reads a limited number. Raises ``UnknownName`` if the scope names a job or a queue that does not
+    exist.
     """
-    surveyed, everybody = survey(), workers()
-    own = [health for health in surveyed if _is_lock_of_worker(health.name)]
-    known = [health for health in surveyed if not _is_lock_of_worker(health.name)]
+    with noticing() as passed_over:
+        verdict = _judge(scope, failures=failures, with_one_offs=with_one_offs)
+    rows = [of_row(row) for row in passed_over.values() if scope.has_row(row)]
+    # If something critical was found, that is known anyway.
+    if verdict.is_ill_cut and verdict.level < Level.CRITICAL:
+        rows.append(of_cut())
+    return replace(verdict, findings=_sorted([*verdict.findings, *rows])) if rows else verdict
+
+
+def _judge(scope: Scope, *, failures: int, with_one_offs: bool) -> Verdict:
+    surveyed = survey(scope.jobs) if scope.is_narrow else survey(ignored=scope.ignored)
+    everybody = workers()
+    own = [health for health in surveyed.healths if _is_lock_of_worker(health.name)]
+    known = [health for health in surveyed.healths if not _is_lock_of_worker(health.name)]
     _refuse_unknown_jobs(scope, known)
     healths = [health for health in known if scope.has_job(health.name)]
-    queues = _queues(scope, known, everybody) if with_one_offs and scope.has_queues else []
+    queues = _queues(scope, everybody) if with_one_offs and scope.has_queues else []
     findings = [
         *(finding for health in healths for finding in of_health(health, failures)),
         *(finding for queue in queues for finding in of_queue(queue, everybody, failures)),
         *_of_workers(scope, own, everybody),
     ]
     return Verdict(
-        findings=sorted(findings, key=lambda finding: finding.rank),
+        findings=_sorted(findings),
         healths=healths,
         queues=queues,
         workers=[worker for worker in everybody if scope.has_worker(worker)],
         locks_of_workers=own,
+        is_cut=surveyed.is_cut,
+        is_ill_cut=surveyed.is_ill_cut,
     )
+
+
+def _sorted(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: finding.rank)
 
 
 def _is_lock_of_worker(name: str) -> bool:
     return name.startswith(f"{WORKER_LOCK}.")
 
 
-def _queues(scope: Scope, healths: Sequence[Health], everybody: Sequence[Worker]) -> list[Queue]:
-    paused = [health.name for health in healths if health.state == State.PAUSED]
+def _queues(scope: Scope, everybody: Sequence[Worker]) -> list[Queue]:
+    paused = gates().filter(paused=True).values_list("name", flat=True)[:MOST]
     found = read_queues(scope.queues, ignored=scope.ignored, passed_jobs=[*paused, *scope.ignored])
     named = {name for worker in everybody if worker.is_live for name in worker.queues}
     _refuse_unknown_queues(scope, named | {queue.name for queue in found})

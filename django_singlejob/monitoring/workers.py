@@ -9,6 +9,8 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.passes import passes
 from django_singlejob.scheduling.slots import MISFIRE_GRACE
 
+# Nobody reads about more, and a page that is refreshed every few seconds may not take longer for more.
+MOST = 1_000
 # A pass by cron counts as a worker for this long after it began. A job whose slot is older than this is overdue, so
 # cron has to come by at least as often anyway.
 REMEMBERED = MISFIRE_GRACE
@@ -35,7 +37,7 @@ class Worker:
 
 def workers() -> list[Worker]:
     """The workers whose locks exist, including dead ones until their locks are cleared, and then the passes of the
-    last ``REMEMBERED``. Takes two queries."""
+    last ``REMEMBERED``: at most ``MOST`` of each. Takes two queries."""
     return [*_running(), *_passes()]
 
 
@@ -45,7 +47,9 @@ def serves(worker: Worker, queue: str) -> bool:
 
 
 def _running() -> Iterator[Worker]:
-    for lock in locks().filter(name__startswith=f"{WORKER_LOCK}.").order_by("acquired_at", "name").survey():
+    live_first = ("is_impossible", "is_stale", "name")
+    found = locks().filter(name__startswith=f"{WORKER_LOCK}.").judged().order_by(*live_first).survey(MOST)
+    for lock in sorted(found, key=lambda lock: (lock.acquired_at, lock.name)):
         yield Worker(
             holder=lock.holder,
             queues=_names(lock.queues),
@@ -56,7 +60,7 @@ def _running() -> Iterator[Worker]:
 
 
 def _passes() -> Iterator[Worker]:
-    for row in passes().recent(REMEMBERED).order_by("-seen_at").survey():
+    for row in passes().recent(REMEMBERED).order_by("-seen_at")[:MOST].survey():
         yield Worker(
             holder=row.holder,
             queues=_names(row.queues),

@@ -1,16 +1,14 @@
 """Connects one-offs with Django's own tasks (``django.tasks``, new in Django 6.0): finds the task that a row is for,
 presents the row as a ``TaskResult``, and sends the tasks' signals. Django 5.2 has no tasks."""
 
-import logging
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import django
-from django.utils.module_loading import import_string
 
 from django_singlejob import registry
-from django_singlejob.logs import about
+from django_singlejob.one_offs.task_modules import exception_at, found_at, is_allowed, is_broken
 from django_singlejob.registry import Job
 
 if django.VERSION >= (6, 0):
@@ -27,19 +25,43 @@ if django.VERSION >= (6, 0):
         "cancelled": TaskResultStatus.FAILED,
     }
 
+    class StoredError(TaskError):
+        """The last error of a row."""
+
+        __slots__ = ()
+
+        @property
+        def exception_class(self) -> type[BaseException]:
+            """The class of the exception. Raises ``ImportError`` if it cannot be found, or if only an import that the
+            project has not allowed would find it; ``ValueError`` if the path leads to something else."""
+            return exception_at(self.exception_class_path)
+
+
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
-
-logger = logging.getLogger("django_singlejob")
 
 
 def find(row: "OneOffJob") -> "Task[..., Any] | None":
     """The task that the row is for: the task over its job, or the one at its dotted path. ``None`` if the row was not
-    enqueued as a task, or if this release of the code has no such task."""
+    enqueued as a task, or if a worker cannot find the task here: ``why_unknown`` says why."""
     if not row.backend or django.VERSION < (6, 0):
         return None
-    # A job is found by its name, wherever it is defined now.
-    return _at(registry.get(row.job_name).path if registry.is_known(row.job_name) else row.task_path)
+    if registry.is_known(row.job_name):
+        # A job is found by its name, wherever it is defined now. This path comes from the code, not from the row.
+        return _at(registry.get(row.job_name).path)
+    return _at(row.task_path) if is_allowed(row.task_path) else None
+
+
+def why_unknown(path: str) -> str:
+    """Why a worker does not find a task at this path: the beginning of a sentence."""
+    if not is_allowed(path):
+        return (
+            f"The task {path!r} is not looked up, because its module is neither in an installed app nor in "
+            "SINGLEJOB['TASK_MODULES']"
+        )
+    if is_broken(path):
+        return f"The module of the task {path!r} cannot be imported"
+    return f"This release of the code has no task {path!r}"
 
 
 def is_found(task: "Task[..., Any]") -> bool:
@@ -55,13 +77,7 @@ def job_of(task: "Task[..., Any]") -> Job | None:
 
 
 def _at(path: str) -> "Task[..., Any] | None":
-    try:
-        found = import_string(path)
-    except ImportError:
-        return None
-    except Exception as error:  # importing a module may raise anything, and the other tasks must still run
-        logger.exception("The module of the task %r cannot be imported.", path, extra=about(job=path, reason=error))
-        return None
+    found = found_at(path)
     return found if isinstance(found, Task) else None
 
 
@@ -72,7 +88,8 @@ def result_of(row: "OneOffJob", task: "Task[..., Any]") -> "TaskResult[..., Any]
     result: TaskResult[..., Any] = TaskResult(
         task=_as_enqueued(task, row.priority, row.queue_name, run_after, row.backend),
         id=str(row.pk),
-        status=STATUSES[row.status],
+        # Nothing runs a row with a status that was written by hand: do not let anybody wait for it.
+        status=STATUSES.get(row.status, TaskResultStatus.FAILED),
         enqueued_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
@@ -100,7 +117,7 @@ def _as_enqueued(
 
 
 def _error_of(row: "OneOffJob") -> "TaskError":
-    return TaskError(exception_class_path=row.error_class, traceback=row.traceback or row.error)
+    return StoredError(exception_class_path=row.error_class, traceback=row.traceback or row.error)
 
 
 def begin(row: "OneOffJob", task: "Task[..., Any]") -> list[Any]:

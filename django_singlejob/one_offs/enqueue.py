@@ -12,8 +12,8 @@ from django.utils import timezone
 from django_singlejob import database
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost
-from django_singlejob.names import NAME_LENGTH
-from django_singlejob.one_offs.values import Unstorable, as_stored, stored_result
+from django_singlejob.names import NAME_LENGTH, is_storable
+from django_singlejob.one_offs.values import Unstorable, stored_arguments, stored_result
 from django_singlejob.querysets.one_offs import RELEASED, one_offs
 from django_singlejob.registry import Job
 from django_singlejob.results import Ending
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
 
 PRIORITIES = range(-100, 101)
+# MySQL has no earlier years. The last hours of the year 9999 are in the year 10000 in other time zones.
+YEARS = range(1000, 9999)
 # One instance, so that two results that contain it are equal.
 _NOW = DBNow()
 
@@ -54,12 +56,19 @@ class Order:
     def __post_init__(self) -> None:
         if not 1 <= len(self.queue_name) <= NAME_LENGTH:
             raise InvalidOrder(f"Invalid queue name {self.queue_name!r:.250}: use 1 to {NAME_LENGTH} characters.")
+        if not is_storable(self.queue_name):
+            raise InvalidOrder(f"Invalid queue name {self.queue_name!r}: leave out NUL and halves of surrogate pairs.")
         if self.priority not in PRIORITIES:
             raise InvalidOrder(f"Invalid priority {self.priority!r}: use a whole number from -100 to 100.")
         if self.run_after is not None and not isinstance(self.run_after, datetime):
             raise InvalidOrder(f"Invalid run_after {self.run_after!r}: use an aware datetime.")
         if self.run_after is not None and timezone.is_naive(self.run_after):
             raise InvalidOrder(f"Invalid run_after {self.run_after!r}: it has no time zone. Use an aware datetime.")
+        if self.run_after is not None and self.run_after.year not in YEARS:
+            raise InvalidOrder(
+                f"Invalid run_after {self.run_after!r}: use a year from {YEARS[0]} to {YEARS[-1]}, or leave run_after "
+                "out to run it as soon as possible."
+            )
 
     def enqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
         """Have a worker run the job once with these arguments, which are stored as JSON. Inside a transaction, workers
@@ -78,16 +87,23 @@ class Order:
     def stored(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments as they are stored. Raises ``InvalidOrder`` if one of them cannot be."""
         try:
-            return (
-                [as_stored(value, f"argument {number}") for number, value in enumerate(args)],
-                {as_stored(name, "a name"): as_stored(value, f"argument {name!r}") for name, value in kwargs.items()},
-            )
+            return stored_arguments(args, kwargs)
         except Unstorable as error:
             raise InvalidOrder(f"The job {self.job_name or self.task_path!r} cannot be enqueued: {error}.") from None
 
     async def aenqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
         """The same, for an ``async def``."""
         return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+
+def arguments_of(row: "OneOffJob") -> tuple[list[Any], dict[str, Any]]:
+    """The stored arguments. Raises ``InvalidOrder`` if the row has others than this package stores."""
+    if isinstance(row.args, list) and isinstance(row.kwargs, dict):
+        return row.args, row.kwargs
+    raise InvalidOrder(
+        f"The one-off {row.pk} has arguments that are not a list and an object in JSON, or that are nested too deeply: "
+        "they were written by hand or by another program. Delete it, and enqueue it again."
+    )
 
 
 def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":

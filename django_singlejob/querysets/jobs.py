@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Case, DurationField, F, Func, Q, QuerySet, Value, When
+from django.db.models import Case, DurationField, F, Func, Q, Value, When
 from django.db.models.functions import Greatest, Least
 from django.db.models.lookups import Exact
 
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import CENTURY, DBNow
 from django_singlejob.conf import ZERO, options
 from django_singlejob.database import durable
-from django_singlejob.querysets.rows import delete_rows, in_utc, rows, whether
-from django_singlejob.timeline import GRANT_BITS, Timeline, ask_with_timeline, next_fence
+from django_singlejob.fields import FIRST, LAST
+from django_singlejob.querysets.rows import RowQuerySet, delete_rows, in_utc, raised, rows, whether
+from django_singlejob.timeline import (
+    GRANT_BITS,
+    GREATEST_FENCE,
+    Timeline,
+    ask_with_timeline,
+    is_fence_used_up,
+    next_fence,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +45,7 @@ def gates() -> JobStatusQuerySet:
     return cast("JobStatusQuerySet", rows("JobStatus"))
 
 
-class JobStatusQuerySet(QuerySet["JobStatus"]):
+class JobStatusQuerySet(RowQuerySet["JobStatus"]):
     """The gates: to get a lock, a caller must first change its gate. The fence on a gate only grows."""
 
     def remember(self, *names: str) -> None:
@@ -68,7 +76,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def keep_fence(self, fence: int) -> None:
         """Have new gates start at this fence or above it, and let no other be inserted until this transaction ends."""
         # It must change the row: Galera tells the other nodes of nothing else.
-        change = {"fence": Greatest(F("fence"), Value(fence)), "hold_count": F("hold_count") + 1}
+        change = {"fence": Greatest(F("fence"), Value(fence)), "hold_count": raised(self.model, "hold_count")}
         self.filter(name=FORGOTTEN).update(**change)
 
     def drop(self, seen: JobStatus) -> bool:
@@ -91,14 +99,26 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The gates of jobs: those that have run, have a schedule or are paused. The others belong only to a lock."""
         return self.filter(Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True)).exclude(name=FORGOTTEN)
 
+    def worst_first(self, overdue: timedelta) -> JobStatusQuerySet:
+        """With ``is_ill``: those that are failing, whose slot has been due for longer than ``overdue`` or whose fence
+        cannot grow first, then those that have a schedule or are paused. Of these, the slot that is furthest ahead
+        comes first."""
+        # Without the test for null, the comparison would be null as well, and PostgreSQL sorts that first.
+        is_late = Q(next_slot__isnull=False, next_slot__lt=DBNow() - overdue)
+        is_used_up = Q(fence__gte=GREATEST_FENCE)
+        is_ill = (Q(paused=False) & (Q(consecutive_failures__gt=0) | is_late)) | is_used_up
+        facts = {"is_ill": whether(is_ill), "is_idle": whether(Q(schedule="", paused=False))}
+        order = ("-is_ill", "is_idle", "-next_slot", "name")
+        return self.annotate(**facts).order_by(*order)
+
     def without_mean(self) -> JobStatusQuerySet:
         """Without reading the mean durations. A run does not need them, so one that cannot be read must not stop it."""
         return self.defer("mean_duration")
 
-    def survey(self) -> dict[str, JobStatus]:
-        """Read all these rows, by name, with ``now``."""
+    def survey(self, most: int | None = None) -> dict[str, JobStatus]:
+        """Read these rows, by name, with ``now``: all, or the first ``most``."""
         facts = {"now": DBNow()}
-        return {status.name: in_utc(status) for status in self.annotate(**facts)}
+        return {status.name: in_utc(status) for status in self.annotate(**facts)[:most]}
 
     def unchanged(self, seen: JobStatus) -> JobStatusQuerySet:
         """The row, if its schedule is where it was seen and no run has begun since."""
@@ -106,6 +126,8 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         rows = self.filter(name=seen.name, fence=seen.fence, schedule=seen.schedule, time_zone=seen.time_zone)
         if seen.next_slot is None:
             return rows.filter(next_slot=None)
+        if seen.next_slot in (FIRST, LAST):  # it was read as that limit, and may lie beyond it
+            return rows.filter(next_slot__lte=FIRST) if seen.next_slot == FIRST else rows.filter(next_slot__gte=LAST)
         # Not by "=", because instants written by SQLite's own clock have fewer digits.
         return rows.filter(next_slot__gt=seen.next_slot - MILLISECOND, next_slot__lt=seen.next_slot + MILLISECOND)
 
@@ -140,7 +162,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
         """Move the schedule without a run. Returns ``False`` if another caller was faster: look again."""
-        return self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1
+        return not is_fence_used_up(seen) and self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1
 
     def pause(self, name: str) -> bool:
         """Prevent new runs of the job. Returns ``False`` if it was paused already, or if there is no such row."""
@@ -164,7 +186,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         passed it already."""
         # An UPDATE, because SQLite ignores SELECT FOR UPDATE. It must change the row, because Galera replicates nothing
         # else: without a change, a successor on another node would not conflict with this transaction.
-        return self.passed(name, token).update(hold_count=F("hold_count") + 1) == 1
+        return self.passed(name, token).update(hold_count=raised(self.model, "hold_count")) == 1
 
     def touch(self, name: str) -> None:
         """Wait until the gate can be changed: until then, a live process is inside a transaction on it."""
@@ -178,15 +200,16 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The same for a job whose lock has another gate, which is held. Returns ``False`` if the row was deleted by
         hand."""
         # The count comes last: on MySQL, the mean would otherwise use the new count.
-        return self.filter(name=name).update(**result, last_finished_at=DBNow(), run_count=F("run_count") + 1) == 1
+        count = raised(self.model, "run_count")
+        return self.filter(name=name).update(**result, last_finished_at=DBNow(), run_count=count) == 1
 
     def abandon(self, dead: JobLock) -> None:
         """Record that the holder of a job's run died. Its slot will be run again, unless a later one has begun."""
         rows = self.filter(name=dead.job_name)
         rows.update(
-            run_count=F("run_count") + 1,
+            run_count=raised(self.model, "run_count"),
             last_status="abandoned",
-            consecutive_failures=F("consecutive_failures") + 1,
+            consecutive_failures=raised(self.model, "consecutive_failures"),
         )
         if dead.slot:
             # Only this package writes these, so they can be compared with "=".
@@ -203,15 +226,19 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def forget(self, end: object) -> bool:
         """Drop this end, which is recorded now. Returns ``False`` if it was not kept, or if another one is by now."""
-        return self.filter(unrecorded=end).update(unrecorded=None) == 1
+        if isinstance(end, dict):
+            return self.filter(unrecorded=end).update(unrecorded=None) == 1
+        # It was written by hand, and perhaps cannot even be compared.
+        is_replaced = isinstance(self.values_list("unrecorded", flat=True).first(), dict)
+        return not is_replaced and self.filter(unrecorded__isnull=False).update(unrecorded=None) == 1
 
     def revoke(self, name: str) -> None:
         """Take the gate from its holder, so that no later write of that holder finds its token."""
-        self.filter(name=name).update(fence=F("fence") + 1, token=None)
+        self.filter(name=name).update(fence=raised(self.model, "fence"), token=None)
 
     def means(self) -> dict[str, timedelta]:
         """The mean duration of each job that has run often enough for it to be meaningful."""
-        known = self.filter(run_count__gte=options().overrun_min_runs, mean_duration__isnull=False)
+        known = self.filter(run_count__gte=options().overrun_min_runs, mean_duration__gt=ZERO)
         return {name: mean for name, mean in known.values_list("name", "mean_duration") if mean}
 
 
@@ -223,7 +250,7 @@ MEAN_RUNS = 20
 def mean_with(duration: timedelta) -> Case:
     """The mean duration after a successful run that took ``duration``: an exponential moving average over about the
     last ``MEAN_RUNS`` runs. A value that makes no sense is replaced."""
-    sensible = Q(mean_duration__gte=ZERO, mean_duration__lt=timedelta(days=36_525))
+    sensible = Q(mean_duration__gte=ZERO, mean_duration__lt=CENTURY)
     value = Value(duration, output_field=DurationField())
     count = Least(F("run_count"), Value(MEAN_RUNS - 1)) + 1
     return Case(When(sensible, then=_MovedMean(F("mean_duration"), value, count)), default=value)

@@ -6,11 +6,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
+from django.db.models import Case, DateTimeField, F, Q, Value, When
+from django.db.models.lookups import Exact
 
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import DBNow, saturated
 from django_singlejob.conf import options
-from django_singlejob.querysets.rows import delete_rows, in_utc, rows, whether
+from django_singlejob.querysets.rows import RowQuerySet, delete_rows, in_utc, refusing_unreadable, rows, whether
+from django_singlejob.timeline import Timeline, ask_with_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +30,7 @@ def locks() -> JobLockQuerySet:
     return cast("JobLockQuerySet", rows("JobLock"))
 
 
-class JobLockQuerySet(QuerySet["JobLock"]):
+class JobLockQuerySet(RowQuerySet["JobLock"]):
     """The leases: a row exists exactly while a process holds the lock of its name."""
 
     def stale(self) -> JobLockQuerySet:
@@ -51,7 +53,7 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         """Live locks held longer than ``OVERRUN_FACTOR`` times their job's mean duration (see ``gates().means``)."""
         late = Q(pk__in=[])
         for job_name, mean in means.items():
-            late |= Q(job_name=job_name, acquired_at__lte=DBNow() - mean * options().overrun_factor)
+            late |= Q(job_name=job_name, acquired_at__lte=DBNow() - saturated(mean, options().overrun_factor))
         return self.live().filter(late)
 
     def judged(self) -> JobLockQuerySet:
@@ -59,13 +61,27 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         verdict = {"is_stale": whether(_STALE), "is_impossible": whether(_IMPOSSIBLE), "now": DBNow()}
         return self.annotate(**verdict)
 
-    def survey(self) -> list[JobLock]:
-        """Read all these rows, judged."""
-        return [in_utc(lock) for lock in self.judged()]
+    def survey(self, most: int | None = None) -> list[JobLock]:
+        """Read these rows, judged: all, or the first ``most``."""
+        return [in_utc(lock) for lock in self.judged()[:most]]
+
+    def watched(self) -> list[JobLock]:
+        """Read all these rows, judged, with ``timeline``: what a watch takes note of."""
+        facts = {"timeline": Timeline()}
+        found = ask_with_timeline(self.db, lambda: list(self.judged().annotate(**facts)))
+        return [in_utc(lock) for lock in found]
+
+    def worst_first(self) -> JobLockQuerySet:
+        """Those whose holders may be dead first, then the jobs' own, which may be overrunning, the oldest first."""
+        in_turn = {"is_of_no_job": whether(Q(job_name=""))}
+        order = ("-is_impossible", "-is_stale", "is_of_no_job", "acquired_at", "name")
+        return self.judged().alias(**in_turn).order_by(*order)
 
     def look_up(self, name: str) -> JobLock | None:
-        """Read the lock's row, judged. Returns ``None`` if the lock is free."""
-        return next(iter(self.filter(name=name).survey()), None)
+        """Read the lock's row, as ``watched`` does. Returns ``None`` if the lock is free. Raises ``UnreadableRow``
+        if it cannot be read."""
+        with refusing_unreadable():
+            return next(iter(self.filter(name=name).watched()), None)
 
     def grant(self, name: str, columns: Mapping[str, Any]) -> bool:
         """Insert the row. Returns ``False`` if there is one already."""
@@ -93,10 +109,11 @@ class JobLockQuerySet(QuerySet["JobLock"]):
 
     def clear(self, seen: JobLock, *, force: bool) -> bool:
         """Delete the row that was seen. Returns ``False`` if it is a different one by now or, unless ``force``, if its
-        holder is alive."""
+        holder is alive, or if it was seen on another database server."""
         if force:
             return delete_rows(self.filter(name=seen.name, token=seen.token)) == 1
-        return delete_rows(self._unchanged(seen).suspected()) == 1
+        on_this_server = Exact(Timeline(), Value(seen.timeline))
+        return delete_rows(self._unchanged(seen).suspected().filter(on_this_server)) == 1
 
     def _unchanged(self, seen: JobLock) -> JobLockQuerySet:
         return self.filter(name=seen.name, token=seen.token, heartbeats=seen.heartbeats)

@@ -8,6 +8,7 @@ token of their worker's own lock, and put back with that.
 
 from __future__ import annotations
 
+from math import floor
 from typing import TYPE_CHECKING, Any, cast
 
 from django.db import connections
@@ -16,7 +17,7 @@ from django.db.models.functions import Concat, Greatest
 
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.querysets.rows import AttemptQuerySet, rows
+from django_singlejob.querysets.rows import AttemptQuerySet, delete_rows, raised, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,14 +28,29 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock, OneOffJob
     from django_singlejob.registry import Job
 
-RELEASED: Mapping[str, Any] = {"status": "waiting", "attempt": F("attempt") - 1}
+RELEASED: Mapping[str, Any] = {"status": "waiting", "attempt": Greatest(F("attempt"), Value(1)) - 1}
 
+ENDED = ("done", "failed", "cancelled")
+UNSUCCESSFUL = ("failed", "cancelled")
+
+# No column of this type holds less or more.
+_LOWEST, _HIGHEST = -(2**15), 2**15 - 1
 _FACTS = {"now": DBNow()}
 
 
 def worker_id(holder: Holder) -> str:
     """The line that a row keeps for each attempt."""
     return f"{holder.hostname}:{holder.pid}\n"
+
+
+def _below(priority: object) -> Q:
+    """Lower priorities. On SQLite a fraction can stand there, or a text, which is greater than any number."""
+    match priority:
+        case int():
+            return Q(priority__lt=priority)
+        case float():
+            return Q(priority__lte=floor(min(priority, _HIGHEST)))
+    return Q(priority__lte=_HIGHEST)
 
 
 def one_offs() -> OneOffJobQuerySet:
@@ -55,11 +71,11 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
 
     def ended(self) -> OneOffJobQuerySet:
         """One-offs that are done, failed or cancelled."""
-        return self.filter(status__in=["done", "failed", "cancelled"])
+        return self.filter(status__in=ENDED)
 
     def unsuccessful(self) -> OneOffJobQuerySet:
         """One-offs that failed or were cancelled."""
-        return self.filter(status__in=["failed", "cancelled"])
+        return self.filter(status__in=UNSUCCESSFUL)
 
     def exclusive(self) -> OneOffJobQuerySet:
         """One-offs that run under their job's lock."""
@@ -100,20 +116,20 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             found += some
             if len(found) == most:
                 return found
-            passed = some[0].priority if some else highest.first()
-            if passed is None:
+            passed: object = some[0].priority if some else highest.first()
+            if passed is None or (isinstance(passed, float) and passed < _LOWEST):
                 return found
-            waiting = self.waiting().filter(priority__lt=passed)
+            waiting = self.waiting().filter(_below(passed))
 
     def claim(self, seen: OneOffJob, token: UUID, holder: Holder) -> bool:
         """Claim it, to run it. Returns ``False`` if another process has claimed it, or if it was cancelled."""
-        return self.waiting().filter(pk=seen.pk, version=seen.version).update(**_claimed(token, holder)) == 1
+        return self.waiting().filter(pk=seen.pk, version=seen.version).update(**self._claimed(token, holder)) == 1
 
     def claim_locked(self, locked: Sequence[OneOffJob], token: UUID, holder: Holder) -> bool:
         """The same for several at once. Returns ``False`` if another process has claimed one of them: then roll back
         this transaction. Updates the instances as well, as far as a run needs it."""
         rows = self.waiting().filter(pk__in=[row.pk for row in locked])
-        if rows.update(**_claimed(token, holder)) != len(locked):
+        if rows.update(**self._claimed(token, holder)) != len(locked):
             return False
         for row in locked:
             row.status, row.version, row.attempt = "in_progress", row.version + 1, row.attempt + 1
@@ -121,19 +137,32 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             row.worker_ids += worker_id(holder)
         return True
 
+    def _claimed(self, token: UUID, holder: Holder) -> dict[str, Any]:
+        return {
+            "status": "in_progress",
+            "version": raised(self.model, "version"),
+            "attempt": raised(self.model, "attempt"),
+            "token": token,
+            "hostname": holder.hostname,
+            "pid": holder.pid,
+            "worker_ids": Concat(F("worker_ids"), Value(worker_id(holder)), output_field=TextField()),
+            "started_at": DBNow(),
+            "finished_at": None,
+        }
+
     def finish(self, token: UUID, result: Mapping[str, Any]) -> bool:
         """Record how the run under that token ended. Returns ``False`` if it does not run a one-off, or no longer."""
-        return self.in_progress().filter(token=token).update(version=F("version") + 1, **result) == 1
+        return self.in_progress().filter(token=token).update(version=raised(self.model, "version"), **result) == 1
 
     def finish_all(self, claimed: Sequence[OneOffJob], token: UUID, result: Mapping[str, Any]) -> int:
         """The same for several at once, all of one version. Returns the number of rows changed."""
         rows = self.in_progress().filter(pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)
-        return rows.update(version=F("version") + 1, **result)
+        return rows.update(version=raised(self.model, "version"), **result)
 
     def release(self, token: UUID) -> int:
         """Put back what was interrupted under that token, as if it had never begun. Returns the number of rows
         changed."""
-        return self.in_progress().filter(token=token).update(version=F("version") + 1, **RELEASED)
+        return self.in_progress().filter(token=token).update(version=raised(self.model, "version"), **RELEASED)
 
     def abandon(self, dead: JobLock, error: str) -> None:
         """Put back what a dead holder was running. If that was its last attempt, it has failed."""
@@ -154,7 +183,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         changes = {
             "status": Case(When(is_last, then=Value("failed")), default=Value("waiting")),
             "finished_at": Case(When(is_last, then=DBNow()), default=None),
-            "version": F("version") + 1,
+            "version": raised(self.model, "version"),
             "error": error,
             "error_class": f"{LeaseLost.__module__}.{LeaseLost.__name__}",
             "traceback": "",
@@ -165,19 +194,28 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         """Make waiting ones run under the lock of the job that their function has become. Returns the number of rows
         changed."""
         changes = {"job_name": job.name, "task_path": "", "max_attempts": job.most_attempts}
-        return self.waiting().update(version=F("version") + 1, **changes)
+        return self.waiting().update(version=raised(self.model, "version"), **changes)
 
     def cancel(self) -> int:
         """Cancel those that have not begun. One that is in progress runs to its end. Returns the number of rows
         changed."""
-        return self.waiting().update(status="cancelled", version=F("version") + 1, finished_at=DBNow())
+        return self.waiting().update(status="cancelled", version=raised(self.model, "version"), finished_at=DBNow())
 
     def retry(self, requested_by: str = "") -> int:
         """Let failed or cancelled ones run at least once more. ``requested_by``: the user who requests this, if any.
         Returns the number of rows changed."""
-        again = {"status": "waiting", "version": F("version") + 1, "run_after": DBNow(), "finished_at": None}
-        most = Greatest(F("max_attempts"), F("attempt") + 1)
+        again = {
+            "status": "waiting",
+            "version": raised(self.model, "version"),
+            "run_after": DBNow(),
+            "finished_at": None,
+        }
+        most = Greatest(F("max_attempts"), raised(self.model, "attempt"))
         return self.unsuccessful().update(max_attempts=most, requested_by=requested_by, **again)
+
+    def discard(self) -> int:
+        """Delete those that have ended. One that was retried meanwhile stays. Returns the number of rows deleted."""
+        return delete_rows(self.ended())
 
     def batches(self, size: int = 1000) -> Iterator[OneOffJobQuerySet]:
         """These rows, as several querysets: one huge UPDATE would hold up the workers. No row comes twice, whatever
@@ -190,17 +228,3 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
     def surplus(self, age: timedelta) -> OneOffJobQuerySet:
         """One-offs that ended longer ago than ``age``."""
         return self.ended().filter(finished_at__lt=DBNow() - age)
-
-
-def _claimed(token: UUID, holder: Holder) -> dict[str, Any]:
-    return {
-        "status": "in_progress",
-        "version": F("version") + 1,
-        "attempt": F("attempt") + 1,
-        "token": token,
-        "hostname": holder.hostname,
-        "pid": holder.pid,
-        "worker_ids": Concat(F("worker_ids"), Value(worker_id(holder)), output_field=TextField()),
-        "started_at": DBNow(),
-        "finished_at": None,
-    }

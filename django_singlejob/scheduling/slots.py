@@ -123,7 +123,7 @@ def _oldest_of_newest(schedule: Schedule, first: datetime, newest: datetime, mos
         return newest - min(most - 1, (newest - first) // schedule.interval) * schedule.interval
     span = MINUTE
     while True:
-        begin = max(first - _RESOLUTION, newest - span)
+        begin = newest - min(span, newest - first + _RESOLUTION)
         slots = deque(slots_between(schedule, begin, newest), maxlen=most)
         if len(slots) == most or begin < first:
             return slots[0] if slots else newest

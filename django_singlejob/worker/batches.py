@@ -32,7 +32,8 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
 from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs import django_tasks
-from django_singlejob.one_offs.enqueue import one_off_result
+from django_singlejob.one_offs.enqueue import arguments_of, one_off_result
+from django_singlejob.one_offs.task_modules import takes_import
 from django_singlejob.one_offs.values import Unstorable, stored_result
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -51,6 +52,8 @@ logger = logging.getLogger("django_singlejob")
 
 # How many times to try to acquire a lock, or to record and claim, while other processes are in the way.
 TRIES = 10
+# How many rows are looked at together if some of them do not run here.
+_MANY = 200
 # Seconds.
 _SOON = 0.5
 
@@ -117,11 +120,10 @@ class Claimed:
     def _perform(self, window: Window) -> object:
         row, task = self.row, django_tasks.find(self.row)
         assert task is not None  # noqa: S101  (a task that is not known here is not claimed)
-        args = [*django_tasks.begin(row, task), *row.args]
-        if inspect.iscoroutinefunction(task.func):
-            value = async_to_sync(window.run_async)(partial(task.func, *args, **row.kwargs))
-        else:
-            value = window.run(partial(task.func, *args, **row.kwargs))
+        args, kwargs = arguments_of(row)
+        call = partial(task.func, *django_tasks.begin(row, task), *args, **kwargs)
+        is_async = inspect.iscoroutinefunction(task.func)
+        value = async_to_sync(window.run_async)(call) if is_async else window.run(call)
         try:
             return stored_result(value)
         except Unstorable as error:
@@ -156,6 +158,9 @@ class Batches:
         #: The claimed tasks that were handed in, in that order. A dict is an ordered set.
         self._performed: dict[Claimed, None] = {}
         self._unknown: set[str] = set()
+        # The paths that were looked up, and a row for each whose look-up comes next, because it imports a module.
+        self._seen: set[str] = set()
+        self._unseen: dict[str, OneOffJob] = {}
         # Whether one of our COMMITs may have been carried out although its answer was lost.
         self._is_uncertain = False
 
@@ -182,6 +187,13 @@ class Batches:
         The caller calls each of them and hands in the report that it returns."""
         if self._lease is None and most and self.waiting().due(until).exists():
             self._take_lock()
+        claimed = self._try_to_record_and_claim(most, until)
+        while self._unseen:
+            self._look_up()
+            claimed = self._try_to_record_and_claim(most, until)
+        return claimed
+
+    def _try_to_record_and_claim(self, most: int, until: datetime | None) -> list[Claimed]:
         lease = self._lease
         if lease is None or not self._is_ours(lease):
             return []
@@ -199,6 +211,13 @@ class Batches:
             if claimed is not None:
                 return claimed
         return []
+
+    def _look_up(self) -> None:
+        # Not in our transaction: a module may do anything to the connection when it is imported.
+        for path, row in self._unseen.items():
+            django_tasks.find(row)
+            self._seen.add(path)
+        self._unseen.clear()
 
     def hand_in(self, task: Claimed, report: Report) -> Report:
         """Have the next ``record_and_claim`` record the task. Returns the report, or one with ``LeaseLost`` if the task
@@ -366,21 +385,29 @@ class Batches:
         self._forget([task])
 
     def _lock_due(self, most: int, until: datetime | None) -> "list[OneOffJob]":
+        looked_at = most
         while most:
-            locked = self.waiting().lock_due(most, until)
+            locked = self.waiting().lock_due(looked_at, until)
+            self._unseen = {row.task_path: row for row in locked if self._takes_import(row.task_path)}
+            if self._unseen:
+                return []
             found = {row.task_path: django_tasks.find(row) for row in locked}
             if not self._leaves(found):
-                return locked
+                return locked[:most]
+            looked_at = max(most, _MANY)  # there may be more of them in the way
         return []
 
+    def _takes_import(self, path: str) -> bool:
+        return path not in self._seen and takes_import(path)
+
     def _leaves(self, found: "Mapping[str, Task[..., Any] | None]") -> bool:
-        """Whether some of these tasks do not run here, because this release of the code does not have them, or has made
-        them jobs, which run under their own locks."""
+        """Whether some of these tasks do not run here: this worker cannot find them, or they have become jobs, which
+        run under their own locks."""
         unknown = {name for name, task in found.items() if task is None}
         if unknown:
             self._unknown |= unknown
-            names = ", ".join(sorted(unknown))
-            logger.warning("This release of the code has no task %s: its one-offs wait.", names, extra=about())
+            for name in sorted(unknown):
+                logger.warning("%s: its one-offs wait.", django_tasks.why_unknown(name), extra=about(job=name))
         jobs = {name: job for name, task in found.items() if task and (job := django_tasks.job_of(task))}
         for name, job in jobs.items():
             one_offs().parallel().filter(task_path=name).make_exclusive(job)

@@ -25,10 +25,13 @@ from django_singlejob.recording import HistoryFailed, alone, catch_up
 from django_singlejob.registry import Job
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobStatus, OneOffJob
+    from django_singlejob.models import JobStatus
     from django_singlejob.querysets.one_offs import OneOffJobQuerySet
 
 logger = logging.getLogger("django_singlejob")
+
+# A worker logs no more unknown jobs than this: rows that were written by hand may name any number.
+_MOST_REPORTED = 1_000
 
 
 def keep_up() -> None:
@@ -110,17 +113,27 @@ def _is_due(job: Job, status: "JobStatus") -> bool:
 
 
 def exclusive(queues: Sequence[str], passed: AbstractSet[str] = frozenset()) -> "OneOffJobQuerySet":
-    """The one-offs in these queues that run under their job's lock, except those of jobs that were passed over."""
-    return one_offs().exclusive().in_queues(queues).exclude(job_name__in=passed)
+    """The one-offs in these queues that run under their job's lock, if this release of the code knows the job. Those of
+    jobs that were passed over are left out."""
+    # By the names that are known: the table may have any number of others.
+    known = {job.name for job in registry.all_jobs()}
+    return one_offs().exclusive().in_queues(queues).filter(job_name__in=known - passed)
 
 
-def job_of(row: "OneOffJob") -> Job | None:
-    """``None`` if this release of the code does not know the job."""
-    if registry.is_known(row.job_name):
-        return registry.get(row.job_name)
-    message = "This release of the code has no job %r: its one-offs wait."
-    logger.warning(message, row.job_name, extra=about(job=row.job_name))
-    return None
+def unknown_jobs(queues: Sequence[str], reported: AbstractSet[str]) -> set[str]:
+    """Some of the jobs that have due one-offs but are unknown to this release of the code, except those in
+    ``reported``. Each is logged."""
+    known = {job.name for job in registry.all_jobs()}
+    due = one_offs().exclusive().in_queues(queues).due().exclude(job_name__in=known | reported)
+    found = set(due.order_by().values_list("job_name", flat=True).distinct()[: _MOST_REPORTED - len(reported)])
+    for name in sorted(found):
+        report_unknown(name)
+    return found
+
+
+def report_unknown(name: str) -> None:
+    """Log that this release of the code does not know a job."""
+    logger.warning("This release of the code has no job %r: its one-offs wait.", name, extra=about(job=name))
 
 
 def prune() -> str:

@@ -3,11 +3,11 @@
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence, Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
@@ -15,18 +15,28 @@ from django.db import Error
 
 from django_singlejob import database, registry, runner
 from django_singlejob.clock import local_now
-from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted
+from django_singlejob.exceptions import DatabaseUnreachable, InvalidOrder, JobInterrupted
 from django_singlejob.interrupt import Window, is_ctrl_c
 from django_singlejob.locking.clear import Watchman
 from django_singlejob.locking.request import Reason
 from django_singlejob.one_offs import django_tasks
+from django_singlejob.one_offs.enqueue import arguments_of
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.registry import Job
 from django_singlejob.reports import FINAL, Report, logged, most_slots, report_of, waitless
 from django_singlejob.worker.batches import Batches, Claimed
-from django_singlejob.worker.due import PRUNING, clear_dead, due_jobs, exclusive, is_anything_due, job_of, keep_up
+from django_singlejob.worker.due import (
+    PRUNING,
+    clear_dead,
+    due_jobs,
+    exclusive,
+    is_anything_due,
+    keep_up,
+    report_unknown,
+    unknown_jobs,
+)
 from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.pool import Inline, Pool, PoolTask
 
@@ -118,8 +128,11 @@ class Tick:
         self._refused: set[str] = set()
         #: Jobs that wait for a lock which one of our own threads uses, as of the last look.
         self._behind: set[str] = set()
-        #: Jobs that this release of the code does not know.
+        #: Jobs that this release of the code does not know, and which have been logged. Now and then there may be more.
         self._unknown: set[str] = set()
+        self._may_be_unknown = True
+        #: One-offs of a job that only MySQL finds: it ignores case when it compares names.
+        self._misnamed: set[int] = set()
         self._due: deque[Job] = deque()
         #: How many slots of each job have begun.
         self._slots: Counter[str] = Counter()
@@ -208,6 +221,7 @@ class Tick:
         self._is_stale = False
         if local_now() >= self._keep_up_at:
             keep_up()
+            self._may_be_unknown = True
             self._be_seen()
             self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
         if not self._plan.once:
@@ -217,6 +231,7 @@ class Tick:
             self._due = deque(self._due_jobs())
             self._may_be_one_offs = self._may_be_tasks = True
             self._ended.clear()
+            self._report_unknown()
         elif self._plan.once:
             self.batches.close()  # no heartbeats for nothing
         # Locks that are being watched need frequent looks.
@@ -233,6 +248,11 @@ class Tick:
     def look_again(self) -> None:
         """Have the next ``look`` look."""
         self._look_at = local_now()
+
+    def _report_unknown(self) -> None:
+        if self._may_be_unknown:
+            self._may_be_unknown = False
+            self._unknown |= unknown_jobs(self._plan.queues, self._unknown)
 
     def _begin_anew(self, *, is_cleared: bool) -> None:
         self._behind.clear()
@@ -259,7 +279,7 @@ class Tick:
 
     @property
     def _busy(self) -> set[str]:
-        return self.ours | self._passed | self._refused | self._behind | self._watchman.watched | self._unknown
+        return self.ours | self._passed | self._refused | self._behind | self._watchman.watched
 
     # --- which thread runs it
 
@@ -291,7 +311,7 @@ class Tick:
 
     def _hand_out_one_offs(self) -> None:
         while self._free and (self._may_be_one_offs or self._ended):
-            rows = exclusive(self._plan.queues, self._busy)
+            rows = exclusive(self._plan.queues, self._busy).exclude(pk__in=self._misnamed)
             # A job may have many one-offs, and the database would read past them all each time that one finishes.
             row = (rows if self._may_be_one_offs else rows.filter(job_name__in=self._ended)).next_due(self._until)
             if row is None:
@@ -299,10 +319,12 @@ class Tick:
                 self._ended.clear()
                 return
             self._begin_with(row)
-            job = job_of(row)
-            if job is None:
-                self._unknown.add(row.job_name)
-            elif not self._busy.isdisjoint({job.name, job.lock}):
+            if not registry.is_known(row.job_name):
+                report_unknown(row.job_name)
+                self._misnamed.add(row.pk)
+                continue
+            job = registry.get(row.job_name)
+            if not self._busy.isdisjoint({job.name, job.lock}):
                 self._behind.add(row.job_name)
             else:
                 self._run(Run(job, partial(run_one_off, job, row)))
@@ -410,10 +432,23 @@ def run_one_off(job: Job, row: "OneOffJob") -> Report:
     asked = waitless(job)
     if task := django_tasks.find(row):
         asked = replace(asked, func=_of_task(job, row, task))
-    report = report_of(asked, partial(runner.run, asked, row.args, row.kwargs, trigger=row.trigger, one_off=row))
+    asked, args, kwargs = _with_arguments(asked, row)
+    report = report_of(asked, partial(runner.run, asked, args, kwargs, trigger=row.trigger, one_off=row))
     if task and not report.reason:
         _send_finished(row, task, report)
     return report
+
+
+def _with_arguments(job: Job, row: "OneOffJob") -> tuple[Job, Sequence[Any], Mapping[str, Any]]:
+    """The job, and what its function is passed. If the row's arguments cannot be used, a job that fails once."""
+    try:
+        return job, *arguments_of(row)
+    except InvalidOrder as mistake:
+        return replace(job, func=partial(_raise, mistake), retries=0), (), {}
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _send_finished(row: "OneOffJob", task: "Task[..., Any]", report: Report) -> None:

@@ -5,17 +5,22 @@
 from pathlib import Path
 
 import environ
+from django.core.exceptions import ImproperlyConfigured
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 env = environ.Env()
 
 DEBUG = env.bool("DEBUG", default=True)
-SECRET_KEY = env.str("SECRET_KEY", default="only-for-a-demo-on-your-own-machine")
+# Everybody knows the default, so a deployment has none.
+SECRET_KEY = env.str("SECRET_KEY", default="only-for-a-demo-on-your-own-machine" if DEBUG else env.NOTSET)
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=[])
 
 # The locks are where the data is. Nothing else is needed: neither Redis nor a broker.
 DATABASES = {"default": env.db("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'example.sqlite3'}")}
+
+if "." not in DATABASES["default"].get("ENGINE", ""):  # the URL has no scheme, or an unknown one
+    raise ImproperlyConfigured("DATABASE_URL must look like postgres://user:password@host:5432/name.")
 
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     DATABASES["default"]["OPTIONS"] = {

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
+from django.contrib import admin
 from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
 from django.urls import reverse
 
 from django_singlejob.one_offs.enqueue import Order, place
@@ -19,6 +21,8 @@ from django_singlejob.querysets.runs import runs
 from tests.contract.acts import everything, start_run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from django.test import Client
 
     from django_singlejob.locking.lease import Lease
@@ -35,6 +39,7 @@ OPERATE = (
     "clear_joblock",
     "add_oneoffjob",
     "change_oneoffjob",
+    "delete_oneoffjob",
 )
 
 each_model = pytest.mark.parametrize("model", MODELS)
@@ -67,7 +72,34 @@ def forget_page(*names: str) -> str:
     return f"{reverse('admin:django_singlejob_jobstatus_forget')}?{urlencode({'name': names}, doseq=True)}"
 
 
+def ours() -> Iterator[Any]:
+    """The admin classes of our models."""
+    yield from (found for model, found in admin.site._registry.items() if model._meta.app_label == "django_singlejob")
+
+
+def names() -> list[str]:
+    """The names of all our URLs. The one that Django does not name is called ``onwards``."""
+    found = [(each, pattern.name) for each in ours() for pattern in each.get_urls()]
+    return [
+        name.removeprefix("django_singlejob_") if name else f"{each.opts.model_name}_onwards" for each, name in found
+    ]
+
+
+def address(name: str) -> str:
+    """The URL with this name, of the first row if it needs a row."""
+    name_of_model, _, page = name.partition("_")
+    if page in ("changelist", "add", "clear", "forget"):
+        return reverse(f"admin:django_singlejob_{name}")
+    change = page_of(name_of_model)
+    return change.replace("/change/", "/" if page == "onwards" else f"/{page}/")
+
+
 # --- actions
+
+
+def user_of(client: Client) -> User:
+    """The user that is logged in, or one without a primary key."""
+    return User.objects.get(pk=client.session["_auth_user_id"]) if "_auth_user_id" in client.session else User()
 
 
 def begin(name: str = "nightly", **terms: Any) -> Lease:

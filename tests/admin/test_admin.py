@@ -101,7 +101,8 @@ def test_nothing_is_written_when_somebody_only_looks(admin_client: Client) -> No
     for url in every_page():
         with CaptureQueriesContext(connection) as queries:
             shown(admin_client, url)
-        assert {query["sql"].split()[0] for query in queries} == {"SELECT"}, url
+        # The timeline is asked in a savepoint, because the test is in a transaction.
+        assert {query["sql"].split()[0] for query in queries} - {"SAVEPOINT", "RELEASE"} == {"SELECT"}, url
     assert all_rows() == before
 
 
@@ -140,7 +141,7 @@ def test_nor_does_a_strange_address_do_harm(admin_client: Client, model: str) ->
     begin("nightly")
     for name in "q", "p", "state", "server", "job_name", "status__exact", "o", "started_at__year":
         response = admin_client.get(list_of(model), {name: HOSTILE}, follow=True)
-        assert response.status_code == 200
+        assert response.status_code in (200, 400)
         page = response.content.decode()
         assert "<script>alert(" not in page
         assert Page(page).inline == []

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import Error, connection, transaction
 from django.db.models import F, JSONField, Value
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
 from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
 from django_singlejob.querysets.runs import runs
 from tests.admin.pages import Page, act, list_of, messages_of, page_of, shown
 from tests.contract.acts import HOUR, last_run, ticked
@@ -112,11 +114,18 @@ def test_one_that_waits_for_too_long_makes_one_ask(admin_client: Client, mail: A
 def test_the_buttons_fit_the_status(
     admin_client: Client, operator: Client, viewer: Client, one_of_each: dict[str, int]
 ) -> None:
-    expected = {"waiting": {"cancel"}, "failed": {"retry"}, "cancelled": {"retry"}}
+    expected = {
+        "waiting": {"cancel"},
+        "done": {"discard"},
+        "failed": {"retry", "discard"},
+        "cancelled": {"retry", "discard"},
+    }
     for status, key in one_of_each.items():
         for client, buttons in (operator, expected.get(status, set())), (viewer, set()):
             page = shown(client, page_of("oneoffjob", key))
-            assert {button for button in ("cancel", "retry") if f'value="{button}"' in page} == buttons, status
+            assert {button for button in ("cancel", "retry", "discard") if f'value="{button}"' in page} == buttons, (
+                status
+            )
 
 
 # --- enqueued
@@ -245,6 +254,102 @@ def test_to_choose_all_of_none_is_to_choose_none(operator: Client, one_of_each: 
     assert not LogEntry.objects.exists()
 
 
+# --- deleted
+
+
+def discarded(client: Client, page: str) -> list[str]:
+    """Confirm what this page asks. Returns the messages."""
+    fields = {name: values for name, values in Page(page).fields.items() if name != "q"}
+    return messages_of(client.post(list_of("oneoffjob"), fields, follow=True))
+
+
+def ask_to_discard(client: Client, *keys: object, **more: Any) -> str:
+    sent = {"action": "discard", "_selected_action": [str(key) for key in keys]} | more
+    response = client.post(list_of("oneoffjob"), sent)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_those_that_ended_can_be_deleted(operator: Client, one_of_each: dict[str, int]) -> None:
+    page = ask_to_discard(operator, *one_of_each.values())
+    assert page.count("has not ended, so you cannot delete it") == 2
+    assert statuses() == {key: status for status, key in one_of_each.items()}
+    assert discarded(operator, page) == ["3 one-offs were deleted."]
+    assert set(statuses().values()) == {"waiting", "in_progress"}
+    gone = {str(one_of_each[status]) for status in ("done", "failed", "cancelled")}
+    assert {entry.object_id for entry in LogEntry.objects.all() if entry.is_deletion()} == gone
+    assert LogEntry.objects.count() == 3
+
+
+def test_the_others_not_even_if_a_request_names_them(operator: Client, one_of_each: dict[str, int]) -> None:
+    answers = act(operator, "oneoffjob", "discard", *one_of_each.values(), confirmed="yes")
+    assert answers == [
+        "3 one-offs were deleted.",
+        "2 were left alone, because they have not ended, or have changed meanwhile.",
+    ]
+    assert set(statuses().values()) == {"waiting", "in_progress"}
+
+
+@pytest.mark.parametrize("then", ["waiting", "failed"])
+def test_one_that_was_retried_meanwhile_stays(operator: Client, one_of_each: dict[str, int], then: str) -> None:
+    """Even if it has failed again by then."""
+    key = one_of_each["failed"]
+    page = ask_to_discard(operator, key)
+    one_offs().filter(pk=key).retry()
+    one_offs().filter(pk=key).update(status=then)
+    assert discarded(operator, page) == ["1 was left alone, because it has not ended, or has changed meanwhile."]
+    assert statuses()[key] == then
+    assert not LogEntry.objects.exists()
+
+
+def test_one_that_is_retried_between_the_reading_and_the_delete_stays(
+    operator: Client, one_of_each: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = one_of_each["failed"]
+    discard = OneOffJobQuerySet.discard
+
+    def retried_first(rows: OneOffJobQuerySet) -> int:
+        one_offs().filter(pk=key).retry()
+        return discard(rows)
+
+    monkeypatch.setattr(OneOffJobQuerySet, "discard", retried_first)
+    act(operator, "oneoffjob", "discard", key, confirmed="yes")
+    assert statuses()[key] == "waiting"
+
+
+def test_deleting_compares_the_status_in_the_statement(one_of_each: dict[str, int]) -> None:
+    assert one_offs().discard() == 3
+    assert set(statuses().values()) == {"waiting", "in_progress"}
+
+
+def test_from_its_page_it_is_deleted_after_a_question(operator: Client, mail: Any) -> None:
+    row = mail.enqueue(1)
+    ticked()
+    fields = Page(shown(operator, page_of("oneoffjob", row.pk))).fields
+    sent = {name: fields[name][0] for name in ("back", "version")}
+    page = ask_to_discard(operator, row.pk, **sent)
+    assert discarded(operator, page) == ["1 one-off was deleted."]
+    assert not one_offs().exists()
+    assert runs().filter(job_name="mail").exists()
+    shown(operator, page_of("jobrun", runs().get().pk))
+
+
+def test_one_that_changed_since_its_page_was_opened_is_left_alone(operator: Client, mail: Any) -> None:
+    row = mail.enqueue(1)
+    ticked()
+    version = str(one_offs().get().version)
+    one_offs().update(version=F("version") + 2)
+    page = ask_to_discard(operator, row.pk, version=version)
+    assert discarded(operator, page) == ["1 was left alone, because it has not ended, or has changed meanwhile."]
+
+
+def test_to_choose_none_deletes_none(operator: Client, one_of_each: dict[str, int]) -> None:
+    act(operator, "oneoffjob", "discard", confirmed="yes")
+    page = ask_to_discard(operator, one_of_each["waiting"])
+    assert 'class="deletelink"' not in page
+    assert len(statuses()) == 5
+
+
 @override_settings(USE_THOUSAND_SEPARATOR=True)
 def test_the_button_works_where_numbers_have_separators(operator: Client, mail: Any) -> None:
     row = mail.enqueue(1)
@@ -279,6 +384,142 @@ def test_all_at_once_is_refused(operator: Client, mail: Any) -> None:
 def test_strange_arguments_are_refused(operator: Client, args: str) -> None:
     assert asked(operator, args=args)
     assert not one_offs().exists()
+
+
+HOSTILE: dict[str, list[Any]] = {
+    "priority": ["9" * 5000, "99999999999", "-1e9", "NaN", "\0", "1.5", "", "101"],
+    "run_after_0": ["0001-01-01", "9999-12-31", "\0", "0" * 10_000, "999999-01-01", "-1"],
+    "run_after_1": ["\0", "25:00", "1" * 10_000],
+    "queue_name": ["\0", "a\0b", "x" * 201, " "],
+    "job_name": ["\0", "x" * 10_000, "", "unknown", b"\xed\xa0\x80"],
+}
+JSON_VALUES: list[Any] = [
+    '"' + "x" * 1_000_000 + '"',
+    '"' + "x" * 10_000_000 + '"',
+    '"' + "\u00e9" * 200_000 + '"',
+    "[" + "1," * 400_000 + "1]",
+    "[" * 100_000,
+    "[" * 100_000 + "]" * 100_000,
+    "[" * 900 + "]" * 900,
+    "[" * 31 + "]" * 31,
+    '{"a":' * 100_000,
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "9" * 5000,
+    '"\\ud800"',
+    '"\\u0000"',
+    '{"\\ud800": 1}',
+    '{"\\u0000": 1}',
+    '[{"a": [{"\\udfff": 1}]}]',
+    "\0",
+    b"\xed\xa0\x80",
+]
+NAMES = ["\\ud800", "\\u0000", "a\\udfff", "\\u0000" * 10, "x" * 1_000_000]
+HOSTILE["args"] = [b"[%b]" % given if isinstance(given, bytes) else f"[{given}]" for given in JSON_VALUES]
+HOSTILE["kwargs"] = [
+    *(b'{"a": %b}' % given if isinstance(given, bytes) else f'{{"a": {given}}}' for given in JSON_VALUES),
+    *(f'{{"{name}": 1}}' for name in NAMES),
+]
+TYPED = [(field, number) for field, values in HOSTILE.items() for number in range(len(values))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("field", "number"), TYPED, ids=str)
+@override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=None)
+def test_whatever_is_typed_is_answered_with_a_form(operator: Client, field: str, number: int) -> None:
+    singleton_job("mail")(lambda *args, **kwargs: None)
+    empty = {"run_after_0": "", "run_after_1": ""}
+    other = {"run_after_0": {"run_after_1": "12:00"}, "run_after_1": {"run_after_0": "2030-01-01"}}.get(field, {})
+    response: Any = operator.post(reverse(ADD), ASKED | empty | other | {field: HOSTILE[field][number]})
+    assert response.status_code == 200
+    complaints = [str(error) for errors in response.context["errors"] for error in errors]
+    assert complaints
+    assert all(len(complaint) < 20_000 for complaint in complaints)
+    assert not one_offs().exists()
+
+
+@pytest.mark.usefixtures("mail")
+def test_arguments_that_are_too_long_are_a_complaint(operator: Client) -> None:
+    complaint = "the arguments together have more than 1,000,000 characters as JSON"
+    assert complaint in asked(operator, args=f'["{"x" * 600_000}"]', kwargs=f'{{"a": "{"x" * 400_000}"}}')
+
+
+#: JSON as somebody may have written it into a row, and what the list shows of it.
+BY_HAND = [
+    ("[]", '{"\\ud800": 1}', r"&quot;\ud800&quot;=1"),
+    ("[]", '{"a": {"b": [{"\\udfff": 1}]}}', r"a={&quot;b&quot;: [{&quot;\udfff&quot;: 1}]}"),
+    ('["\\ud800"]', "{}", r"&quot;\ud800&quot;"),
+    ("[]", '{"": 1}', "&quot;&quot;=1"),
+    ("[]", '{"a b": 1}', "&quot;a b&quot;=1"),
+    (f"[{'9' * 5000}]", "{}", "[999"),
+    (f'["{"x" * 3_000_000}"]', "{}", "[&quot;xxx"),
+    ("[]", f'{{"{"k" * 3_000_000}": 1}}', "{&quot;kkk"),
+    (f"[{'1, ' * 800_000}1]", "{}", "[1, 1, "),
+]
+DEEP = [(f"{'[' * 5_000}{']' * 5_000}", "{}", "[[[["), ("[]", '{"\\u0000": 1}', r"&quot;\u0000&quot;=1")]
+
+
+def write(**columns: str) -> None:
+    """What somebody writes into the table, past the model."""
+    table = one_offs().model._meta.db_table
+    kind = "::jsonb" if connection.vendor == "postgresql" else ""
+    changes = ", ".join(f"{name} = %s{kind}" for name in columns)
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET {changes}", list(columns.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(BY_HAND) + len(DEEP)))
+def test_strange_json_that_was_written_by_hand_is_shown_in_part(operator: Client, mail: Any, number: int) -> None:
+    row = mail.enqueue(1)
+    args, kwargs, expected = [*BY_HAND, *DEEP][number]
+    try:
+        with transaction.atomic():
+            write(args=args, kwargs=kwargs)
+    except Error:
+        pytest.skip("the database refuses it")
+    for result in [None, args]:
+        if result:
+            one_offs().update(status="done")
+            write(result=result)
+        for url in (
+            list_of("oneoffjob"),
+            page_of("oneoffjob", row.pk),
+            page_of("jobstatus", "mail"),
+            list_of("overview"),
+        ):
+            page = shown(operator, url)
+            assert len(page) < 100_000
+            if "oneoffjob" in url:
+                assert expected in page
+
+
+def test_the_long_columns_are_not_read(operator: Client, mail: Any) -> None:
+    """Only their beginnings are."""
+    row = mail.enqueue(1)
+    with CaptureQueriesContext(connection) as queries:
+        for url in list_of("oneoffjob"), page_of("oneoffjob", row.pk), page_of("jobstatus", "mail"):
+            shown(operator, url)
+    table = connection.ops.quote_name(one_offs().model._meta.db_table)
+    for name in "args", "kwargs", "result", "traceback", "error", "worker_ids":
+        column = f"{table}.{connection.ops.quote_name(name)}"
+        for query in queries:
+            selected = query["sql"].partition(" FROM ")[0]
+            assert not re.search(rf"(SELECT|,) {re.escape(column)}(,|$)", selected), query["sql"]
+
+
+def test_long_results_are_cut_and_short_ones_are_not(operator: Client, mail: Any) -> None:
+    row = mail.enqueue(1)
+    one_offs().update(status="done", result=["y" * 9_000, "\u00e9"], worker_ids="web-1:4\n" * 100)
+    page = shown(operator, page_of("oneoffjob", row.pk))
+    assert "y" * 9_000 + "&quot;, &quot;\u00e9&quot;]" in page
+    one_offs().update(result=["y" * 20_000], error="e" * 30_000)
+    page = shown(operator, page_of("oneoffjob", row.pk))
+    assert "y" * 9_990 in page
+    assert "y" * 10_000 not in page
+    assert "e" * 10_000 not in page
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_failing_job_is_told_with_its_last_error(viewer: Client) -> None:
     ran(2 * HOUR, status="failed", error="ValueError: the first")
     ran(HOUR, status="failed", error="ValueError: the last\nand more")
     assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
-    assert "nightly failing The last 3 runs of the job 'nightly' failed" in said(viewer)
+    assert "nightly failing The last 3 runs of the job 'nightly' did not succeed." in said(viewer)
     assert "run the job again. ValueError: the last" in said(viewer)
     assert "and more" not in said(viewer)
 

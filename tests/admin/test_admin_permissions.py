@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from django_singlejob import singleton_job
-from django_singlejob.admin.locks import Shown
+from django_singlejob.admin.clearing import sign
 from django_singlejob.clock import DBNow
+from django_singlejob.locking.liveness import Sighting
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
-from tests.admin.pages import OPERATE, VIEW, all_rows, begin, list_of, page_of
+from tests.admin.pages import OPERATE, VIEW, address, all_rows, begin, list_of, names, ours, user_of
 from tests.contract.acts import HOUR, expire, is_free, lock, start_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.admin.people import LogIn
 
@@ -68,28 +67,6 @@ def something_of_each(fresh_process: None) -> None:
     """Create a row of each model."""
     singleton_job("nightly")(lambda: None)
     begin("nightly")
-
-
-def ours() -> Iterator[Any]:
-    """The admin classes of our models."""
-    yield from (found for model, found in admin.site._registry.items() if model._meta.app_label == "django_singlejob")
-
-
-def names() -> list[str]:
-    """The names of all our URLs. The one that Django does not name is called ``onwards``."""
-    found = [(each, pattern.name) for each in ours() for pattern in each.get_urls()]
-    return [
-        name.removeprefix("django_singlejob_") if name else f"{each.opts.model_name}_onwards" for each, name in found
-    ]
-
-
-def address(name: str) -> str:
-    """The URL with this name, of the first row if it needs a row."""
-    name_of_model, _, page = name.partition("_")
-    if page in ("changelist", "add", "clear", "forget"):
-        return reverse(f"admin:django_singlejob_{name}")
-    change = page_of(name_of_model)
-    return change.replace("/change/", "/" if page == "onwards" else f"/{page}/")
 
 
 def everything() -> list[object]:
@@ -188,7 +165,10 @@ ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
     "joblock clear": (expire, lambda: False, "clear_joblock"),
     "oneoffjob cancel": (one_off_is("waiting"), has_status("cancelled"), "change_oneoffjob"),
     "oneoffjob retry": (one_off_is("failed"), has_status("waiting"), "change_oneoffjob"),
+    "oneoffjob discard": (one_off_is("done"), lambda: not one_offs().exists(), "delete_oneoffjob"),
 }
+#: What a user sends from the page on which an action asks.
+CONFIRMATIONS = {"discard": {"confirmed": "yes"}}
 each_action = pytest.mark.parametrize("name", ACTIONS)
 
 
@@ -202,7 +182,7 @@ def test_all_actions_are_known(django_user_model: Any) -> None:
 def choose(client: Client, name: str, **more: str) -> int:
     model, action = name.split()
     key = str(one_offs().earliest("pk").pk) if model == "oneoffjob" else "nightly"
-    sent = {"action": action, "_selected_action": key} | more
+    sent = {"action": action, "_selected_action": key} | CONFIRMATIONS.get(action, {}) | more
     return client.post(list_of(model), sent).status_code
 
 
@@ -239,9 +219,20 @@ def test_a_user_with_the_permission_does_it_and_that_is_in_the_log(people: Peopl
     assert choose(client, name) == 302
     assert is_done()
     entry = LogEntry.objects.get()
-    assert (entry.user.get_username(), entry.is_change()) == ("doer", True)
+    assert (entry.user.get_username(), entry.is_deletion()) == ("doer", action == "discard")
+    assert entry.is_change() is not entry.is_deletion()
     assert entry.content_type
     assert entry.content_type.model == model
+
+
+def test_what_is_lost_is_asked_about_first(people: People) -> None:
+    one_offs().update(status="done")
+    before = everything()
+    key = str(one_offs().get().pk)
+    for doer in "operator", "superuser":
+        sent = {"action": "discard", "_selected_action": key}
+        assert people[doer].post(list_of("oneoffjob"), sent).status_code == 200
+    assert everything() == before
 
 
 # --- what is not an action
@@ -271,7 +262,7 @@ def test_the_permission_to_clear_a_lock(people: People, log_in: LogIn) -> None:
 
 def clear(client: Client, **more: str) -> int:
     held = lock()
-    sent = {"lock": Shown(held.name, held.token, held.heartbeats, time.time()).signed()} | more
+    sent = {"lock": sign(Sighting.of(held), user_of(client)), "name": held.name} | more
     return client.post(reverse("admin:django_singlejob_joblock_clear"), sent).status_code
 
 

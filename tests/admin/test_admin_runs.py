@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from django_singlejob import singleton_job
-from django_singlejob.admin import runs as page
+from django_singlejob.admin import reading, runs as page
 from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
@@ -82,13 +82,31 @@ def test_they_are_searched_for_by_a_part_of_the_jobs_name(admin_client: Client) 
     assert listed(admin_client, "?q=never") == []
 
 
+def test_a_server_is_found_by_its_name_as_well(admin_client: Client) -> None:
+    elsewhere = ran(hostname="web-2")
+    of_that_name = ran("mirror_web-2")
+    ran()
+    assert {*listed(admin_client, "?q=web-2")} == {elsewhere.pk, of_that_name.pk}
+
+
+def test_a_search_that_finds_too_many_jobs_is_one_of_the_history(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "MOST_FOUND", 1)
+    found = [ran("report_1"), ran("report_2", at=LONG_AGO - MINUTE)]
+    ran("other")
+    assert listed(admin_client, "?q=report") == [run.pk for run in found]
+
+
 def test_the_filters_offer_what_ran_lately(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "MOST_JOBS", 2)
+    monkeypatch.setattr(reading, "MOST_LINKS", 2)
     monkeypatch.setattr(page, "LOOKED_AT", 2)
     for number in range(3):
         ran(f"job_{number}", at=LONG_AGO + number * MINUTE, hostname=f"web-{number}")
     gates().remember("never")
-    links = Page(shown(admin_client, list_of("jobrun"))).links
+    shows = shown(admin_client, list_of("jobrun"))
+    assert shows.count("There are more. Search for the others.") == 1
+    links = Page(shows).links
     assert [link for link in links if "job_name=" in link] == ["?job_name=job_1", "?job_name=job_2"]
     assert [link for link in links if "server=" in link] == ["?server=web-1", "?server=web-2"]
     links = Page(shown(admin_client, list_of("jobrun", "?job_name=job_0&server=web-0"))).links
@@ -100,7 +118,7 @@ def test_of_a_long_history_only_the_first_pages_are_counted(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_singlejob.admin.reading.MOST_COUNTED", 3)
-    note = "There are more rows. Choose a day or a filter to see them."
+    note = "There are more rows. Search for them, or filter the list."
     ran()
     ran()
     assert note not in shown(admin_client, list_of("jobrun"))

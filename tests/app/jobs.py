@@ -206,6 +206,19 @@ def stops_then_writes() -> None:
 
 
 @singleton_job(lease=SHORT_LEASE)
+def counts_and_stops_once() -> None:
+    """Adds to a number that only its lock protects, and says so each time."""
+    stop_next = True
+    while not is_told():
+        with this_run().lease.atomic():
+            add_one("sum")
+        say("counted")
+        if stop_next:
+            stop()
+            stop_next = False
+
+
+@singleton_job(lease=SHORT_LEASE)
 def stops_while_writing() -> None:
     with this_run().lease.atomic():
         write("by a zombie")

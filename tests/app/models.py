@@ -34,3 +34,18 @@ class SlotRun(models.Model):
 
     def __str__(self) -> str:
         return f"{self.id}: {self.slot}, attempt {self.attempt}"
+
+
+class Note(models.Model):
+    """What a project may have: rows that point at ours, so that the admin completes their names. It has no table."""
+
+    about_lock = models.ForeignKey("django_singlejob.JobLock", models.DO_NOTHING, related_name="+")
+    about_job = models.ForeignKey("django_singlejob.JobStatus", models.DO_NOTHING, related_name="+")
+    about_run = models.ForeignKey("django_singlejob.JobRun", models.DO_NOTHING, related_name="+")
+    about_one_off = models.ForeignKey("django_singlejob.OneOffJob", models.DO_NOTHING, related_name="+")
+
+    class Meta:
+        managed = False
+
+    def __str__(self) -> str:
+        return str(self.pk)

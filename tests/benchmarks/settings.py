@@ -16,6 +16,7 @@ HAS_RIVALS = (
     and all(find_spec(name) for name in ("django_tasks_db", "procrastinate"))
 )
 
+SINGLEJOB = {"TASK_MODULES": ["tests.benchmarks.tasks"]}
 TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend"}}
 
 if HAS_RIVALS:

@@ -37,10 +37,17 @@ class Stage:
     problems: list[str] = field(default_factory=list)
 
     def visit(
-        self, person: User, path: str, *, theme: Theme = "light", size: Size = "desktop", status: int = 200
+        self,
+        person: User,
+        path: str,
+        *,
+        theme: Theme = "light",
+        size: Size = "desktop",
+        status: int = 200,
+        scripts: bool = True,
     ) -> Page:
         """The page at this path, as this user sees it. Fails if the server answers with another status."""
-        page = self._enter(person, theme, size)
+        page = self._enter(person, theme, size, scripts)
         expected = (f"{self.server}{path}", status)
         page.on("response", lambda response: self._judge(response, expected))
         response = page.goto(expected[0])
@@ -48,9 +55,13 @@ class Stage:
         assert response.status == status, f"{path}: {response.status}"
         return page
 
-    def _enter(self, person: User, theme: Theme, size: Size) -> Page:
+    def _enter(self, person: User, theme: Theme, size: Size, scripts: bool) -> Page:
         context = self.browser.new_context(
-            base_url=self.server, color_scheme=theme, viewport=SIZES[size], reduced_motion="reduce"
+            base_url=self.server,
+            color_scheme=theme,
+            viewport=SIZES[size],
+            reduced_motion="reduce",
+            java_script_enabled=scripts,
         )
         self.contexts.append(context)
         context.set_default_timeout(PATIENCE)

@@ -8,7 +8,7 @@ import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
-from django_singlejob.models import JobRun, OneOffJob
+from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from tests.browser.paths import OVERVIEW, clearing, list_of, log_of, page_of
 from tests.browser.shop import furnish
 from tests.browser.stage import SIZES, Size, Theme, assert_accessible
@@ -61,6 +61,25 @@ def test_a_page_looks_well(stage: Stage, superuser: User, picture: Picture, name
 @pytest.mark.parametrize("name", EMPTY)
 def test_so_does_an_empty_one(stage: Stage, superuser: User, picture: Picture, name: str) -> None:
     looks_well(stage.visit(superuser, PAGES[name]()), f"{name}-empty", picture)
+
+
+def test_words_that_are_long_can_be_read(stage: Stage, superuser: User, picture: Picture) -> None:
+    furnish()
+    JobStatus.objects.filter(name="backup").update(next_slot=None)
+    JobLock.objects.filter(name="backup").delete()
+    OneOffJob.objects.filter(status="failed").update(args=["a" * 300], result="b" * 300, traceback="c" * 3000)
+    page = stage.visit(superuser, PAGES["one-off"]())
+    for size in SIZES:
+        page.set_viewport_size(SIZES[size])
+        for shown in page.locator(".readonly").all():
+            box = shown.bounding_box()
+            assert box
+            assert box["x"] + box["width"] <= SIZES[size]["width"]
+    picture(page, "one-off-long")
+    page.goto(PAGES["jobs"]())  # where one has never been requested
+    for size in SIZES:
+        page.set_viewport_size(SIZES[size])
+        fits(page, size)
 
 
 def looks_well(page: Page, name: str, picture: Picture) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import connection
+
+from tests.databases import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,18 +93,18 @@ class History:
         return {"OPTIONS": {**connection.settings_dict["OPTIONS"], "options": f"-c role={role}"}}
 
     def _mysql_reader(self, undo: ExitStack) -> dict[str, Any]:
-        user, database = f"reader_{connection.settings_dict['NAME'][-20:]}", connection.settings_dict["NAME"]
+        user, password, database = named("reader"), secrets.token_hex(16), connection.settings_dict["NAME"]
         tables = [name for name in connection.introspection.table_names() if name != TABLE]
         if not self._may_grant():
             pytest.skip("needs a user who may GRANT")
         undo.callback(self._execute, f"DROP USER {user}@'%', {user}@localhost")
         self._execute(
-            f"CREATE USER {user}@'%' IDENTIFIED BY 'x'",
-            f"CREATE USER {user}@localhost IDENTIFIED BY 'x'",
+            f"CREATE USER {user}@'%' IDENTIFIED BY '{password}'",
+            f"CREATE USER {user}@localhost IDENTIFIED BY '{password}'",
             *(f"GRANT ALL ON {database}.{name} TO {user}@{host}" for name in tables for host in ("'%'", "localhost")),
             *(f"GRANT SELECT ON {database}.{TABLE} TO {user}@{host}" for host in ("'%'", "localhost")),
         )
-        return {"USER": user, "PASSWORD": "x"}
+        return {"USER": user, "PASSWORD": password}
 
     def _may_grant(self) -> bool:
         with self._connection.cursor() as cursor:

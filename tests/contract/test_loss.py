@@ -35,6 +35,7 @@ from tests.databases import APPS
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
+    from tests.contract.conftest import Ahead
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
@@ -226,3 +227,22 @@ def test_each_write_on_its_own_finds_nothing_of_the_successors(write: Any) -> No
     before = everything()
     assert not write(zombie, seen)
     assert everything() == before
+
+
+AT_THE_SAME_MOMENT = {
+    "takeover": lambda seen: locks().take_over(seen, {"token": uuid4()}),
+    "clear": lambda seen: locks().clear(seen, force=True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", AT_THE_SAME_MOMENT.values(), ids=AT_THE_SAME_MOMENT)
+def test_a_heartbeat_that_comes_at_the_same_moment_finds_nothing(end: Any, ahead: Ahead) -> None:
+    """The heartbeat waits for the row. It must neither overwrite the successor's nor bring back one that is gone."""
+    lease = take()
+    expire()
+    seen = lock()
+    ending = ahead(lambda: end(seen))
+    assert not locks().renew(lease.name, lease.token, MINUTE, utc_now())
+    ending.result(10)
+    assert not locks().filter(token=lease.token).exists()

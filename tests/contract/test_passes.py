@@ -638,7 +638,7 @@ def test_one_that_was_run_early_is_none() -> None:
 
 
 def health_of(name: str) -> Health:
-    return next(health for health in survey() if health.name == name)
+    return next(health for health in survey().healths if health.name == name)
 
 
 # --- what an adversary found

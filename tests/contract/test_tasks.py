@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections import Counter as Tally
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,7 @@ from django.db import connection, transaction
 
 from django_singlejob import current_run, database, registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.exceptions import InvalidOrder, JobInterrupted
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason
@@ -338,6 +339,26 @@ def test_arguments_that_do_not_fit_are_a_failure_of_the_task(tasks: Any) -> None
     ticked()
     result.refresh()
     assert result.errors[0].exception_class is TypeError
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *JOBS])
+@pytest.mark.parametrize("columns", [{"args": "ab"}, {"args": 5}, {"args": {"a": 1}}, {"kwargs": ["a"]}, {"kwargs": 1}])
+def test_what_are_no_arguments_is_a_failure_of_the_task_once(tasks: Any, name: str, columns: dict[str, Any]) -> None:
+    result = getattr(tasks, name).enqueue()
+    one_offs().update(**columns)
+    ticked()
+    result.refresh()
+    assert statuses() == [("failed", 1)]
+    assert result.errors[0].exception_class is InvalidOrder
+    assert "not a list and an object in JSON" in result.errors[0].traceback
+
+
+def test_the_result_of_one_with_an_unknown_status_can_be_read_and_nobody_waits_for_it(tasks: Any) -> None:
+    result = tasks.plain.enqueue()
+    one_offs().update(status="nonsense")
+    result.refresh()
+    assert result.is_finished
+    assert result.status == "FAILED"
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *JOBS])
@@ -713,7 +734,7 @@ def test_a_task_that_this_release_does_not_know_waits_and_is_told_of(
     tasks.plain.enqueue()
     ticked()
     assert statuses() == [("waiting", 0)] * 3 + [("done", 1)]
-    assert caplog.text.count(f"This release of the code has no task {path}:") == 1
+    assert caplog.text.count(f" task {path!r}") == 1
 
 
 def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -726,16 +747,90 @@ def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest
     assert caplog.text.count("This release of the code has no task") == 1
 
 
-def test_a_module_that_cannot_be_imported_stops_no_others(
-    tasks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", ["ZeroDivisionError", "SystemExit(2)", "KeyboardInterrupt", "BaseException"])
+def test_a_module_that_cannot_be_imported_stops_no_others_and_is_tried_once(
+    tasks: Any,
+    error: str,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    (tmp_path / "tasks_of_a_broken_release.py").write_text("raise ZeroDivisionError\n")
+    name = f"tasks_of_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    tasks.plain.using(priority=10).enqueue()
-    one_offs().update(task_path="tasks_of_a_broken_release.task")
+    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    for function in "one", "two":
+        tasks.plain.using(priority=10).enqueue()
+        one_offs().filter(task_path="tests.app.django_tasks.plain").update(task_path=f"{name}.{function}")
     tasks.plain.enqueue()
     ticked()
-    assert [status for status, _ in statuses()][1] == "done"
+    assert statuses() == [("waiting", 0)] * 2 + [("done", 1)]
+    assert caplog.text.count(f"The module {name!r} cannot be imported ({error.partition('(')[0]}") == 1
+    for function in "one", "two":
+        assert caplog.text.count(f"The module of the task '{name}.{function}' cannot be imported: its one-offs") == 1
+    ticked()
+    assert caplog.text.count(f"The module {name!r} cannot be imported") == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "connection.cursor().execute('SELECT no_such_column')",
+        "connection.close()",
+        "transaction.set_rollback(True)",
+        "connection.needs_rollback = True",
+        "connection.close(); raise SystemExit(2)",
+    ],
+)
+def test_what_a_module_does_to_the_connection_stops_no_others(
+    tasks: Any, code: str, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is imported outside the transaction that claims the tasks."""
+    name = f"tasks_of_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(f"from django.db import connection, transaction\n{code}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    tasks.plain.using(priority=10).enqueue()
+    one_offs().update(task_path=f"{name}.send")
+    tasks.plain.enqueue()
+    ticked()
+    assert statuses() == [("waiting", 0), ("done", 1)]
+    assert not locks().exists()
+
+
+def test_a_module_that_is_neither_in_an_app_nor_in_the_setting_is_not_imported(
+    tasks: Any,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = f"tasks_of_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text("from tests.app.django_tasks import plain\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    tasks.plain.using(priority=10).enqueue()
+    one_offs().update(task_path=f"{name}.plain")
+    tasks.plain.enqueue()
+    ticked()
+    assert statuses() == [("waiting", 0), ("done", 1)]
+    assert caplog.text.count(f"The task '{name}.plain' is not looked up") == 1
+    assert name not in sys.modules
+    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    ticked()
+    assert statuses() == [("done", 1)] * 2
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_is_found_by_its_name_wherever_its_function_is(
+    tasks: Any, name: str, settings: Settings, heard: list[Any]
+) -> None:
+    result = getattr(tasks, name).enqueue()
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if not app.startswith("tests.app")]
+    ticked()
+    assert statuses() == [("done", 1)]
+    assert [what for _, what, _ in heard] == ["enqueued", "started", "finished"]
+    assert getattr(tasks, name).get_result(result.id).return_value == [[], {}]
 
 
 @with_and_without_a_lock

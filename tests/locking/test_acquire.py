@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
 import pytest
-from django.db import OperationalError
+from django.db import IntegrityError, OperationalError, connection, connections
 
-from django_singlejob import DatabaseUnusable, database, timeline
+from django_singlejob import DatabaseUnreachable, DatabaseUnusable, database, timeline
 from django_singlejob.clock import DBNow, local_now, since
 from django_singlejob.holder import this_process
-from django_singlejob.locking.acquire import Acquisition
+from django_singlejob.locking import at_exit
+from django_singlejob.locking.acquire import IN_DOUBT, IN_THE_WAY, Acquisition, Undecided
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.querysets.jobs import gates
@@ -23,12 +25,12 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.results import Ending
-from tests.contract.acts import BEAT, ask, expire, lock, start_run, take
+from tests.contract.acts import BEAT, ask, expire, is_free, lock, start_run, take
 from tests.processes.witness import eventually
 from tests.test_codes import an_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from django_singlejob.models import JobStatus
 
@@ -202,6 +204,20 @@ def test_a_holder_that_still_has_the_lock_then_renews_its_lease(late: Acquisitio
 
 
 @pytest.mark.slow
+def test_an_adopted_lease_counts_from_before_it_was_renewed(late: Acquisition) -> None:
+    begun_at: list[float] = []
+
+    def note(execute: Any, sql: str, *statement: Any) -> Any:
+        if sql.startswith("UPDATE"):
+            begun_at.append(local_now())
+        return execute(sql, *statement)
+
+    with connection.execute_wrapper(note):
+        lease = asked_on(late)
+    assert lease.deadline <= begun_at[0] + lease.grant.request.lease.total_seconds()
+
+
+@pytest.mark.slow
 def test_a_caller_that_was_superseded_asks_with_a_new_token(late: Acquisition) -> None:
     """Each grant then has its own token and its own run in the history."""
     first = late.token
@@ -257,6 +273,178 @@ def test_what_cuts_in_behind_the_commit_leaves_no_row(monkeypatch: pytest.Monkey
     with pytest.raises(KeyboardInterrupt):
         Acquisition(request()).ask()
     assert locks().look_up("nightly") is None
+
+
+ERRORS = {
+    "the database refuses": (DatabaseUnusable("It is read-only."), True),
+    "something else fails": (ValueError("What is this?"), True),
+    "the database is away, so the process tries again when it exits": (DatabaseUnreachable("It is away."), False),
+}
+
+
+def failing_with(error: BaseException) -> Callable[..., NoReturn]:
+    def fail(*_: Any) -> NoReturn:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(("error", "is_released"), ERRORS.values(), ids=ERRORS)
+def test_an_error_leaves_no_row_of_a_grant_in_doubt(
+    late: Acquisition, monkeypatch: pytest.MonkeyPatch, error: Exception, is_released: bool
+) -> None:
+    monkeypatch.setattr(Acquisition, "_ask_despite_trouble", failing_with(error))
+    with pytest.raises(type(error)):
+        late.ask()
+    assert is_free() == is_released
+    assert [*at_exit._granted] == ([] if is_released else [late.token])
+
+
+def test_nor_does_a_refusal(late: Acquisition, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Acquisition, "_ask", lambda _: Refusal(Reason.PAUSED))
+    assert late.ask() == Refusal(Reason.PAUSED)
+    assert is_free()
+    assert at_exit._granted == {}
+
+
+def test_nor_does_an_interrupt_between_two_looks(late: Acquisition, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_singlejob.locking.acquire.sleep", failing_with(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        late.wait(60)
+    assert is_free()
+    assert at_exit._granted == {}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_process_that_is_to_end_says_if_a_grant_may_still_come(
+    late: Acquisition, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    if not is_there:
+        locks()._raw_delete("default")
+    monkeypatch.setattr(Acquisition, "_ask", lambda _: Undecided.RACED)
+    with deferred_signals() as signals:
+        signals.received = 15
+        assert late.ask() == Refusal(Reason.INTERRUPTED, detail="" if is_there else IN_DOUBT)
+    assert is_free()
+    assert at_exit._granted == {}
+
+
+@pytest.mark.parametrize("error", [error for error, _ in ERRORS.values()], ids=repr)
+def test_the_exit_has_nothing_to_do_with_what_was_never_granted(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(Acquisition, "_ask_despite_trouble", failing_with(error))
+    with pytest.raises(type(error)):
+        ask()
+    assert at_exit._granted == {}
+
+
+def test_a_process_remembers_none_of_its_requests_that_were_refused() -> None:
+    """They would become more and more, and the exit would look for the row of each."""
+    lease = take()
+    assert isinstance(ask(), Refusal)
+    assert [*at_exit._granted] == [lease.token]
+
+
+def test_trouble_that_comes_and_goes_does_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller gives up after five seconds of it, but not before its patience is over."""
+    now, held = 1000.0, Refusal(Reason.HELD)
+    answer: Refusal | Undecided = Undecided.RACED
+    monkeypatch.setattr("django_singlejob.locking.acquire.local_now", lambda: now)
+    monkeypatch.setattr(Acquisition, "_ask", lambda _: answer)
+    acquisition = Acquisition(replace(request(), wait=10 * SECOND))
+    for passed, answer in (0, Undecided.RACED), (4, held), (8, Undecided.RACED), (13, Undecided.RACED):  # noqa: B007
+        now = 1000.0 + passed
+        assert isinstance(acquisition.ask(), float)
+    now = 1013.1
+    given_up = acquisition.ask()
+    assert isinstance(given_up, Refusal)
+    assert given_up.reason == Reason.UNDECIDED
+
+
+LOST, UNDONE, CANCELLED = an_error("08006"), an_error("40001"), an_error("57014")
+DUPLICATE, MISTAKE = an_error("23505", IntegrityError), an_error("42601")
+
+
+@pytest.mark.parametrize(
+    "error", [LOST, UNDONE, CANCELLED, DUPLICATE], ids=["lost", "undone", "cancelled", "duplicate"]
+)
+def test_after_an_error_that_may_pass_it_asks_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr(Acquisition, "_ask", failing_with(error))
+    used = connections["default"]
+    assert isinstance(Acquisition(request()).ask(), float)
+    assert (connections["default"] is used) == (error is not LOST), "Only a connection that was lost is replaced."
+
+
+def test_after_an_error_that_will_come_again_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Acquisition, "_ask", failing_with(MISTAKE))
+    with pytest.raises(DatabaseUnusable, match="'nightly' was not run"):
+        Acquisition(request()).ask()
+    with pytest.raises(DatabaseUnusable, match="the lock 'nightly' was not acquired"):
+        ask()
+
+
+def test_a_testcase_loses_its_data_with_its_connection_so_it_does_not_ask_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Acquisition, "_ask", failing_with(LOST))
+    monkeypatch.setattr(database, "is_private", lambda _: True)
+    with pytest.raises(OperationalError) as caught:
+        Acquisition(request()).ask()
+    assert caught.value is LOST
+
+
+def asked_in_vain(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Undecided], wait: timedelta) -> object:
+    """The answer when it has asked for longer than it perseveres."""
+    now = 1000.0
+    monkeypatch.setattr("django_singlejob.locking.acquire.local_now", lambda: now)
+    monkeypatch.setattr(Acquisition, "_ask", ask)
+    acquisition = Acquisition(replace(request(), wait=wait))
+    assert isinstance(acquisition.ask(), float)
+    now += 5.1
+    return acquisition.ask()
+
+
+def raced(*_: Any) -> Undecided:
+    return Undecided.RACED
+
+
+@pytest.mark.parametrize(
+    ("ask", "obstacle"),
+    [(raced, IN_THE_WAY), (failing_with(UNDONE), "others were in the way each time (40001)")],
+    ids=["no error", "undone"],
+)
+def test_a_caller_that_others_kept_out_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Undecided], obstacle: str
+) -> None:
+    detail = f"retried for 5 seconds, but {obstacle}"
+    assert asked_in_vain(monkeypatch, ask, timedelta()) == Refusal(Reason.UNDECIDED, detail=detail)
+
+
+@pytest.mark.parametrize("error", [LOST, CANCELLED], ids=["lost", "cancelled"])
+def test_a_database_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    with pytest.raises(DatabaseUnreachable, match="'nightly' was not run"):
+        asked_in_vain(monkeypatch, failing_with(error), timedelta())
+    assert isinstance(asked_in_vain(monkeypatch, failing_with(error), 60 * SECOND), float)
+
+
+@pytest.mark.parametrize("wait", [timedelta(), 60 * SECOND])
+def test_a_duplicate_that_comes_each_time_is_a_mistake(monkeypatch: pytest.MonkeyPatch, wait: timedelta) -> None:
+    with pytest.raises(DatabaseUnusable):
+        asked_in_vain(monkeypatch, failing_with(DUPLICATE), wait)
+
+
+def test_a_caller_that_waits_does_not_ask_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    take()
+    asked, usual = [], Acquisition.ask
+
+    def counting(acquisition: Acquisition) -> Lease | Refusal | float:
+        asked.append(acquisition)
+        return usual(acquisition)
+
+    monkeypatch.setattr(Acquisition, "ask", counting)
+    assert isinstance(ask(wait=SECOND / 2), Refusal)
+    assert 2 <= len(asked) < 15
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
 from io import StringIO
@@ -9,15 +10,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
+from django.db import OperationalError, connection, transaction
 
+from django_singlejob import UnsafeTransaction, timeline
+from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.management.commands import clear_stale_locks
+from django_singlejob.querysets.locks import locks
+from django_singlejob.signals import lock_taken_over
 from tests.contract.acts import expire, lock, take
+from tests.test_codes import an_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
     from django_singlejob import Lease
+    from django_singlejob.models import JobLock
     from tests.fixtures import Elsewhere
 
 pytest_plugins = "tests.fixtures"
@@ -47,23 +55,80 @@ def test_a_sign_of_life_in_the_last_moment_saves_it_too(monkeypatch: pytest.Monk
     assert lock().token == lease.token
 
 
+def test_a_lock_that_was_seen_before_a_failover_is_not_cleared_after_it() -> None:
+    """The failover may have lost a later grant, so the row has to be watched anew."""
+    take()
+    expire()
+    seen = lock()
+    seen.timeline += 1
+    cleared_after_a_failover = locks().clear(seen, force=False)
+    seen.timeline -= 1
+    assert (cleared_after_a_failover, locks().clear(seen, force=False)) == (False, True)
+
+
+@committed
+def test_nothing_is_cleared_inside_a_transaction() -> None:
+    take()
+    seen = lock()
+    with transaction.atomic(), pytest.raises(UnsafeTransaction):
+        clear(seen, force=True)
+    assert clear(seen, force=True)
+
+
+def test_a_lock_that_is_cleared_is_reported_as_one_that_has_no_successor() -> None:
+    heard: list[tuple[str, object, JobLock]] = []
+
+    def hear(name: str, lease: object, lock: JobLock, **_: object) -> None:
+        heard.append((name, lease, lock))
+
+    take()
+    seen = lock()
+    lock_taken_over.connect(hear)
+    try:
+        assert not clear(seen)
+        assert clear(seen, force=True)
+    finally:
+        lock_taken_over.disconnect(hear)
+    assert heard == [("nightly", None, seen)]
+
+
+def test_only_a_conflict_with_others_leaves_it_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    take()
+    seen = lock()
+    monkeypatch.setattr("django_singlejob.locking.clear._clear_once", fail)
+    error = an_error("40001")
+    assert not clear(seen)
+    error = an_error("08006")
+    with pytest.raises(OperationalError):
+        clear(seen)
+    assert lock().token == seen.token
+
+
 @pytest.fixture
-def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callable[[Lease], None]]:
-    """Begins a fenced transaction of a lease. Our own connection does not wait long for its end."""
-    writers = []
+def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callable[..., None]]:
+    """Begins a fenced transaction of a lease, which ends with the test, or when `over` is set. Our own connection does
+    not wait long for its end."""
+    writers: list[Future[None]] = []
+    ends: list[threading.Event] = []
 
-    def write(lease: Lease) -> None:
+    def write(lease: Lease, over: threading.Event) -> None:
         with lease.atomic():
-            time.sleep(3 * BEAT.total_seconds())
+            over.wait(10)
 
-    def begin(lease: Lease) -> None:
+    def begin(lease: Lease, over: threading.Event | None = None) -> None:
+        ends.append(over or threading.Event())
         with connection.cursor() as cursor:
             cursor.execute("PRAGMA busy_timeout = 1")
-        writers.append(elsewhere(write, lease))
+        writers.append(elsewhere(write, lease, ends[-1]))
         while not lease.is_only_writer:
             time.sleep(0.01)
 
     yield begin
+    for over in ends:
+        over.set()
     for writer in writers:
         writer.result(10)
 
@@ -71,7 +136,7 @@ def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callabl
 @pytest.mark.slow
 @committed
 @pytest.mark.on_database("sqlite")
-def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[[Lease], None]) -> None:
+def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[..., None]) -> None:
     lease = take(heartbeat_interval=BEAT)
     expire()
     writer(lease)
@@ -82,6 +147,59 @@ def test_somebody_at_the_gate_is_somebody_alive(writer: Callable[[Lease], None])
 @pytest.mark.slow
 @committed
 @pytest.mark.on_database("sqlite")
-def test_force_waits_for_somebody_in_the_way(writer: Callable[[Lease], None]) -> None:
-    writer(take())
+def test_force_waits_for_somebody_in_the_way(writer: Callable[..., None]) -> None:
+    over = threading.Event()
+    writer(take(), over)
+    threading.Timer(3 * BEAT.total_seconds(), over.set).start()
     assert output_of("clear_stale_locks", "--force", "nightly").startswith("Cleared nightly (")
+
+
+def test_a_command_looks_again_and_again_until_it_knows_but_not_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(heartbeat_interval=BEAT)
+    expire()
+    looks, usual = [], Watchman.dead
+
+    def counting(watchman: Watchman) -> list[JobLock]:
+        looks.append(watchman)
+        return usual(watchman)
+
+    monkeypatch.setattr(Watchman, "dead", counting)
+    began_at = time.monotonic()
+    assert [lock.name for lock in dead_locks()] == ["nightly"]
+    assert time.monotonic() - began_at >= 2 * BEAT.total_seconds()
+    assert len(looks) < 30
+
+
+# --- the watch of a worker
+
+
+@pytest.mark.slow
+@pytest.mark.on_database("postgresql")
+def test_after_a_failover_a_watch_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failover may have lost a later grant, whose holder finds out by a heartbeat. Once the lock is cleared, its
+    gate does not show that it was last granted before the failover, so the next caller would not wait."""
+    monkeypatch.setattr(timeline, "_silent", set())
+    take(heartbeat_interval=3 * BEAT)
+    expire()
+    watchman = Watchman()
+    for _ in range(4):
+        assert not watchman.dead()
+        time.sleep(1.5 * BEAT.total_seconds())
+    monkeypatch.setattr(timeline, "_SQL", "7")
+    begun_at = time.monotonic()
+    while not watchman.dead():
+        time.sleep(BEAT.total_seconds() / 2)
+    assert time.monotonic() - begun_at >= 6 * BEAT.total_seconds()
+
+
+@pytest.mark.on_database("postgresql")
+def test_what_was_seen_before_a_failover_is_not_cleared_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "_silent", set())
+    take()
+    expire()
+    seen = lock()
+    with monkeypatch.context() as promoted:
+        promoted.setattr(timeline, "_SQL", "7")
+        assert not clear(seen)
+        assert lock().token == seen.token
+    assert clear(seen)

@@ -135,6 +135,14 @@ def test_the_lock_and_the_history_say_the_same() -> None:
     assert abs(row.acquired_at - grant.acquired_at) < timedelta(seconds=5)
 
 
+def test_a_lock_without_a_job_starts_none() -> None:
+    assert carried_out(planned({}))
+    assert (gate().last_started_at, lock().job_name) == (None, "")
+    expire()
+    assert carried_out(planned({}))
+    assert gate().last_started_at is None
+
+
 def test_a_former_end_that_the_gate_keeps_stays_if_the_history_is_off() -> None:
     gates().remember("nightly")
     gates().update(unrecorded={"token": str(uuid4()), "status": "failed"})

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
-from django_singlejob import LeaseLost
+from django_singlejob import JobInterrupted, Lease, LeaseLost
+from django_singlejob.clock import local_now
 from django_singlejob.database import sent_now
+from django_singlejob.interrupt import Window
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import Ending
-from tests.contract.acts import MINUTE, last_run, lock, lose, nth_fence, start_run, take
+from tests.app.models import Counter
+from tests.contract.acts import MINUTE, in_thread, last_run, lock, lose, nth_fence, start_run, take
+from tests.test_codes import an_error
 
 if TYPE_CHECKING:
-    from django_singlejob import Lease
+    from collections.abc import Callable
+
     from tests.fixtures import Away
 
 pytest_plugins = "tests.fixtures"
@@ -52,7 +59,10 @@ class TestLease:
         lease.check()
         age(lease, SECOND)
         assert lease.lost
-        with pytest.raises(LeaseLost, match="'nightly' could not be renewed for 0:01:00: the database does not answer"):
+        reason = (
+            "The lease on 'nightly' was not renewed for 1 minute: this process was suspended, or the database did not"
+        )
+        with pytest.raises(LeaseLost, match=reason):
             lease.check()
         lease.renew()
         lease.check()
@@ -77,7 +87,7 @@ class TestLease:
         lease = public(take())
         with lease.atomic():
             age(lease, MINUTE)
-            with pytest.raises(LeaseLost, match="could not be renewed"):
+            with pytest.raises(LeaseLost, match="was not renewed"):
                 lease.check()
         assert lock().heartbeats == 0
 
@@ -116,6 +126,55 @@ class TestLease:
         assert last_run().error == f"LeaseLost: {lease.why_lost()}"
 
 
+# --- from when it counts
+
+
+class Statements:
+    """When each write to the lock's row began, as ``local_now()``."""
+
+    def __init__(self) -> None:
+        self.begun_at: list[float] = []
+
+    def __call__(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith(("INSERT", "UPDATE")) and "joblock" in sql:
+            self.begun_at.append(local_now())
+        return execute(sql, params, many, context)
+
+
+@committed
+def test_a_lease_counts_from_before_it_was_asked_for() -> None:
+    with connection.execute_wrapper(written := Statements()):
+        lease = take()
+    assert lease.deadline <= written.begun_at[0] + MINUTE.total_seconds()
+
+
+@committed
+def test_a_renewal_counts_from_before_it_was_sent() -> None:
+    lease = take()
+    with connection.execute_wrapper(written := Statements()):
+        lease.renew()
+    assert lease.deadline <= written.begun_at[0] + MINUTE.total_seconds()
+
+
+@committed
+@pytest.mark.on_database("postgresql", "mysql")
+def test_heartbeats_may_be_answered_in_any_order() -> None:
+    """The first one is overtaken by the second, whose proof stays."""
+    lease = take()
+    deadlines: list[float] = []
+
+    def overtake(execute: Any, *statement: Any) -> Any:
+        if not deadlines:
+            deadlines.append(0)
+            in_thread(lease.renew)
+            deadlines.append(lease.deadline)
+        return execute(*statement)
+
+    with connection.execute_wrapper(overtake):
+        lease.renew()
+    assert deadlines == [0, lease.deadline]
+
+
 # --- when the database is away
 
 
@@ -137,3 +196,122 @@ def test_a_run_that_cannot_be_closed_is_only_logged(database_away: Away, caplog:
     with database_away():
         assert lease.finish(SUCCESS)
     assert "The end of a run of 'nightly' is not in the history yet (" in caplog.text
+
+
+# --- a fenced transaction
+
+
+@committed
+@pytest.mark.on_database("sqlite")
+class TestWhereNobodyElseCanWrite:
+    """The last statement of the transaction is a heartbeat."""
+
+    def test_it_counts_from_the_commit_on_and_no_other_is_needed(self) -> None:
+        lease = take()
+        age(lease, MINUTE / 2)
+        with lease.atomic():
+            pass
+        assert lease.expires_at - lease.acquired_at > MINUTE - SECOND
+        assert lock().heartbeats == 1
+
+    def test_it_proves_nothing_if_it_was_not_committed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And neither does the next one, which fails as well."""
+        lease = take()
+        age(lease, MINUTE / 2)
+        expected = lease.expires_at
+        monkeypatch.setattr(lease, "_beat", failing(an_error("08006")))
+        with pytest.raises(IntegrityError), lease.atomic():
+            LogEntry.objects.create(user_id=4711, object_repr="", action_flag=1)
+        assert lease.expires_at == expected
+
+
+def failing(*errors: BaseException, then: Callable[..., object] = int) -> Callable[..., object]:
+    """The first calls raise these errors."""
+    left = [*errors]
+
+    def act(*arguments: Any) -> object:
+        if left:
+            raise left.pop(0)
+        return then(*arguments)
+
+    return act
+
+
+LOST, UNDONE, MISTAKE = an_error("08006"), an_error("40001"), an_error("42601")
+
+
+@committed
+class TestThatCannotBegin:
+    """Nothing was written before it holds the gate, so it can begin again."""
+
+    @pytest.mark.parametrize("error", [LOST, UNDONE], ids=["connection lost", "others in the way"])
+    def test_it_begins_again(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        lease, used = take(), connections["default"]
+        monkeypatch.setattr(Lease, "_hold_the_gate", failing(error, error, then=Lease._hold_the_gate))
+        with lease.atomic():
+            assert (connections["default"] is used) == (error is UNDONE), "Only a lost connection is replaced."
+            assert connections["default"].in_atomic_block
+
+    def test_but_not_after_a_mistake(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        lease = take()
+        monkeypatch.setattr(Lease, "_hold_the_gate", failing(MISTAKE))
+        with pytest.raises(OperationalError) as caught, lease.atomic():
+            pass
+        assert caught.value is MISTAKE
+
+    @pytest.mark.parametrize("change", [{"is_private": True}, {"_proven_at": 0.0}], ids=["in a TestCase", "too late"])
+    def test_nor_where_it_would_be_in_vain(self, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]) -> None:
+        lease = take()
+        for name, value in change.items():
+            setattr(lease, name, value)
+        monkeypatch.setattr(Lease, "_hold_the_gate", failing(LOST))
+        with pytest.raises(OperationalError) as caught, lease.atomic():
+            pass
+        assert caught.value is LOST
+
+
+@committed
+def test_a_block_may_roll_itself_back() -> None:
+    lease = take()
+    with lease.atomic():
+        Counter.objects.create(name="half")
+        transaction.set_rollback(True)
+    assert not Counter.objects.exists()
+    lease.check()
+
+
+@committed
+def test_an_interrupt_inside_it_is_not_hidden_by_the_error_of_the_driver_whose_statement_it_cut_off() -> None:
+    """The block's caller may handle errors of the database, but not an interrupt."""
+    lease, seen = take(), list[BaseException]()
+
+    def body() -> None:
+        try:
+            with lease.atomic():
+                statement_cut_off_by(JobInterrupted(15))
+        except BaseException as error:
+            seen.append(error)
+
+    with Window() as window:
+        window.run(body)
+    assert [type(error) for error in seen] == [JobInterrupted]
+
+
+def statement_cut_off_by(interrupt: JobInterrupted) -> None:
+    try:
+        failing(interrupt)()
+    except JobInterrupted:
+        raise OperationalError("The statement was cancelled.") from None
+
+
+@committed
+@pytest.mark.on_database("postgresql")
+def test_the_server_ends_it_if_it_is_silent_for_ten_leases_and_not_because_it_waits_for_a_lock() -> None:
+    lease = take()
+    with lease.atomic(), connection.cursor() as cursor:
+        assert [shown(cursor, "idle_in_transaction_session_timeout"), shown(cursor, "lock_timeout")] == ["10min", "0"]
+
+
+def shown(cursor: Any, setting: str) -> str:
+    cursor.execute(f"SHOW {setting}")
+    return str(cursor.fetchone()[0])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given, strategies as st
 
-from django_singlejob.locking.liveness import LONGEST_STAY, Watch, silence
+from django_singlejob.locking.liveness import LONGEST_GAP, LONGEST_STAY, Sighting, Watch, disagreement, silence
 from django_singlejob.models import JobLock
 
 SECOND = timedelta(seconds=1)
@@ -21,6 +22,8 @@ INTERVAL = 10 * SECOND
 RECOVERY = LEASE + 2 * INTERVAL
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
+seconds = st.integers(min_value=0, max_value=200)
+
 
 class World:
     """The time that has passed since noon, and what each clock shows."""
@@ -30,6 +33,7 @@ class World:
         #: How far these clocks are ahead.
         self.database = self.holder = self.observer = ZERO
         self.row = JobLock(name="nightly", hostname="web-1", pid=4711, heartbeat_interval=INTERVAL, heartbeats=-1)
+        self.row.timeline = 1
         self.beat()
 
     def beat(self) -> None:
@@ -120,26 +124,16 @@ def test_a_holder_that_sends_no_heartbeats_is_not_watched(world: World) -> None:
     assert Watch().look(world.lock) == ZERO
 
 
-def test_a_heartbeat_restarts_it(world: World) -> None:
+@pytest.mark.parametrize(("column", "value"), [("heartbeats", 99), ("token", UUID(int=2)), ("timeline", 99)])
+def test_a_heartbeat_a_new_holder_and_a_failover_restart_it(world: World, column: str, value: Any) -> None:
     world.pass_on(60)
     watch = Watch()
     for _ in range(19):
         assert watch.look(world.lock)
         world.pass_on(1)
-    world.row.heartbeats += 1
-    beaten_at = world.passed
-    assert world.watched_until_dead(watch) == beaten_at + 2 * INTERVAL
-
-
-def test_so_does_a_new_holder(world: World) -> None:
-    world.pass_on(60)
-    watch = Watch()
-    for _ in range(19):
-        assert watch.look(world.lock)
-        world.pass_on(1)
-    world.row.token = UUID(int=2)
-    begun_at = world.passed
-    assert world.watched_until_dead(watch) == begun_at + 2 * INTERVAL
+    setattr(world.row, column, value)
+    changed_at = world.passed
+    assert world.watched_until_dead(watch) == changed_at + 2 * INTERVAL
 
 
 @pytest.mark.parametrize("interval", [INTERVAL, SECOND, SECOND / 10])
@@ -171,15 +165,31 @@ def test_looks_come_often_enough_not_to_leave_a_gap(world: World) -> None:
     assert 0 < Watch().pause(world.lock) < 1
 
 
-def test_a_watch_may_be_cut_short_but_not_the_lease(world: World) -> None:
+def test_it_knows_since_when_the_lock_is_suspected(world: World) -> None:
+    """A change and a gap restart the watch. If that goes on for ever, the caller has to give up."""
     watch = Watch()
-    world.pass_on(100)
-    assert watch.look(world.lock, most=5 * SECOND) == 5 * SECOND
-    world.pass_on(5)
-    assert watch.look(world.lock, most=5 * SECOND) == ZERO
+
+    def suspected_at() -> float | None:
+        watch.look(world.lock)
+        return watch.suspected_at
+
+    assert suspected_at() is None
+    world.pass_on(60)
+    began_at = suspected_at()
+    assert began_at is not None
+    world.pass_on(15)
+    world.row.token = UUID(int=2)
+    assert suspected_at() == began_at
     world.beat()
-    world.database += HOUR
-    assert watch.look(world.lock, most=5 * SECOND) == RECOVERY
+    assert suspected_at() is None
+
+
+def test_an_interval_that_no_holder_can_keep_counts_as_a_second(world: World) -> None:
+    world.row.heartbeat_interval = timedelta(microseconds=1)
+    world.pass_on(60)
+    watch = Watch()
+    assert watch.pause(world.lock) > 0.1
+    assert watch.look(world.lock) == 2 * SECOND
 
 
 # --- one clock is set
@@ -256,11 +266,129 @@ def test_an_observer_that_is_stopped_while_it_looks_has_not_watched_meanwhile(
     assert watch.look(world.lock)
 
 
-def test_what_somebody_else_has_seen_counts_for_the_lease_but_not_for_the_watch(world: World) -> None:
-    world.database += HOUR
-    assert Watch().look(world.lock) == RECOVERY
-    assert Watch().look(world.lock, unchanged_for=RECOVERY) == 2 * INTERVAL
-    assert Watch().look(world.lock, unchanged_for=RECOVERY / 2) == RECOVERY / 2
+# --- a single look, to be compared with a later one
+
+
+@pytest.fixture
+def stale(world: World) -> World:
+    """A world whose holder died long ago."""
+    world.pass_on(1000)
+    return world
+
+
+def test_two_looks_show_a_death_if_two_intervals_have_passed_between_them(stale: World) -> None:
+    sighting = Sighting.of(stale.lock)
+    assert sighting.left(stale.lock) == 2 * INTERVAL
+    stale.pass_on(19)
+    assert sighting.left(stale.lock) == SECOND
+    stale.pass_on(1)
+    assert sighting.left(stale.lock) == ZERO
+    stale.pass_on(RECOVERY.total_seconds())
+    assert sighting.left(stale.lock) == ZERO
+
+
+def test_a_look_at_a_live_lease_shows_nothing(world: World) -> None:
+    sighting = Sighting.of(world.lock)
+    world.pass_on(59)
+    assert sighting.left(world.lock) is None
+    world.pass_on(1)
+    assert sighting.left(world.lock) == 2 * INTERVAL  # the margin of the lease, and the watch is over
+
+
+def test_without_heartbeats_one_look_is_enough(stale: World) -> None:
+    stale.row.heartbeat_interval = None
+    assert Sighting.of(stale.lock).left(stale.lock) == ZERO
+
+
+CHANGES: dict[str, object] = {"token": UUID(int=2), "heartbeats": 7, "timeline": 2, "name": "hourly"}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_look_at_another_row_shows_nothing(stale: World, field: str) -> None:
+    sighting = Sighting.of(stale.lock)
+    stale.pass_on(20)
+    setattr(stale.row, field, CHANGES[field])
+    assert sighting.left(stale.lock) is None
+
+
+def test_a_look_of_long_ago_shows_nothing(stale: World) -> None:
+    """Perhaps the database was away for most of that time."""
+    sighting = Sighting.of(stale.lock)
+    stale.pass_on((RECOVERY + LONGEST_GAP).total_seconds())
+    assert sighting.left(stale.lock) == ZERO
+    stale.pass_on(1)
+    assert sighting.left(stale.lock) is None
+
+
+CLOCKS = ["database", "observer"]
+
+
+@pytest.mark.parametrize("step", [10 * SECOND, MINUTE, HOUR, 400 * 24 * HOUR])
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_one_clock_that_is_set_ahead_between_two_looks_makes_no_watch_shorter(
+    stale: World, clock: str, step: timedelta
+) -> None:
+    """Or: two servers look, and the clock of one is ahead. Or: after a failover, the database's clock is."""
+    sighting = Sighting.of(stale.lock)
+    stale.pass_on(1)
+    setattr(stale, clock, step)
+    assert sighting.left(stale.lock) == 2 * INTERVAL - SECOND
+
+
+@pytest.mark.parametrize("step", [2 * SECOND, MINUTE, HOUR, 400 * 24 * HOUR])
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_one_clock_that_is_set_back_makes_it_no_shorter_either(stale: World, clock: str, step: timedelta) -> None:
+    sighting = Sighting.of(stale.lock)
+    stale.pass_on(1)
+    setattr(stale, clock, -step)
+    assert sighting.left(stale.lock) is None, "A clock that was set back begins a new watch."
+    assert (Sighting.of(stale.lock).left(stale.lock) or ZERO) >= 2 * INTERVAL
+
+
+@pytest.mark.parametrize("back", CLOCKS)
+def test_one_clock_set_ahead_and_the_other_back_make_it_no_shorter(stale: World, back: str) -> None:
+    sighting = Sighting.of(stale.lock)
+    stale.pass_on(1)
+    for clock in CLOCKS:
+        setattr(stale, clock, -HOUR if clock == back else HOUR)
+    assert sighting.left(stale.lock) is None
+
+
+def test_if_both_clocks_are_set_ahead_a_holder_that_sends_heartbeats_keeps_its_lock(stale: World) -> None:
+    sighting = Sighting.of(stale.lock)
+    stale.beat()
+    stale.database = stale.observer = HOUR
+    assert stale.lock.is_suspected
+    assert sighting.left(stale.lock) is None
+
+
+@pytest.mark.slow
+@given(
+    which=st.sampled_from(["database", "observer", "holder"]),
+    step=st.integers(min_value=-10_000, max_value=10_000),
+    set_at=seconds,
+    beaten_at=st.integers(min_value=0, max_value=59),
+    seen_at=seconds,
+    pause=seconds,
+)
+def test_two_looks_rob_no_holder_that_trusts_itself(
+    which: str, step: int, set_at: int, beaten_at: int, seen_at: int, pause: int
+) -> None:
+    """Whenever one clock is set, and however wrong it is from then on."""
+    with pytest.MonkeyPatch.context() as patch:
+        world, sighting = at_work(patch), None
+        for now in range(seen_at + pause + 1):
+            if now == beaten_at:
+                world.beat()
+            if now == set_at:
+                setattr(world, which, step * SECOND)
+            if now == seen_at:
+                sighting = Sighting.of(world.lock)
+            world.pass_on(1)
+        assert sighting
+        if sighting.left(world.lock) == ZERO:
+            assert not world.is_trusted
+            assert pause + 1 >= 20
 
 
 # --- one host, which has one clock that never steps
@@ -296,8 +424,6 @@ def test_a_holder_from_before_the_host_was_started_is_dead(host: World) -> None:
 
 
 # --- any number of clocks
-
-seconds = st.integers(min_value=0, max_value=200)
 
 
 @pytest.mark.slow
@@ -353,6 +479,14 @@ def test_it_says_that_the_clock_was_set_back(world: World, caplog: pytest.LogCap
         "The last heartbeat of the lock 'nightly' lies in the future: the database's clock was set back. "
     )
     assert "is 1 hour behind this server's" in record.message
+
+
+def test_one_host_has_one_clock(host: World) -> None:
+    """It says nothing of other clocks: those of its heartbeats do not show the time of day."""
+    host.database += HOUR
+    message = disagreement(host.lock)
+    assert "The clock of this host was changed." in message
+    assert "NTP" not in message
 
 
 def test_it_says_nothing_while_they_agree(world: World, caplog: pytest.LogCaptureFixture) -> None:

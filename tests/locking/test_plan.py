@@ -15,6 +15,8 @@ from django_singlejob.models import JobLock, JobStatus, OneOffJob
 from django_singlejob.scheduling.schedule import parse
 from django_singlejob.scheduling.slots import Claim, Policy
 
+#: The greatest number in an IntegerField.
+MOST_ATTEMPTS = 2**31 - 1
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 NOW = datetime(2026, 7, 27, 10, 30, tzinfo=UTC)
@@ -71,7 +73,7 @@ def test_a_failure_before_the_last_start_says_nothing_about_how_that_ended(statu
     ended = {**before, "last_started_at": NOW - 2 * HOUR}
     answer = plan(request(min_interval=HOUR, rerun_abandoned=False), seen(**ended))
     assert isinstance(answer, Refusal)
-    assert answer.detail.endswith("1 hour ago")
+    assert answer.detail == f"its last run {'failed' if status == 'failed' else 'was interrupted'} 1 hour ago"
 
 
 @pytest.mark.parametrize("dead", [{}, {"slot": SLOT}], ids=["called", "scheduled"])
@@ -79,6 +81,12 @@ def test_a_run_in_the_place_of_a_dead_one_need_not_wait(dead: dict[str, Any]) ->
     run = planned(plan(request(min_interval=HOUR, max_attempts=2), seen(dead={"attempt": 1, **dead})))
     assert run.min_interval == timedelta()
     assert run.changes["last_status"] == ""
+    assert run.attempt == (1 if dead else 2), "A call does not repeat the run of a slot."
+
+
+def test_how_the_last_run_ended_stays_known_while_the_next_one_runs() -> None:
+    for status in "successful", "failed", "interrupted":
+        assert "last_status" not in planned(plan(request(), seen(last_status=status))).changes
 
 
 def test_nor_if_its_lock_was_cleared_or_taken_over_by_another_job() -> None:
@@ -114,6 +122,13 @@ def test_a_one_off_that_is_tried_again_need_not_wait() -> None:
     run = planned(plan(request(min_interval=HOUR, one_off=OneOffJob(attempt=1)), seen()))
     assert (run.attempt, run.min_interval) == (2, timedelta())
     assert reason(plan(request(min_interval=HOUR, one_off=OneOffJob(attempt=0)), seen())) == Reason.ALREADY_RAN
+
+
+def test_an_attempt_that_somebody_wrote_does_not_become_one_that_no_column_holds() -> None:
+    for attempt in MOST_ATTEMPTS - 1, MOST_ATTEMPTS:
+        assert planned(plan(request(), seen(dead={"attempt": attempt}))).attempt == 1
+        run = planned(plan(request(one_off=OneOffJob(attempt=attempt)), seen()))
+        assert run.attempt == MOST_ATTEMPTS
 
 
 # --- slots

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from django.db import OperationalError
 
-from django_singlejob import LeaseLost, database, job_lock
+from django_singlejob import Lease, LeaseLost, database, job_lock
+from django_singlejob.clock import local_now
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.release import Release
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import Ending
 from tests.contract.acts import gate, is_free, last_run, lock, start_run, take
+from tests.test_codes import an_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [
@@ -28,6 +31,8 @@ pytestmark = [
 ]
 
 SUCCESS = Ending(status="successful", duration=timedelta(seconds=1))
+FAILURE = Ending(status="failed", duration=timedelta(seconds=9), is_failure=True)
+INTERRUPTION = Ending(status="interrupted", duration=timedelta(seconds=9))
 
 
 class SerializationFailure(Exception):
@@ -137,6 +142,145 @@ def test_the_exit_waits_no_more_for_what_came_too_late(monkeypatch: pytest.Monke
     with commits(monkeypatch, fail_with=UNANSWERED, carried_out=False), pytest.raises(LeaseLost, match="is left to"):
         lease.finish()
     assert lease.token not in at_exit._granted
+
+
+def test_a_recorded_end_shows_that_it_was_released_whoever_has_the_lock_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease was over, so somebody else may have taken it from us just as well."""
+    start_run().finish(FAILURE)
+    lease = start_run()
+    lease._proven_at -= 61
+    with commits(monkeypatch, fail_with=UNANSWERED, carried_out=True, then=take):
+        assert lease.finish(SUCCESS)
+    assert last_run().status == "successful"
+
+
+def test_so_does_an_end_in_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written in time, but the lease was over when the answer was lost."""
+
+    def give_to_another_later() -> None:
+        now = local_now() + 1.5
+        monkeypatch.setattr("django_singlejob.locking.release.local_now", lambda: now)
+        take()
+
+    lease = start_run()
+    lease._proven_at -= 59
+    with commits(monkeypatch, fail_with=UNANSWERED, carried_out=True, then=give_to_another_later):
+        assert lease.finish(SUCCESS)
+    assert not gate().unrecorded
+
+
+# --- what is written
+
+
+def test_the_end_is_recorded_in_the_transaction_that_releases_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Release, "record_late", lambda *_: None)
+    assert start_run().finish(SUCCESS)
+    assert last_run().status == "successful"
+
+
+def test_the_gate_counts_failures_in_a_row_and_takes_the_mean_of_successes() -> None:
+    def after(ending: Ending) -> tuple[str, int, timedelta | None]:
+        start_run().finish(ending)
+        return gate().last_status, gate().consecutive_failures, gate().mean_duration
+
+    assert after(FAILURE) == ("failed", 1, None)
+    assert after(FAILURE) == ("failed", 2, None)
+    assert after(INTERRUPTION) == ("interrupted", 2, None)
+    assert after(SUCCESS) == ("successful", 0, SUCCESS.duration)
+    assert after(FAILURE) == ("failed", 1, SUCCESS.duration)
+
+
+def test_a_job_is_counted_at_its_own_gate_and_not_at_that_of_its_lock() -> None:
+    start_run("orders", name="nightly").finish(SUCCESS)
+    assert (gate("orders").last_status, gate("nightly").last_status) == ("successful", "")
+
+
+def test_a_run_without_a_row_in_the_history_ends_too() -> None:
+    assert take(job_name="nightly").finish(SUCCESS)
+    assert gate().last_status == "successful"
+
+
+# --- tries that fail
+
+
+class Tries:
+    """The tries to release a lock. Each fails with ``error``; the time between them passes at once."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.made_at: list[float] = []
+        self.passed = 0.0
+        self.loss = ""
+
+    def fail(self) -> NoReturn:
+        self.made_at.append(self.passed)
+        raise self.error
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+Trying = Callable[..., Tries]
+LOST, MISTAKE, READ_ONLY = an_error("08006"), an_error("42601"), an_error("25006")
+
+
+@pytest.fixture
+def trying(monkeypatch: pytest.MonkeyPatch) -> Trying:
+    def release(error: Exception, act: Callable[[Lease], bool] = Lease.release) -> Tries:
+        tries = Tries(error)
+        monkeypatch.setattr(Release, "_carry_out_once", lambda _: tries.fail())
+        monkeypatch.setattr("django_singlejob.locking.release.sleep", tries.sleep)
+        monkeypatch.setattr("django_singlejob.locking.release.local_now", lambda: local_now() + tries.passed)
+        with pytest.raises(LeaseLost, match="is left to expire") as caught:
+            act(take())
+        tries.loss = str(caught.value)
+        return tries
+
+    return release
+
+
+def test_a_database_that_is_away_is_asked_until_the_lease_expires(trying: Trying) -> None:
+    tries = trying(LOST)
+    assert 50 < tries.passed <= 60
+    assert len(tries.made_at) > 30
+    assert at_exit._granted == {}, "The exit would wait for it again."
+
+
+def test_a_caller_may_have_less_patience(trying: Trying) -> None:
+    tries = trying(LOST, lambda lease: lease.finish(patience=timedelta(seconds=20)))
+    assert 15 < tries.passed <= 20
+
+
+def test_a_mistake_is_tried_on_a_new_connection_and_then_given_up(trying: Trying) -> None:
+    assert trying(MISTAKE).made_at == [0, 0]
+    assert len(at_exit._granted) == 1, "The exit tries once more."
+
+
+@pytest.mark.parametrize(("error", "made"), [(LOST, 2), (UNDONE, 30)], ids=["away", "others in the way"])
+def test_after_a_second_signal_no_database_that_is_away_is_waited_for(
+    trying: Trying, monkeypatch: pytest.MonkeyPatch, error: Exception, made: int
+) -> None:
+    monkeypatch.setattr("django_singlejob.locking.release.is_second_signal_received", lambda: True)
+    tries = trying(error)
+    assert len(tries.made_at) >= made
+    assert (tries.passed < 1) == (error is LOST)
+    assert at_exit._granted == {}
+
+
+@pytest.mark.parametrize("known", ["gave_up_since", "is_database_given_up"])
+def test_a_database_that_was_given_up_is_not_asked_again(
+    trying: Trying, monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    monkeypatch.setattr(f"django_singlejob.locking.release.{known}", lambda *_: True)
+    assert trying(UNDONE).made_at == [0]
+    assert at_exit._granted == {}
+
+
+def test_a_database_that_is_read_only_may_be_replaced_but_not_while_the_process_exits(trying: Trying) -> None:
+    tries = trying(READ_ONLY)
+    assert tries.passed > 50
+    assert "is read-only" in tries.loss, "It says what to do."
+    assert at_exit._granted == {}
 
 
 def test_the_gate_hears_nothing_of_a_run_that_has_no_lock_any_more() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
-from django.db import InterfaceError, ProgrammingError
+from django.db import InterfaceError, ProgrammingError, connection
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import (
@@ -26,8 +28,15 @@ from django_singlejob.codes import Lack
 from django_singlejob.exceptions import SingleJobError, UnknownJob
 from django_singlejob.locking.acquire import IN_DOUBT
 from django_singlejob.management.child import ChildFailed
-from django_singlejob.management.exit_status import explanation_of, is_error, verdict
+from django_singlejob.management.exit_status import discover_jobs, explanation_of, is_error, verdict, where_traceback_is
 from django_singlejob.reports import Report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_django import Settings
+
+pytest_plugins = "tests.fixtures"
 
 SECOND = timedelta(seconds=1)
 SLOT = datetime(2026, 11, 21, 10, 5, tzinfo=UTC)
@@ -50,11 +59,11 @@ def of_error(error: BaseException) -> Report:
     return Report("nightly", error=error)
 
 
-def exit_status_of(report: Report, **terms: int) -> int:
+def exit_status_of(report: Report, **terms: Any) -> int:
     return verdict(report, **terms)[0]
 
 
-def message_of(report: Report, **terms: int) -> str:
+def message_of(report: Report, **terms: Any) -> str:
     return verdict(report, **terms)[1]
 
 
@@ -116,10 +125,10 @@ def test_one_that_could_not_be_decided_is_an_error() -> None:
         (
             ValueError("no\ncustomer"),
             1,
-            r"failed, ValueError: no\ncustomer (for the traceback, see the history or use --traceback)",
+            r"failed, ValueError: no\ncustomer",
         ),
-        (JobTimeout(), 1, "failed, JobTimeout: The job ran longer than its max_runtime and was interrupted. "),
-        (SystemExit(3), 1, "failed, SystemExit: 3 (for the traceback, see the history or use --traceback)"),
+        (JobTimeout(), 1, "failed, JobTimeout: The job ran longer than its max_runtime and was interrupted."),
+        (SystemExit(3), 1, "failed, SystemExit: 3"),
         (KeyboardInterrupt(), 1, "failed, KeyboardInterrupt: "),
         (JobInterrupted(15), 143, "interrupted by signal 15."),
         (ChildFailed("The command exited with status 7.", 7), 7, "The command exited with status 7."),
@@ -154,6 +163,15 @@ def test_a_signal_that_comes_with_the_loss_of_the_lease_tells_how_it_ended() -> 
     assert message_of(of_error(LeaseLost("It was taken over.")), signum=15) == "nightly: It was taken over."
     closed = message_of(of_error(InterfaceError("It is closed.")), signum=15)
     assert closed == "nightly: interrupted by signal 15, InterfaceError: It is closed."
+
+
+def test_a_failure_says_where_its_traceback_is_unless_it_was_printed() -> None:
+    report = of_error(ValueError("no customer"))
+    assert message_of(report) == "nightly: failed, ValueError: no customer"
+    elsewhere = message_of(report, traceback="in the log")
+    assert elsewhere == "nightly: failed, ValueError: no customer (traceback: in the log)"
+    # A task without a lock.
+    assert where_traceback_is(report) == "in the admin under One-off jobs"
 
 
 @pytest.mark.parametrize("code", [None, 0])
@@ -195,16 +213,53 @@ def test_what_keeps_a_command_from_its_work_has_a_status_and_a_line(
     assert (explanation.returncode, str(explanation)) == (status, message)
 
 
-def test_a_database_that_is_away_is_named_and_what_to_check() -> None:
-    explanation = explanation_of(InterfaceError("It is closed.\n\tReally."))
+@pytest.mark.parametrize("mark", ["", ".", "?"])
+def test_a_database_that_is_away_is_named_and_what_to_check(mark: str) -> None:
+    explanation = explanation_of(InterfaceError(f"It is closed.\n\tReally{mark}"))
     assert explanation
     assert explanation.returncode == 69
+    what = "the folder exists and that this user may write to it"
+    if connection.vendor != "sqlite":
+        what = "the database server is running"
     assert str(explanation).startswith(
-        "The database does not answer: It is closed. Really.. Check that the database server is running, and check "
-        "DATABASES['default'] ("
+        f"The database does not answer: It is closed. Really. Check that {what}, and check DATABASES['default'] ("
     )
 
 
 @pytest.mark.parametrize("error", [ValueError(), ProgrammingError("a mistake of ours")], ids=repr)
 def test_of_our_own_mistakes_the_traceback_is_needed(error: Exception) -> None:
     assert explanation_of(error) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def job()", r"SyntaxError: expected ':' \(jobs\.py, line 3\)\. {fix} {or_leave_it_out}"),
+        ("import no_such_module", r"ModuleNotFoundError: No module named 'no_such_module'\. {fix} {or_leave_it_out}"),
+        (
+            "singleton_job(shedule='@daily')(print)",
+            r"SingleJobError: singleton_job\(\) has no option 'shedule'\. Did you mean 'schedule'\? {fix}",
+        ),
+        ("singleton_job('Nightly')(print)", r"InvalidName: 'Nightly' is not a valid name .+ or a digit\. {fix}"),
+        ("raise ValueError('a\\nb')", r"ValueError: a b\. {fix} {or_leave_it_out}"),
+    ],
+    ids=["syntax", "import", "option", "name", "two lines"],
+)
+@pytest.mark.usefixtures("fresh_process")
+def test_an_error_in_a_jobs_module_is_one_line_that_names_its_place(
+    code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    app = tmp_path / tmp_path.name  # a name of its own: modules are imported once
+    app.mkdir()
+    (app / "__init__.py").touch()
+    (app / "jobs.py").write_text(f"from django_singlejob import singleton_job\n\n{code}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, app.name]
+    with pytest.raises(CommandError) as refusal:
+        discover_jobs()
+    assert refusal.value.returncode == 2
+    fix = rf"Fix the error in {re.escape(str(app / 'jobs.py'))}, line 3\."
+    leave_out = r"If its module is not for jobs, leave that name out of SINGLEJOB\['AUTODISCOVER'\]\."
+    expected = message.format(fix=fix, or_leave_it_out=leave_out)
+    assert re.fullmatch(f"The jobs cannot be registered: {expected}", str(refusal.value))
+    assert refusal.value.__cause__  # --traceback shows it

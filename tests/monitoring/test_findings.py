@@ -100,8 +100,16 @@ def finding(state: State, failures: int = 1, **rows: Any) -> Finding:
         ),
         (
             State.FAILING,
-            {"status": status(consecutive_failures=3)},
-            "The last 3 runs of the job 'nightly' failed, or were abandoned because their holders died.",
+            {"status": status(consecutive_failures=3, last_status="failed")},
+            "The last 3 runs of the job 'nightly' did not succeed.",
+        ),
+        (
+            State.FAILING,
+            {"status": status(consecutive_failures=3, last_status="abandoned")},
+            (
+                "The last 3 runs of the job 'nightly' did not succeed. The last one was abandoned, because its holder "
+                "died."
+            ),
         ),
         (
             State.OVERRUNNING,

@@ -50,7 +50,7 @@ def take_long(name: str = "nightly") -> None:
 
 
 def health(name: str = "nightly") -> Health:
-    (found,) = (health for health in survey() if health.name == name)
+    (found,) = (health for health in survey().healths if health.name == name)
     return found
 
 
@@ -62,7 +62,7 @@ def state(name: str = "nightly") -> State:
 
 
 def test_nothing_is_wrong_if_there_is_nothing() -> None:
-    assert survey() == []
+    assert survey().healths == []
 
 
 def test_a_job_between_two_runs_is_idle() -> None:
@@ -226,7 +226,7 @@ def test_they_are_ordered_by_name() -> None:
     start_run("nightly").release()
     take("block")
     register("hourly")
-    assert [health.name for health in survey()] == ["block", "hourly", "nightly", "weekly"]
+    assert [health.name for health in survey().healths] == ["block", "hourly", "nightly", "weekly"]
 
 
 def test_a_lock_of_another_name_is_shown_with_the_job_that_holds_it() -> None:
@@ -234,7 +234,7 @@ def test_a_lock_of_another_name_is_shown_with_the_job_that_holds_it() -> None:
     register("hourly", lock="sales")
     keep_up()
     start_run("nightly", name="sales")
-    assert [(health.name, health.state) for health in survey()] == [
+    assert [(health.name, health.state) for health in survey().healths] == [
         ("hourly", State.IDLE),
         ("nightly", State.RUNNING),
     ]
@@ -249,7 +249,7 @@ def test_a_lock_that_belongs_to_no_job_is_shown_while_it_is_held() -> None:
     expire("block")
     assert state("block") == State.STALE
     lease.release()
-    assert survey() == []
+    assert survey().healths == []
 
 
 def test_a_shell_command_is_shown_since_its_first_run() -> None:
@@ -321,5 +321,5 @@ def test_it_takes_two_queries_whatever_the_number_of_jobs(
     held = {field.attname: getattr(lock("nightly-0"), field.attname) for field in locks().model._meta.fields}
     locks().bulk_create(locks().model(**held | row | {"token": uuid4()}) for row in rows)
     with django_assert_num_queries(2):
-        found = survey()
+        found = survey().healths
     assert [health.state for health in found] == [State.RUNNING] * count

@@ -194,5 +194,5 @@ def test_the_last_error_of_each_failing_job(django_assert_num_queries: DjangoAss
     ran(HOUR, "hourly", status="interrupted", error="too long")
     ran(HOUR, "well", status="failed", error="long ago")
     with django_assert_num_queries(1):
-        found = last_errors()
+        found = last_errors(["nightly", "hourly", "pruned", "well"])
     assert found == {"nightly": "the last", "hourly": "too long", "pruned": ""}

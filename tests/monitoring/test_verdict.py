@@ -394,10 +394,10 @@ def test_it_takes_as_many_queries_however_much_there_is(django_assert_num_querie
             take(f"lock-{number}")
 
     fill(range(1, 3))
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(8):
         judge()
     fill(range(3, 40))
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(8):
         found = judge()
     assert len(found.queues) == 39
 

@@ -72,9 +72,9 @@ def test_it_takes_two_queries() -> None:
 def test_neither_a_worker_nor_a_pass_is_a_job() -> None:
     lease = take(FIRST)
     passes().mark([], this_process())
-    assert [(health.name, health.is_job) for health in survey()] == [(FIRST, False)]
+    assert [(health.name, health.is_job) for health in survey().healths] == [(FIRST, False)]
     assert lease.release()
-    assert survey() == []
+    assert survey().healths == []
 
 
 def test_queues_that_somebody_edited_fail_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, OrderedDict, deque
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import Error, connection, transaction
 
 from django_singlejob import singleton_job
 from django_singlejob.exceptions import InvalidOrder
@@ -76,8 +78,13 @@ def test_what_is_no_json_is_refused_with_its_place(args: list[Any], message: str
         {"queue_name": "q" * 201},
         {"run_after": datetime(2026, 1, 1)},  # noqa: DTZ001
         {"run_after": MINUTE},
+        {"queue_name": "a\0"},
+        {"queue_name": "\ud800"},
+        {"run_after": datetime(1, 1, 1, tzinfo=UTC)},
+        {"run_after": datetime(999, 12, 31, tzinfo=UTC)},
+        {"run_after": datetime.max.replace(tzinfo=UTC)},
     ],
-    ids=str,
+    ids=ascii,
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOrder):
@@ -127,6 +134,77 @@ def test_what_is_nearly_json_is_kept_as_json(value: Any, stored: Any) -> None:
     ticked()
     row = the_one_off()
     assert (row.args, row.kwargs, row.result) == ([], {"given": stored}, [{"given": stored}, stored])
+
+
+@pytest.mark.parametrize("name", ["\0", "\ud800", "a\udfff"], ids=ascii)
+def test_names_are_refused_as_values_are(name: str) -> None:
+    job = mailing()
+    for args, kwargs in ([], {name: 1}), ([{name: 1}], {}), ([], {"a": [{"b": {name: 1}}]}):
+        with pytest.raises(InvalidOrder, match="NUL, or half a surrogate pair"):
+            job.enqueue(*args, **kwargs)
+    assert not one_offs().exists()
+
+
+def test_arguments_that_are_too_long_are_refused() -> None:
+    job = mailing()
+    for args, kwargs in (["x" * 1_000_000], {}), (["x" * 500_000], {"a": "x" * 500_000}), ([], {"x" * 1_000_000: 1}):
+        with pytest.raises(InvalidOrder) as refusal:
+            job.enqueue(*args, **kwargs)
+        assert str(refusal.value) == (
+            "The job 'mail' cannot be enqueued: the arguments together have more than 1,000,000 characters as JSON."
+        )
+    assert not one_offs().exists()
+
+
+def test_the_longest_arguments_come_back_on_every_database() -> None:
+    longest = "x" * 999_990
+    mailing(len).enqueue(longest)
+    ticked()
+    assert (the_one_off().args, the_one_off().result) == ([longest], 999_990)
+
+
+#: JSON that nobody can enqueue, but that somebody may have written into a row.
+BY_HAND = [
+    ("[]", '{"\\ud800": 1}'),
+    ("[]", '{"\\u0000": 1}'),
+    ("[]", '{"a": {"b": {"\\udfff": 1}}}'),
+    ('["\\ud800", {"\\udc80": 1}]', "{}"),
+    ('"ab"', "{}"),
+    ("[]", "[1]"),
+    ("null", "null"),
+    (f'["{"x" * 3_000_000}"]', "{}"),
+    (f"[{'9' * 5000}]", "{}"),
+    ("[]", f'{{"a": {"[" * 950}{"9" * 5000}{"]" * 950}}}'),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BY_HAND)))
+@pytest.mark.parametrize("accepts", [True, False])
+def test_a_worker_outlives_what_was_written_by_hand(
+    number: int, accepts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pytest-xdist cannot send a log that contains half a surrogate pair.
+    monkeypatch.setattr(logging.getLogger("django_singlejob"), "disabled", True)
+    job = mailing() if accepts else mailing(lambda number: number)
+    strange, other = job.enqueue(1), job.enqueue(2)
+    if not written(strange, *BY_HAND[number]):
+        pytest.skip("the database refuses it")
+    for _ in range(4):
+        ticked()
+    assert one_offs().get(pk=other.pk).status == "done"
+    assert one_offs().defer("args", "kwargs", "result").get(pk=strange.pk).status in ("done", "failed")
+
+
+def written(row: OneOffJob, args: str, kwargs: str) -> bool:
+    """Write these texts past the model. Returns ``False`` if the database refuses them."""
+    kind = "::jsonb" if connection.vendor == "postgresql" else ""
+    sql = f"UPDATE {row._meta.db_table} SET args = %s{kind}, kwargs = %s{kind}, priority = 1 WHERE id = %s"
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(sql, [args, kwargs, row.pk])
+    except Error:
+        return False
+    return True
 
 
 def test_it_can_be_asked_for_in_a_coroutine() -> None:

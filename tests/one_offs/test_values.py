@@ -5,8 +5,9 @@ import string
 import sys
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, UserString, deque
 from enum import IntEnum, StrEnum
+from time import process_time
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import django
 import pytest
@@ -14,7 +15,19 @@ from django.utils.module_loading import import_string
 from hypothesis import given, strategies
 
 from django_singlejob import database
-from django_singlejob.one_offs.values import DEPTH, RESULT_LENGTH, Unstorable, as_stored, comes_back, stored_result
+from django_singlejob.one_offs import values as values_module
+from django_singlejob.one_offs.values import (
+    DEPTH,
+    JSON_LENGTH,
+    Unstorable,
+    as_stored,
+    comes_back,
+    stored_arguments,
+    stored_result,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.django_db
 
@@ -116,8 +129,8 @@ def test_it_is_stored_as_django_stores_it(value: Any) -> None:
         ({1: [object]}, "it[1][0] is <class 'object'>, of the type type, which JSON does not support"),
         (nested(DEPTH + 1), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
         (UserString("a"), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
-        (range(1_000_001), "it has more than 1,000,000 items"),
-        ({"a": range(10**30)}, "it['a'] has more than 1,000,000 items"),
+        (range(1_000_001), "it has more than 1,000,000 characters as JSON"),
+        ({"a": range(10**30)}, "it has more than 1,000,000 characters as JSON"),
         (10**5000, "it is an integer with more digits than Python converts to text"),
     ],
     ids=lambda each: ascii(each)[:30] if sys.getsizeof(each) < 500 else "long",
@@ -150,10 +163,113 @@ def test_which_databases_keep_long_integers(
 
 
 def test_a_result_has_a_length() -> None:
-    longest = "x" * (RESULT_LENGTH - 2)
+    longest = "x" * (JSON_LENGTH - 2)
     assert stored_result(longest) == longest
     with pytest.raises(Unstorable, match="the result has more than 1,000,000 characters as JSON"):
         stored_result(longest + "x")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        (["x" * 500_000, "x" * 499_984], {}),
+        (["x" * 500_000], {"a": "x" * 499_983}),
+        ([], {"x" * 999_987: 1}),
+        (["\u00e9" * 166_665], {}),
+        ([[1] * 333_330], {}),
+    ],
+    ids=["args", "both", "name", "escaped", "items"],
+)
+def test_the_arguments_together_have_the_same_length(args: list[Any], kwargs: dict[str, Any]) -> None:
+    assert len(json.dumps([args, kwargs])) in range(JSON_LENGTH - 5, JSON_LENGTH + 1)
+    assert stored_arguments(args, kwargs) == (args, kwargs)
+    assert comes_back([args, kwargs])
+    for more in ([*args, 10**6], kwargs), (args, {**kwargs, "more": 1}):
+        with pytest.raises(Unstorable, match="the arguments together have more than 1,000,000 characters as JSON"):
+            stored_arguments(*more)
+        assert not comes_back(list(more))
+
+
+def test_the_fewest_characters_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted in advance is never more than the JSON has."""
+    monkeypatch.setattr(values_module, "JSON_LENGTH", 1000)
+    for value in [*range(100), *(10**digits + step for digits in range(100) for step in (-1, 0, 1))]:
+        count = 1000 // (len(json.dumps(value)) + 2)
+        assert as_stored([value] * count, "it") == [value] * count
+
+
+class Counted(UserList[Any]):
+    """Counts which of its items are read."""
+
+    read = 0
+
+    def __getitem__(self, number: Any) -> Any:
+        self.read += 1
+        return number
+
+
+def doubled(times: int) -> Any:
+    """A list of two lists, each of which is the same list of two lists, and so on."""
+    return [doubled(times - 1)] * 2 if times else 1
+
+
+ROW = [0] * 900
+#: Values whose JSON takes much more memory than they do.
+HUGE: dict[str, Callable[[], Any]] = {
+    "text": lambda: "x" * 50_000_000,
+    "bytes": lambda: b"x" * 50_000_000,
+    "rows": lambda: [[[ROW] * 900] * 900] * 900,
+    "doubled": lambda: doubled(28),
+    "dict": lambda: dict.fromkeys(map(str, range(1000)), [ROW] * 900_000),
+    "integers": lambda: [10**4000] * 900_000,
+    "names": lambda: [{"k" * 400_000: ROW}] * 900,
+    "below a long name": lambda: {"k" * 400_000: {str(number): "l" * 100 for number in range(60_000)}},
+}
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_a_huge_value_is_refused_without_a_look_at_all_of_it(kind: str) -> None:
+    value = HUGE[kind]()
+    begun = process_time()
+    with pytest.raises(Unstorable, match="it has more than 1,000,000 characters as JSON"):
+        as_stored(value, "it")
+    with pytest.raises(Unstorable, match="the arguments together have more than 1,000,000 characters as JSON"):
+        stored_arguments([], {"a": value})
+    assert not comes_back(value)
+    assert process_time() - begun < 60  # all of "doubled" would take many minutes
+
+
+def test_nor_is_a_page_of_rows_read() -> None:
+    rows = Counted(range(1_000_001))
+    with pytest.raises(Unstorable):
+        as_stored([rows], "it")
+    assert rows.read == 0
+
+
+BAD_NAMES = ["\0", "a\0", "\ud800", "\udfff", "a\udc80b"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
+def test_names_are_checked_as_values_are(name: str) -> None:
+    reason = "has a character that databases do not store: NUL, or half a surrogate pair"
+    cases: list[tuple[list[Any], dict[str, Any], str]] = [
+        ([], {name: 1}, "the name of a keyword argument"),
+        ([{name: 1}], {}, "a key of argument 0"),
+        ([[{"a": [{name: 1}]}]], {}, r"a key of argument 0\[0\]\['a'\]\[0\]"),
+        ([], {"a": {"b": {"c": {name: 1}}}}, r"a key of argument 'a'\['b'\]\['c'\]"),
+        ([], {"a": name}, "argument 'a'"),
+    ]
+    for args, kwargs, place in cases:
+        with pytest.raises(Unstorable, match=f"^{place} {reason}$"):
+            stored_arguments(args, kwargs)
+
+
+def test_long_names_are_cut_where_they_are_told() -> None:
+    with pytest.raises(Unstorable) as refusal:
+        stored_arguments([], {"k" * 1000: {"l" * 1000: {1}}})
+    assert str(refusal.value) == (
+        f"argument '{'k' * 100}'['{'l' * 100}'] is {{1}}, of the type set, which JSON does not support"
+    )
 
 
 @pytest.mark.parametrize("value", [None, True, 1, 1.5, "a", (1, [2, (3,)]), {"a": (1,)}, 2**64, []], ids=repr)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
-from uuid import uuid4
 
 from django.db import connection
 
-from tests.databases import free_port
+from tests.databases import free_port, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ALL = ("sqlite", "postgresql", "mysql")
 SERVERS = ("postgresql", "mysql")
+SECRET = secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,12 @@ def execute(*statements: str) -> None:
             cursor.execute(statement)
 
 
-def a_name(kind: str) -> str:
-    return f"{kind}_{uuid4().hex[:12]}"
-
-
 @contextmanager
 def no_tables(url: str, folder: Path) -> Iterator[str]:
     if connection.vendor == "sqlite":
         yield f"sqlite:///{folder / 'empty.sqlite3'}"
         return
-    name = a_name("empty")
+    name = named("empty")
     execute(f"CREATE DATABASE {name}")
     try:
         yield urlsplit(url)._replace(path=f"/{name}").geturl()
@@ -102,20 +99,42 @@ def role(*grants: str) -> Any:
 
     @contextmanager
     def url_of_role(url: str, folder: Path) -> Iterator[str]:
-        name, database = a_name("role"), connection.settings_dict["NAME"]
+        name, database = named("role"), connection.settings_dict["NAME"]
         with ExitStack() as undo:
             if connection.vendor == "postgresql":
-                execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+                execute(f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}'")
                 undo.callback(execute, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
             else:
-                execute(f"CREATE USER {name} IDENTIFIED BY 'secret'")
+                execute(f"CREATE USER {name} IDENTIFIED BY '{SECRET}'")
                 undo.callback(execute, f"DROP USER {name}")
                 # So that it may connect to the database.
                 execute(f"GRANT SELECT ON {database}.django_content_type TO {name}")
             execute(*[f"GRANT {what.format(all=all_tables())} TO {name}" for what in grants])
-            yield as_user(url, name, "secret")
+            yield as_user(url, name, SECRET)
 
     return url_of_role
+
+
+@contextmanager
+def a_stranger_to_the_database(url: str, folder: Path) -> Iterator[str]:
+    """A user that has no right at all: it may log in, but not use the database."""
+    name = named("role")
+    execute(f"CREATE USER {name} IDENTIFIED BY '{SECRET}'")
+    try:
+        yield as_user(url, name, SECRET)
+    finally:
+        execute(f"DROP USER {name}")
+
+
+@contextmanager
+def hidden_schema(url: str, folder: Path) -> Iterator[str]:
+    """A role that may use the tables, but not their schema: PostgreSQL then says that they do not exist."""
+    with role("SELECT, INSERT, UPDATE, DELETE ON {all}")(url, folder) as url_of_role:
+        execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+        try:
+            yield url_of_role
+        finally:
+            execute("GRANT USAGE ON SCHEMA public TO PUBLIC")
 
 
 def all_tables() -> str:
@@ -137,7 +156,7 @@ def as_user(url: str, name: str, password: str) -> str:
 
 @contextmanager
 def a_stranger(url: str, folder: Path) -> Iterator[str]:
-    yield as_user(url, "nobody_knows", "secret")
+    yield as_user(url, "nobody_knows", SECRET)
 
 
 @contextmanager
@@ -164,20 +183,39 @@ def not_a_database(url: str, folder: Path) -> Iterator[str]:
     yield f"sqlite:///{folder / 'notes.txt'}"
 
 
+def options(**given: str) -> Any:
+    """With these in OPTIONS."""
+
+    @contextmanager
+    def url_with(url: str, folder: Path) -> Iterator[str]:
+        yield f"{url}?{urlencode(given)}"
+
+    return url_with
+
+
+def no_name(engine: str, name: str = "") -> dict[str, Any]:
+    return {"DATABASES": {"default": {"ENGINE": f"django.db.backends.{engine}", "NAME": name}}}
+
+
 MIGRATE = r"lacks a table or a column of django_singlejob \(.+\)\. Run manage\.py migrate\.$"
 GRANT = r"does not allow this user to do that \(.+\)\. Grant SELECT, INSERT, UPDATE and DELETE on the tables"
 LOGIN = r"rejects this user \(.+\)\. Correct USER and PASSWORD in DATABASES\['default'\]\.$"
 CREATE = r"does not exist, or is not a database \(.+\)\. Create it, or correct DATABASES\['default'\]\['NAME'\]\.$"
 NO_ALIAS = r"'locks', but DATABASES has no such alias\. Use one of: default\.$"
-TWICE = r"Two jobs are called 'twice': .+/jobs\.py:5\) and .+/jobs\.py:6\)\. Give one of them another name"
+TWICE = (
+    r"^(CommandError|UNKNOWN): The jobs cannot be registered: DuplicateJob: Two jobs are called 'twice': "
+    r".+/jobs\.py:5\) and .+/jobs\.py:6\)\. Give one of them another name: .+\. Fix the error in .+/jobs\.py, line 6\.$"
+)
 APPS = [
     "django.contrib.contenttypes",
     "django_singlejob",
     "tests.app.apps.TestAppConfig",
     "tests.processes.two_of_one_name",
 ]
+NOT_OPENED = r"Correct DATABASES\['default'\]\.$"
 AWAY = (
-    r"The database does not answer.*: .+\. Check that the database server is running, and check "
+    r"The database does not answer.*: .+\w\)?\. Check that (the database server is running|the folder exists and that "
+    r"this user may write to it), and check "
     r"DATABASES\['default'\] \(.+\)\.$"
 )
 
@@ -191,6 +229,8 @@ SET_UPS = [
     ),
     SetUp("no grants at all", 77, GRANT, url=role(), databases=SERVERS),
     SetUp("may only read", 77, GRANT, url=role("SELECT ON {all}"), databases=SERVERS, reading=None),
+    SetUp("not even on the database", 77, GRANT, url=a_stranger_to_the_database, databases=("mysql",)),
+    SetUp("not on the schema", 77, GRANT, url=hidden_schema, databases=("postgresql",)),
     SetUp("wrong password", 77, LOGIN, url=a_stranger, databases=("mysql",)),
     SetUp("wrong role", 69, AWAY, url=a_stranger, databases=("postgresql",), endless=None),
     SetUp("no such database", 78, CREATE, url=no_such_database, databases=("mysql",)),
@@ -198,6 +238,49 @@ SET_UPS = [
     SetUp("not a database", 78, CREATE, url=not_a_database, databases=("sqlite",)),
     SetUp("no server", 69, AWAY, url=no_server, endless=None),
     SetUp("no such host", 69, AWAY, url=no_such_host, databases=SERVERS, endless=None),
+    SetUp(
+        "misspelt mode",
+        78,
+        rf"'IMEDIATE'\. Use one of .+, or None\. {NOT_OPENED}",
+        url=options(transaction_mode="IMEDIATE"),
+        databases=("sqlite",),
+    ),
+    SetUp(
+        "misspelt option",
+        78,
+        rf"keyword argument.+\. {NOT_OPENED}",
+        url=options(isolation="none"),
+        databases=("sqlite", "mysql"),
+    ),
+    SetUp(
+        "misspelt option",
+        78,
+        rf'[Ii]nvalid connection option "conect_timeout"\. {NOT_OPENED}',
+        url=options(conect_timeout="5"),
+        databases=("postgresql",),
+    ),
+    SetUp(
+        "invalid isolation level",
+        78,
+        rf"isolation level '?sometimes'?.+\. {NOT_OPENED}",
+        url=options(isolation_level="sometimes"),
+        databases=("mysql",),
+    ),
+    SetUp("no NAME", 78, rf"Please supply the NAME value\. {NOT_OPENED}", no_name("sqlite3"), databases=("sqlite",)),
+    SetUp(
+        "no NAME",
+        78,
+        rf"Please supply the NAME or .+\. {NOT_OPENED}",
+        no_name("postgresql"),
+        databases=("postgresql",),
+    ),
+    SetUp(
+        "NAME too long",
+        78,
+        rf"is longer than PostgreSQL's limit .+\. {NOT_OPENED}",
+        no_name("postgresql", "shop" * 20),
+        databases=("postgresql",),
+    ),
     SetUp("no ENGINE", 78, "Please supply the ENGINE value", {"DATABASES": {}}),
     SetUp("unknown alias", 78, rf"SINGLEJOB\['DATABASE'\] is {NO_ALIAS}", {"SINGLEJOB": {"DATABASE": "locks"}}),
     SetUp(

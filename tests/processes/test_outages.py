@@ -203,7 +203,7 @@ def test_after_an_outage_longer_than_the_lease_a_holder_that_gave_up_still_relea
     holder = call("believes_what_it_is_told()", **through_proxy)
     holder.wait_for("started")
     proxy.go_down()
-    holder.wait_for("could not be renewed")
+    holder.wait_for("was not renewed")
     eventually(JobLock.objects.stale().exists)
     proxy.come_back()
     holder.wait_for("raised LeaseLost")

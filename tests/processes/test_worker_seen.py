@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     Env = dict[str, str]
 
+pytest_plugins = ["tests.fixtures"]
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 FIRST, SECOND = f"{WORKER_LOCK}.1", f"{WORKER_LOCK}.2"
@@ -173,6 +174,7 @@ def overdue(queue: str) -> None:
     late.save()
 
 
+@pytest.mark.usefixtures("fresh_process")
 def test_the_verdict_on_real_workers(spawn: Spawn) -> None:
     assert check(spawn)[0] == 0  # nothing is due
     overdue("mail")
@@ -196,4 +198,6 @@ def test_the_verdict_on_real_workers(spawn: Spawn) -> None:
     overdue("media")
     status, told = check(spawn)
     assert (status, "1 late (queue media)" in told) == (1, True)  # a pass serves it, and does not know the job
-    assert headline(judge())[1].startswith("Warning: 1 ")
+    verdict = judge()
+    assert [finding.subject for finding in verdict.findings] == ["media"]
+    assert headline(verdict)[1].startswith("Warning: 1 ")

@@ -8,10 +8,23 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
-from django_singlejob import LockHeld, current_run, job_lock, singleton_job
+from django_singlejob import LockHeld, current_run, database, job_lock, registry, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
-from tests.contract.acts import everything, gate, lock, nth_fence, take
+from django_singlejob.timeline import GRANT_BITS, GREATEST_FENCE
+from tests.contract.acts import (
+    die_running,
+    everything,
+    fall_behind,
+    gate,
+    in_thread,
+    lock,
+    nth_fence,
+    pass_gate,
+    scheduled,
+    take,
+)
+from tests.databases import APPS
 
 if TYPE_CHECKING:
     from pytest_django import DjangoAssertNumQueries, Settings
@@ -20,6 +33,7 @@ pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 
 
@@ -36,12 +50,19 @@ def test_a_mean_says_something_after_enough_runs(settings: Settings) -> None:
     assert means(MINUTE, count=4) == {}
     assert means(MINUTE, count=5) == {"nightly": MINUTE}
     assert means(None) == {}
-    assert means(timedelta()) == {}
+    assert means(timedelta()) == means(-MINUTE) == {}
     settings.SINGLEJOB = {"OVERRUN_MIN_RUNS": 6}
     assert means(MINUTE, count=5) == {}
 
 
 # --- the gate
+
+
+def edit(columns: dict[str, dict[str, Any]]) -> None:
+    """Write these columns into the gates of these names."""
+    gates().remember(*columns)
+    for name, changes in columns.items():
+        gates().filter(name=name).update(**changes)
 
 
 def test_what_is_remembered_already_stays_as_it_is() -> None:
@@ -71,6 +92,18 @@ def test_a_gate_that_is_revoked_is_nobodys() -> None:
     assert lock().token == lease.token
 
 
+def test_a_gate_keeps_one_end_until_that_is_recorded() -> None:
+    gates().remember("nightly")
+    gate_of_job = gates().filter(name="nightly")
+    first, second = [{"token": str(uuid4()), "status": "failed"} for _ in range(2)]
+    assert gate_of_job.keep(first)
+    assert not gate_of_job.keep(second)
+    assert not gates().forget(second)
+    assert gates().kept_ends() == {"nightly": first}
+    assert gates().forget(first)
+    assert gate_of_job.keep(second)
+
+
 def test_a_job_is_ready_unless_it_is_paused_or_started_a_moment_ago() -> None:
     gates().remember("never", "paused", "earlier", "just now", "in the future")
     gates().filter(name="paused").update(paused=True)
@@ -85,6 +118,21 @@ def test_a_job_is_ready_unless_it_is_paused_or_started_a_moment_ago() -> None:
     assert not gates().unchanged(earlier).start(MINUTE, {})
 
 
+def test_a_gate_is_due_at_its_slot_or_at_once_if_its_holder_died_but_never_while_it_is_paused() -> None:
+    edit(
+        {
+            "due": {"next_slot": DBNow() - MINUTE},
+            "long due": {"next_slot": DBNow() - HOUR},
+            "coming": {"next_slot": DBNow() + MINUTE},
+            "died": {"next_slot": DBNow() + HOUR, "abandoned": True},
+            "paused": {"next_slot": DBNow() - MINUTE, "paused": True},
+            "died, paused": {"next_slot": DBNow() + HOUR, "abandoned": True, "paused": True},
+            "without a schedule": {},
+        }
+    )
+    assert [gate.name for gate in gates().due()] == ["long due", "due", "died"]
+
+
 def test_only_what_is_not_paused_can_be_paused_and_only_that_resumed() -> None:
     gates().remember("nightly", "hourly")
     before = gates().get(name="hourly")
@@ -92,17 +140,161 @@ def test_only_what_is_not_paused_can_be_paused_and_only_that_resumed() -> None:
     assert gates().pause("nightly")
     assert not gates().pause("nightly")
     assert gate().paused
+    assert gate("hourly").paused == before.paused
     assert not gates().ready(0 * MINUTE).filter(name="nightly").exists()
+    assert gates().pause("hourly")
     assert gates().resume("nightly")
     assert not gates().resume("nightly")
     assert not gate().paused
-    assert (gate().fence, gate("hourly").paused) == (0, before.paused)
+    assert (gate().fence, gate("hourly").paused) == (0, True)
 
 
 def test_a_job_without_a_row_can_be_neither_paused_nor_resumed() -> None:
     assert not gates().pause("never")
     assert not gates().resume("never")
     assert not gates().exists()
+
+
+def test_whoever_saw_the_gate_before_its_schedule_moved_must_look_again() -> None:
+    gates().remember("nightly")
+    seen = gates().look_up({"nightly"}, timedelta())["nightly"]
+    assert gates().move_on(seen, {"misfire_count": 1})
+    assert (gate().misfire_count, gate().fence > seen.fence) == (1, True)
+    assert not gates().move_on(seen, {"misfire_count": 2})
+    assert not gates().pass_through(seen, uuid4())
+    assert gate().misfire_count == 1
+
+
+def test_a_token_passes_no_gate_but_the_one_that_it_was_granted() -> None:
+    token = take("nightly").token
+    take("hourly")
+    before = everything()
+    for name, stranger in ("hourly", token), ("nightly", uuid4()):
+        assert not gates().passed(name, stranger).exists()
+        assert not gates().hold(name, stranger)
+        assert not gates().finish(name, stranger, {"last_status": "failed"})
+    assert everything() == before
+    assert gates().hold("nightly", token)
+    assert gates().finish("nightly", token, {"last_status": "failed"})
+    assert (gate("nightly").last_status, gate("hourly").last_status) == ("failed", "")
+    assert (gate("nightly").run_count, gate("hourly").run_count) == (1, 0)
+    assert gate("nightly").last_finished_at
+
+
+@pytest.mark.parametrize("since", [{}, {"last_slot": DBNow()}, {"last_attempt": 2}, {"last_slot": None}], ids=str)
+def test_the_slot_of_a_dead_run_is_run_again_unless_a_later_run_has_begun(since: dict[str, Any]) -> None:
+    scheduled()
+    job = registry.get("nightly")
+    fall_behind(job)
+    die_running(job)
+    gates().remember("hourly")
+    gates().filter(name="nightly").update(**since)
+    before = gates().filter(name="hourly").values().get()
+    gates().abandon(lock())
+    dead = gate()
+    assert (dead.abandoned, dead.last_status, dead.run_count, dead.consecutive_failures) == (
+        not since,
+        "abandoned",
+        1,
+        1,
+    )
+    assert gates().filter(name="hourly").values().get() == before
+
+
+def test_a_gate_is_dropped_only_as_it_was_seen_and_with_nothing_left_to_record() -> None:
+    gates().remember("nightly", "hourly")
+    nightly = gates().filter(name="nightly")
+    seen = gates().look_up({"nightly"}, timedelta())["nightly"]
+    assert nightly.keep({"token": "1"})
+    assert not gates().drop(seen)
+    assert nightly.forget({"token": "1"})
+    pass_gate()
+    assert not gates().drop(seen)
+    assert gates().drop(gate())
+    assert {gate.name for gate in gates()} == {"hourly", FORGOTTEN}
+
+
+def test_a_start_shows_how_old_its_timeline_is() -> None:
+    gates().remember("nightly")
+    assert not gates().have_started_on(0, timedelta())
+    gates().update(fence=(3 << GRANT_BITS) + 7, last_started_at=DBNow() - HOUR)
+    assert [gates().have_started_on(timeline, MINUTE) for timeline in (2, 3, 4)] == [True, True, False]
+    assert not gates().have_started_on(3, 2 * HOUR)
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.django_db(transaction=True, available_apps=APPS)
+def test_a_gate_is_at_hand_unless_another_process_is_changing_it() -> None:
+    gates().remember("nightly", "hourly")
+
+    def are_at_hand() -> list[bool]:
+        with database.durable(database.alias()):
+            return [gates().is_at_hand(name) for name in ("nightly", "hourly", "never")]
+
+    with database.durable(database.alias()):
+        gates().touch("nightly")
+        assert in_thread(are_at_hand) == [False, True, False]
+    assert are_at_hand() == [True, True, False]
+
+
+# --- the end of a run that the history could not record
+
+
+def test_one_end_is_kept_until_that_one_is_recorded() -> None:
+    gates().remember("nightly", "hourly")
+    nightly = gates().filter(name="nightly")
+    end, other = {"token": "1", "status": "failed"}, {"token": "2", "status": "successful"}
+    assert nightly.keep(end)
+    assert not nightly.keep(other)
+    assert gates().kept_ends() == {"nightly": end}
+    assert not nightly.forget(other)
+    assert gates().kept_ends() == {"nightly": end}
+    assert nightly.forget(end)
+    assert not nightly.forget(end)
+    assert gates().kept_ends() == {}
+
+
+def test_an_end_that_was_written_by_hand_gives_way_but_a_real_one_does_not() -> None:
+    gates().remember("nightly")
+    nightly = gates().filter(name="nightly")
+    nightly.update(unrecorded="nonsense")
+    assert gates().kept_ends() == {}
+    assert nightly.forget("nonsense")
+    assert not nightly.forget("nonsense")
+    assert nightly.keep({"token": "1"})
+    assert not nightly.forget("nonsense")
+    assert gates().kept_ends() == {"nightly": {"token": "1"}}
+
+
+# --- lists for people
+
+
+def test_the_gates_of_jobs_are_those_that_ran_are_scheduled_or_are_paused() -> None:
+    gates().remember("ran", "scheduled", "paused", "only a lock")
+    gates().filter(name="ran").update(last_started_at=DBNow())
+    gates().filter(name="scheduled").update(schedule="@daily")
+    gates().filter(name="paused").update(paused=True)
+    assert {gate.name for gate in gates().of_jobs()} == {"ran", "scheduled", "paused"}
+
+
+def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run() -> None:
+    hourly = {"schedule": "@hourly"}
+    columns: dict[str, dict[str, Any]] = {
+        "failing": {"consecutive_failures": 1},
+        "late": {**hourly, "next_slot": DBNow() - 2 * HOUR},
+        "worn out": {"paused": True, "fence": GREATEST_FENCE},
+        "tomorrow": {**hourly, "next_slot": DBNow() + DAY},
+        "a bit late": {**hourly, "next_slot": DBNow() - MINUTE},
+        "failing, but paused": {"paused": True, "consecutive_failures": 1},
+        "late, but paused": {**hourly, "paused": True, "next_slot": DBNow() - 2 * HOUR},
+        "asleep": {},
+    }
+    edit(columns)
+    found = [gate.name for gate in gates().exclude(name=FORGOTTEN).worst_first(HOUR)]
+    assert {gate.name for gate in gates().worst_first(HOUR) if gate.is_ill} == {"failing", "late", "worn out"}
+    assert set(found[:3]) == {"failing", "late", "worn out"}
+    assert found[-1] == "asleep"
+    assert found.index("tomorrow") < found.index("a bit late") < found.index("late, but paused")
 
 
 # --- the number of statements
@@ -148,3 +340,15 @@ def test_a_row_that_was_edited_is_not_unchanged(change: dict[str, Any]) -> None:
     assert not gates().unchanged(seen).exists()
     assert not gates().pass_through(seen, uuid4())
     assert gates().unchanged(gates().get(name="nightly")).exists()
+
+
+def test_nor_is_one_whose_schedule_was_moved_forward_or_back() -> None:
+    gates().remember("nightly")
+    gates().update(next_slot=DBNow())
+    seen = gates().get(name="nightly")
+    assert seen.next_slot
+    for away in -MINUTE, MINUTE:
+        gates().update(next_slot=seen.next_slot + away)
+        assert not gates().unchanged(seen).exists()
+    gates().update(next_slot=seen.next_slot)
+    assert gates().unchanged(seen).exists()

@@ -1,16 +1,18 @@
-"""Which locks are live, stale or overrunning."""
+"""Which locks are live, stale or overrunning, and whose row a write changes."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
 from django_singlejob.clock import DBNow
+from django_singlejob.database import sent_now
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from tests.contract.acts import expire, start_run, take
+from tests.contract.acts import everything, expire, lock, set_the_databases_clock, start_run, take
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
+HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
 
 
 # --- late locks
@@ -59,3 +63,96 @@ def test_a_lock_is_either_live_or_stale() -> None:
     assert [lock.name for lock in locks().live()] == ["nightly"]
     assert [lock.name for lock in locks().stale()] == ["hourly"]
     assert {lock.name: lock.is_stale for lock in locks().judged()} == {"nightly": False, "hourly": True}
+
+
+def test_a_lock_whose_heartbeat_lies_in_the_future_is_not_live() -> None:
+    for name in "live", "stale", "impossible":
+        take(name)
+    expire("stale")
+    set_the_databases_clock(-HOUR, "impossible")
+    assert [lock.name for lock in locks().live()] == ["live"]
+    assert [lock.name for lock in locks().impossible()] == ["impossible"]
+    assert {lock.name for lock in locks().suspected()} == {"stale", "impossible"}
+    assert {lock.name for lock in locks().judged() if lock.is_impossible} == {"impossible"}
+
+
+def test_a_heartbeat_that_is_a_moment_ahead_is_possible() -> None:
+    """While others write, a statement may read rows that are a few milliseconds younger than itself."""
+    take()
+    set_the_databases_clock(-SECOND / 2)
+    assert locks().live().exists()
+    set_the_databases_clock(-MINUTE / 2)
+    assert locks().impossible().exists()
+
+
+def test_those_whose_holders_may_be_dead_come_first() -> None:
+    start_run("older")
+    start_run("newer")
+    for name in "block", "impossible", "stale":
+        take(name)
+    locks().filter(name="older").update(acquired_at=DBNow() - MINUTE)
+    locks().filter(name="block").update(acquired_at=DBNow() - HOUR)
+    expire("stale")
+    set_the_databases_clock(-HOUR, "impossible")
+    assert [lock.name for lock in locks().worst_first()] == ["impossible", "stale", "older", "newer", "block"]
+    assert [lock.name for lock in locks().worst_first().survey(2)] == ["impossible", "stale"]
+
+
+# --- writes: name, token and what was seen
+
+
+def test_a_heartbeat_renews_the_lease() -> None:
+    lease, sent_at = take(), sent_now()
+    expire()
+    assert locks().renew("nightly", lease.token, HOUR, sent_at)
+    renewed = lock()
+    assert (renewed.heartbeats, renewed.sent_at, renewed.is_stale) == (1, sent_at, False)
+    assert abs(renewed.expires_at - renewed.heartbeat_at - HOUR) < SECOND
+
+
+def test_a_heartbeat_that_arrives_late_does_not_hide_that_a_newer_one_was_sent() -> None:
+    lease, sent_at = take(), sent_now() + SECOND
+    assert locks().renew("nightly", lease.token, MINUTE, sent_at)
+    assert locks().renew("nightly", lease.token, MINUTE, sent_at - SECOND)
+    assert (lock().heartbeats, lock().sent_at) == (2, sent_at)
+
+
+def test_a_token_changes_no_row_but_its_own() -> None:
+    """Neither that of another lock, nor that of a later holder of the same one."""
+    token = take("nightly").token
+    take("hourly")
+    before = everything()
+    for name, stranger in ("hourly", token), ("nightly", uuid4()):
+        assert not locks().renew(name, stranger, HOUR, sent_now())
+        assert not locks().release(name, stranger)
+    assert everything() == before
+    assert locks().release("nightly", token)
+    assert [lock.name for lock in locks()] == ["hourly"]
+
+
+@pytest.mark.parametrize("change", ["name", "token", "heartbeats"])
+def test_a_row_that_is_not_the_one_that_was_seen_is_neither_taken_over_nor_cleared(change: str) -> None:
+    take("nightly")
+    take("hourly")
+    expire("nightly")
+    expire("hourly")
+    seen = lock("nightly")
+    setattr(seen, change, {"name": "hourly", "token": uuid4(), "heartbeats": seen.heartbeats + 1}[change])
+    before = everything()
+    assert not locks().take_over(seen, {"hostname": "web-2"})
+    assert not locks().clear(seen, force=False)
+    # A command that clears by force means this holder, however lively it is.
+    assert locks().clear(seen, force=True) is (change == "heartbeats")
+    assert (everything() == before) is (change != "heartbeats")
+
+
+def test_a_live_holder_is_neither_replaced_nor_cleared() -> None:
+    take()
+    assert not locks().take_over(lock(), {"hostname": "web-2"})
+    assert not locks().clear(lock(), force=False)
+    seen = lock()
+    expire()
+    assert locks().take_over(seen, {"hostname": "web-2"})
+    assert lock().hostname == "web-2"
+    assert locks().clear(lock(), force=False)
+    assert not locks().exists()

@@ -14,6 +14,7 @@ from django.core.management.color import no_style
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from django_singlejob import singleton_job
 from django_singlejob.holder import this_process
 from django_singlejob.models import OneOffJob
 from django_singlejob.monitoring.queues import queues
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_django import DjangoDbBlocker
 
+pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(1200)]
 
 DAY = timedelta(days=1)
@@ -104,8 +106,11 @@ QUESTIONS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fresh_process")
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_index_leads_to(question: str, request: pytest.FixtureRequest) -> None:
+    for name in ("nightly", "hourly"):
+        singleton_job(name)(lambda: None)
     if connection.vendor == "sqlite" and question == "tasks":
         reason = "to change rows by their keys it takes the index of their status"
         request.applymarker(pytest.mark.xfail(strict=True, reason=reason))

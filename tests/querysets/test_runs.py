@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 
 from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import gates
@@ -44,12 +45,19 @@ def test_old_runs_are_surplus() -> None:
 
 
 def test_of_each_job_those_beyond_the_newest_are_surplus() -> None:
-    has_run(4, job_name="nightly")
     has_run(1, job_name="hourly")
+    has_run(4, job_name="nightly")
     has_run(1, job_name="nightly", status="running")
     nightly = list(runs().filter(job_name="nightly").order_by("pk"))
     assert list(runs().surplus(DAY, keep=3).order_by("pk")) == nightly[:2]
     assert list(runs().surplus(DAY, keep=0).order_by("pk").values_list("status", flat=True)) == ["successful"] * 5
+
+
+def test_an_attempts_row_is_found_by_its_token() -> None:
+    has_run(2)
+    for run in runs():
+        assert runs().key_of(run.token) == run.pk
+    assert runs().key_of(uuid4()) is None
 
 
 def test_nothing_is_surplus_where_nothing_ran() -> None:
@@ -77,3 +85,20 @@ def test_a_run_whose_lock_is_gone_is_abandoned() -> None:
     assert orphan.finished_at >= orphan.started_at  # type: ignore[operator]
     assert (last_run("hourly").status, last_run("weekly").status) == ("running", "successful")
     assert runs().abandon_orphans("It is gone.") == 0
+
+
+def test_a_run_that_begins_meanwhile_is_no_orphan() -> None:
+    """It begins between the two reads, so its lock or its run is missing from one of them."""
+    start_run("nightly")
+    reads: list[str] = []
+
+    def begin_another(execute: Any, sql: str, *statement: Any) -> Any:
+        if sql.startswith("SELECT") and len(reads) < 2:
+            reads.append(sql)
+            if len(reads) == 2:
+                start_run("hourly")
+        return execute(sql, *statement)
+
+    with connection.execute_wrapper(begin_another):
+        assert runs().abandon_orphans("It is gone.") == 0
+    assert last_run("hourly").status == "running"

@@ -266,6 +266,11 @@ def test_an_interval_has_a_text_and_no_zone(interval: timedelta, text: str) -> N
     assert (schedule.text, schedule.time_zone) == (text, "UTC")
 
 
+def test_the_longest_interval_and_the_shortest_are_taken() -> None:
+    for interval in MICROSECOND, LONGEST:
+        assert parse(interval) == Every(interval)
+
+
 @pytest.mark.parametrize("text", ["PT90M", "PT1H30M", "P0DT01H30M00S", "PT5400S"])
 def test_an_interval_may_be_written(text: str) -> None:
     assert parse(text) == Every(90 * MINUTE)

@@ -315,6 +315,17 @@ class TestSeveral:
         claimed = claim(Policy(schedule=hourly, catch_up="all", max_catch_up=most), at("04:00"), at("12:10"))
         assert claimed == Claim(at(slot), at(slot) + HOUR, dropped + late(slot))
 
+    def test_with_all_one_that_is_left_out_is_a_misfire_even_within_its_grace(self) -> None:
+        policy = Policy(schedule=parse("* * * * *"), catch_up="all", max_catch_up=1)
+        dropped = misfires("12:01", "12:02", 2, MisfireOutcome.DROPPED)
+        assert claim(policy, at("12:01"), at("12:03:30")) == Claim(at("12:03"), at("12:04"), dropped, coalesced=0)
+
+    def test_with_all_the_first_is_a_slot_even_if_the_due_one_is_not(self, hourly: Schedule) -> None:
+        """For example, after the instant was edited by hand."""
+        claimed = claim(Policy(schedule=hourly, catch_up="all"), at("09:30"), at("12:10"))
+        assert claimed is not None
+        assert (claimed.slot, claimed.next_slot) == (at("10:00"), at("11:00"))
+
     def test_one_that_comes_early_is_one_of_them(self, hourly: Schedule) -> None:
         due, now = at("10:00"), at("11:59:45")
         missed = misfires("10:00", "11:00", 2, MisfireOutcome.COALESCED)
@@ -366,6 +377,12 @@ class TestAgain:
             assert claimed == Claim(at("13:00"), at("14:00"), [])
             claimed = claim(policy, at("13:00"), at("15:01"), again=at("12:00"))
             assert claimed == Claim(at("15:00"), at("16:00"), misfires("13:00", "14:00", 2, MisfireOutcome.COALESCED))
+
+    @pytest.mark.parametrize("catch_up", ["none", "latest"])
+    def test_the_latest_takes_its_place_from_its_own_instant_on(self, hourly: Schedule, catch_up: CatchUp) -> None:
+        policy = Policy(schedule=hourly, catch_up=catch_up)
+        claimed = claim(policy, at("13:00"), at("13:00"), again=at("12:00"))
+        assert claimed == Claim(at("13:00"), at("14:00"), [])
 
     def test_the_latest_late(self, hourly: Schedule) -> None:
         policy = Policy(schedule=hourly, catch_up="latest")

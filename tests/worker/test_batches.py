@@ -110,6 +110,18 @@ def test_nothing_is_held_if_nothing_is_due(batches: Batches) -> None:
     assert not locks().exists()
 
 
+def test_many_that_nobody_knows_take_few_queries(batches: Batches) -> None:
+    for number in range(300):
+        enqueue(1, task_path=f"tests.app.gone.task_{number}", priority=10)
+        enqueue(1, task_path=f"elsewhere.task_{number}", priority=10)
+    enqueue(3)
+    with CaptureQueriesContext(connection) as queries:
+        assert [task.row.args for task in batches.record_and_claim(1)] == [[0]]
+    assert len(queries) < 100
+    assert rows()[:600] == [("waiting", 0)] * 600
+    assert [status for status, _ in rows()[600:]] == ["in_progress", "waiting", "waiting"]
+
+
 def test_two_workers_claim_different_ones_under_locks_of_their_own(batches: Batches) -> None:
     enqueue(4)
     other = Batches()

@@ -20,7 +20,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
-from django_singlejob.worker import batches, loop, pool, tick
+from django_singlejob.worker import batches, due, loop, pool, tick
 from django_singlejob.worker.due import is_anything_due
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, Tick, run_one_off
@@ -308,6 +308,49 @@ def test_a_one_off_of_a_job_that_is_unknown_here_holds_up_nothing(days: Days) ->
     singleton_job("mail")(lambda: None).enqueue()
     assert ran() == ["mail"]
     assert one_offs().waiting().get().attempt == 0
+
+
+@pytest.mark.parametrize("columns", [{"args": "ab"}, {"args": 5}, {"args": {"a": 1}}, {"kwargs": ["a"]}, {"kwargs": 1}])
+def test_what_are_no_arguments_is_a_failure_that_is_not_retried(days: Days, columns: dict[str, Any]) -> None:
+    mail: Any = singleton_job("mail", retries=3)(lambda *args: None)
+    mail.enqueue()
+    one_offs().update(**columns)
+    ran()
+    row = one_offs().get()
+    assert (row.status, row.attempt) == ("failed", 1)
+    assert "not a list and an object in JSON" in row.error
+
+
+def test_many_unknown_jobs_take_no_query_each(days: Days, caplog: pytest.LogCaptureFixture) -> None:
+    mail: Any = singleton_job("mail")(lambda: None)
+    queries = []
+    for count in (0, 1, 50):
+        mail.enqueue()
+        for number in range(count):
+            Order(job_name=f"unknown-{count}-{number}", priority=100).enqueue()
+        with CaptureQueriesContext(connection) as captured:
+            ran()
+        queries.append(len(captured))
+    assert queries[1] == queries[2]
+    assert caplog.text.count("has no job 'unknown-50-7'") == 1
+
+
+def test_so_many_unknown_jobs_are_logged_and_no_more(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due, "_MOST_REPORTED", 2)
+    for name in ("a", "b", "c"):
+        Order(job_name=name).enqueue()
+    reported = due.unknown_jobs([], {"a"})
+    assert len(reported) == 1
+    assert due.unknown_jobs([], {"a"} | reported) == set()
+
+
+@pytest.mark.on_database("mysql")
+def test_a_name_that_differs_by_its_case_holds_up_nothing(days: Days, caplog: pytest.LogCaptureFixture) -> None:
+    singleton_job("mail")(lambda: None).enqueue()
+    for _ in range(2):
+        Order(job_name="Mail", priority=100).enqueue()
+    assert ran() == ["mail"]
+    assert "has no job 'Mail'" in caplog.text
 
 
 def test_it_ends_after_max_jobs_runs_of_any_kind(days: Days) -> None:

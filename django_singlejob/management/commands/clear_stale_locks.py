@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob.clock import instant_in_words
+from django_singlejob.escaping import shown
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import SECOND, disagreement
 from django_singlejob.management.arguments import CallableCommand
@@ -117,7 +118,7 @@ class Command(CallableCommand):
 
 
 def _names() -> str:
-    return ", ".join(locks().values_list("name", flat=True))
+    return shown(", ".join(locks().values_list("name", flat=True)))
 
 
 def _facts_of(lock: "JobLock") -> dict[str, Any]:

@@ -16,6 +16,7 @@ from django.core.management.base import CommandError, CommandParser
 from django_singlejob import registry, runner
 from django_singlejob.clock import instant_in_words, utc_now
 from django_singlejob.conf import ZERO, options
+from django_singlejob.escaping import shown
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.child import Child
 from django_singlejob.management.exit_status import (
@@ -25,6 +26,7 @@ from django_singlejob.management.exit_status import (
     is_error,
     refuse_settings,
     verdict,
+    where_traceback_is,
 )
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.names import validate_own_name
@@ -157,9 +159,11 @@ class Command(CallableCommand):
         # A stream may be closed or missing. This neither ends a command nor changes its outcome.
         with suppress(OSError, ValueError, AttributeError):
             if given["verbosity"] > 0:
-                (self.stderr if is_error else self.stdout).write(message)
+                (self.stderr if is_error else self.stdout).write(shown(message))
 
     def _list(self, output: Output, *, has_counts: bool) -> None:
+        if not any(registry.all_jobs()):
+            output.error(registry.NO_JOB)
         for job in registry.all_jobs():
             lock = "" if job.lock == job.name else f" (lock {job.lock})"
             output.line(f"{job.name}{lock}: {job.description or job.path}")
@@ -176,7 +180,11 @@ class Command(CallableCommand):
         for report in map(logged_quietly, self._reports(job, given)):
             if report.error and given["traceback"]:
                 self.stderr.write("".join(traceback.format_exception(report.error)))
-            terms = {"child_status": child.status if child else None, "skipped_status": given["skipped_status"]}
+            terms: dict[str, Any] = {
+                "child_status": child.status if child else None,
+                "skipped_status": given["skipped_status"],
+                "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with --traceback",
+            }
             reported_status, message = verdict(report, signum=signals.received, **terms)
             self._print(given, message, is_error=is_error(report))
             status = status or reported_status
@@ -218,7 +226,10 @@ class _ParserWithChild(CommandParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = sys.argv[2:] if args is None else list(args)
         own, dashes, child = _split(words)
-        parsed = super().parse_args(own, namespace)
+        parsed, unknown = self.parse_known_args(own, namespace)
+        if unknown:
+            hint = "" if dashes else " Write -- before a shell command."
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{hint}")
         if dashes and not child:
             self.error("There is no command after --. Use LOCK -- COMMAND [ARG ...]")
         parsed.child = child
@@ -264,8 +275,10 @@ def _split_arguments(given: list[Any] | dict[str, Any] | None) -> tuple[list[Any
 
 def _check_arguments(job: registry.Job, given: dict[str, Any]) -> None:
     if complaint := job.misfit(*_split_arguments(given["arguments"])):
+        hint = " Pass them with --args '[...]'." if given["arguments"] is None else ""
         raise CommandError(
-            f"The job {job.name!r} does not accept these arguments: {complaint}. Its signature is {job.signature}.",
+            f"The job {job.name!r} does not accept these arguments: {complaint}. Its signature is "
+            f"{job.signature}.{hint}",
             returncode=EX_USAGE,
         )
 

@@ -1,7 +1,6 @@
 """``manage.py singleton_status``: how jobs, queues and workers are doing, for people and for monitoring."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob.clock import instant_in_words
-from django_singlejob.holder import printable
+from django_singlejob.escaping import shown
 from django_singlejob.management.arguments import CallableCommand, text, whole_number
 from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
-from django_singlejob.management.output import add_format
+from django_singlejob.management.output import add_format, as_json
 from django_singlejob.monitoring.findings import Finding, in_figures, roughly
 from django_singlejob.monitoring.health import Health, Level
 from django_singlejob.monitoring.history import MOST
@@ -95,10 +94,6 @@ class Command(CallableCommand):
         scope = Scope(jobs=given["job"], queues=given["queue"], ignored=given["ignore"])
         try:
             discover_jobs()
-        except Exception as error:
-            # What else the project's modules raise, even from the database, says nothing about our tables.
-            self._give_up(error, error if isinstance(error, CommandError) else None, given)
-        try:
             refuse_settings()
             verdict = judge(scope, failures=given["failures"])
         except Exception as error:
@@ -109,12 +104,11 @@ class Command(CallableCommand):
 
     def _give_up(self, error: Exception, explanation: CommandError | None, given: dict[str, Any]) -> NoReturn:
         """Report that nothing is known."""
-        notes = getattr(error, "__notes__", [])  # such as the setting that has a module imported
-        problem = str(explanation or ". ".join([f"{type(error).__name__}: {error}", *notes]))
+        problem = str(explanation or f"{type(error).__name__}: {error}")
         if given["check"]:
             # Monitoring reads standard output. To it, the exit status 1 of a traceback is only a warning.
-            as_json = json.dumps({"level": "unknown", "error": problem})
-            self.stdout.write(as_json if given["format"] == "json" else f"UNKNOWN: {_printable(problem)}")
+            unknown = as_json({"level": "unknown", "error": problem})
+            self.stdout.write(unknown if given["format"] == "json" else f"UNKNOWN: {_printable(problem)}")
             sys.exit(EX_UNKNOWN)
         if explanation:
             raise explanation from error
@@ -141,7 +135,9 @@ def _summary(verdict: Verdict) -> str:
     by_kind = (list(group) for _kind, group in groupby(verdict.findings, key=lambda finding: finding.kind))
     troubles = ", ".join(map(_troubles, by_kind)) or "all is well"
     # To Nagios, everything after the first bar is figures.
-    summary = f"{troubles}. Jobs and locks: {len(verdict.healths)}.".replace("|", r"\x7c")
+    summary = f"{troubles}. Jobs and locks: {in_figures(len(verdict.healths), is_cut=verdict.is_cut)}.".replace(
+        "|", r"\x7c"
+    )
     return f"{verdict.level.name}: {summary} | {_figures(verdict)}"
 
 
@@ -153,7 +149,7 @@ def _troubles(found: Sequence[Finding]) -> str:
 
 def _subject(finding: Finding) -> str:
     name = _printable(finding.subject)
-    return f"{finding.about} {name}" if finding.about in ("queue", "worker") else name
+    return f"{finding.about} {name}" if finding.about in ("queue", "worker", "row") else name
 
 
 def _figures(verdict: Verdict) -> str:
@@ -181,7 +177,7 @@ def _table(titles: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[
 
 def _printable(value: object) -> str:
     """A text on one line, whatever the database contains."""
-    return printable(value, LONGEST)
+    return shown(str(value)[:LONGEST])
 
 
 def _row(health: Health) -> tuple[object, ...]:
@@ -231,12 +227,13 @@ def _as_json(verdict: Verdict) -> str:
     levels = verdict.levels
     facts = {
         "level": verdict.level.name.lower(),
+        "is_cut": verdict.is_cut,
         "findings": [_facts_of_finding(finding) for finding in verdict.findings],
         "jobs": [_facts(health, levels.get(health.name, Level.OK)) for health in verdict.healths],
         "queues": [_facts_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues],
         "workers": [_columns(worker, _WORKER_COLUMNS) for worker in verdict.workers],
     }
-    return json.dumps(facts, indent=2)
+    return as_json(facts)
 
 
 def _facts_of_finding(finding: Finding) -> dict[str, str]:

@@ -13,8 +13,8 @@ from django.db import connections
 
 from django_singlejob import database, registry
 from django_singlejob.conf import ZERO
+from django_singlejob.escaping import printable, shown
 from django_singlejob.exceptions import DatabaseUnreachable
-from django_singlejob.holder import printable, redact
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.exit_status import (
@@ -24,10 +24,12 @@ from django_singlejob.management.exit_status import (
     is_error,
     refuse_settings,
     verdict,
+    where_traceback_is,
 )
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.names import PATH_LENGTH
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
+from django_singlejob.redaction import redact
 from django_singlejob.reports import Report
 from django_singlejob.second_signal import second_signal_heeded
 from django_singlejob.worker.loop import Worker
@@ -143,15 +145,15 @@ class Command(CallableCommand):
 
     def _introduce(self, plan: Plan) -> None:
         with suppress(OSError, ValueError, AttributeError):  # stdout may be closed or missing
-            self.stdout.write(_introduction(plan))
+            self.stdout.write(shown(_introduction(plan)))
             self.stdout.flush()  # so that a log shows it before the first run
 
     def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
-        status, message = verdict(report, signum=signals.received)
+        status, message = verdict(report, signum=signals.received, traceback=where_traceback_is(report))
         # On all servers but one, another server was faster.
         is_no_news = report.reason not in (None, Reason.UNDECIDED)
         if given["verbosity"] > (1 if is_no_news else 0):
-            (self.stderr if is_error(report) else self.stdout).write(message)
+            (self.stderr if is_error(report) else self.stdout).write(shown(message))
         return status
 
 
@@ -161,14 +163,17 @@ def _plan(given: dict[str, Any]) -> Plan:
 
 
 def _introduction(plan: Plan) -> str:
-    """``django-singlejob 1.0: 4 threads, all queues, 12 jobs, database 'default' (postgresql, shop).``"""
+    """``django-singlejob 1.0: 4 threads, all queues, 12 jobs (9 with a schedule), database 'default' (postgresql,
+    shop).``"""
+    jobs = [*registry.all_jobs()]
+    scheduled = sum(job.schedule is not None for job in jobs)
     alias = database.alias()
     queues = f"queues {', '.join(map(repr, plan.queues))}" if plan.queues else "all queues"
     # For some drivers the name may be a whole URL.
     name = redact([str(connections[alias].settings_dict["NAME"])])
     return (
         f"django-singlejob {_version()}: {_counted(plan.threads, 'thread')}, {queues}, "
-        f"{_counted(len([*registry.all_jobs()]), 'job')}, "
+        f"{_counted(len(jobs), 'job')} ({scheduled} with a schedule), "
         f"database {alias!r} ({connections[alias].vendor}, {printable(name, PATH_LENGTH)})."
     )
 

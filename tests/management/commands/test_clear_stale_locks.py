@@ -103,13 +103,13 @@ def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a look takes longer than the heartbeat interval, each one begins the watch anew."""
     take(heartbeat_interval=BEAT / 2)
     expire()
-    survey = JobLockQuerySet.survey
+    watched = JobLockQuerySet.watched
 
     def slowly(rows: JobLockQuerySet) -> list[JobLock]:
         time.sleep(BEAT.total_seconds())
-        return survey(rows)
+        return watched(rows)
 
-    monkeypatch.setattr(JobLockQuerySet, "survey", slowly)
+    monkeypatch.setattr(JobLockQuerySet, "watched", slowly)
     monkeypatch.setattr(clear, "LONGEST_WATCH", 5 * BEAT)
     assert told("clear_stale_locks").startswith("Left nightly (held by ")
     assert not is_free()

@@ -117,6 +117,11 @@ def test_arguments_that_make_no_sense_are_usage_errors(calls: list[object], argu
     assert not gates().exists()
 
 
+def test_a_shell_command_without_dashes_says_what_is_missing(calls: list[object]) -> None:
+    with pytest.raises(CommandError, match=r"unrecognized arguments: true -x\. Write -- before a shell command\."):
+        told("backup", "true", "-x")
+
+
 @pytest.mark.parametrize("status", ["300", "256", "-1"])
 def test_an_exit_status_that_there_is_not_is_one_too(calls: list[object], status: str) -> None:
     with pytest.raises(CommandError):
@@ -169,9 +174,10 @@ def test_arguments_that_do_not_fit_are_refused_before_the_lock_is_asked_for(
 
     with pytest.raises(CommandError) as refusal:
         told("report", *arguments, *now)
+    hint = "" if arguments else " Pass them with --args '[...]'."
     assert str(refusal.value) == (
         f"The job 'report' does not accept these arguments: {complaint}. "
-        "Its signature is report(day: 'str', *, copies: 'int' = 1) -> 'None'."
+        f"Its signature is report(day: 'str', *, copies: 'int' = 1) -> 'None'.{hint}"
     )
     assert refusal.value.returncode == 2
     assert not gates().exists()
@@ -270,7 +276,8 @@ def test_a_job_that_fails_is_status_1_and_one_line(options: list[str], capsys: p
     assert ended.value.code == 1
     assert "nightly: failed, ZeroDivisionError: one" in output.getvalue()
     assert ("in fail" in output.getvalue()) is bool(options)
-    assert output.getvalue().splitlines()[-1].startswith("nightly: failed, ")
+    where = "" if options else " (traceback: in the admin under Runs, or with --traceback)"
+    assert output.getvalue().splitlines()[-1] == f"nightly: failed, ZeroDivisionError: one\\nERROR two{where}"
     assert gate().last_status == "failed"
 
 
@@ -351,7 +358,7 @@ def test_without_a_handler_standard_error_has_the_one_line(
     with pytest.raises(SystemExit):
         call_command("run_singleton", "nightly", no_color=True)
     assert capsys.readouterr().err.splitlines() == [
-        "nightly: failed, ZeroDivisionError: one\\nERROR two (for the traceback, see the history or use --traceback)"
+        "nightly: failed, ZeroDivisionError: one\\nERROR two (traceback: in the admin under Runs, or with --traceback)"
     ]
 
 
@@ -370,7 +377,7 @@ def test_the_jobs_are_listed(calls: list[object]) -> None:
 
 
 def test_nothing_is_listed_where_there_is_nothing() -> None:
-    assert told("--list") == ""
+    assert told("--list") == f"{registry.NO_JOB}\n"
     assert not list(registry.all_jobs())
 
 

@@ -1,0 +1,154 @@
+"""With very many jobs and locks: only the worst are read, and what is bad is not hidden."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from django_singlejob import singleton_job
+from django_singlejob.admin.overview import headline, states
+from django_singlejob.clock import DBNow, utc_now
+from django_singlejob.models import JobStatus
+from django_singlejob.monitoring import health
+from django_singlejob.monitoring.health import Level, State, survey
+from django_singlejob.monitoring.verdict import Scope, Verdict, judge
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
+from django_singlejob.timeline import GREATEST_FENCE
+from tests.contract.acts import HOUR, MINUTE
+
+if TYPE_CHECKING:
+    from pytest_django import DjangoAssertNumQueries
+
+pytest_plugins = ["tests.fixtures"]
+pytestmark = [pytest.mark.usefixtures("fresh_process", "a_low_limit"), pytest.mark.django_db]
+
+MOST = 5
+MANY = 20
+
+
+@pytest.fixture
+def a_low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "MOST", MOST)
+
+
+def job(name: str, **columns: Any) -> None:
+    gates().create(name=name, **{"last_started_at": DBNow() - MINUTE, "run_count": 9} | columns)
+
+
+def hold(name: str, *, job_name: str = "", silent: bool = False, **columns: Any) -> None:
+    facts = {"token": uuid4(), "hostname": "web-1", "pid": 1, "sent_at": utc_now()}
+    times = {"acquired_at": DBNow() - MINUTE, "heartbeat_at": DBNow(), "expires_at": DBNow() + MINUTE}
+    if silent:
+        times |= {"heartbeat_at": DBNow() - HOUR, "expires_at": DBNow() - MINUTE}
+    locks().create(name=name, job_name=job_name, **facts | times | columns)
+
+
+def fine_jobs_and_locks() -> None:
+    gates().bulk_create(JobStatus(name=f"a-{n:02}", last_started_at=DBNow() - MINUTE) for n in range(MANY))
+    gates().bulk_create(JobStatus(name=f"b-{n:02}", fence=1) for n in range(MANY))
+    for number in range(MANY):
+        hold(f"b-{number:02}")
+
+
+def found(verdict: Verdict) -> set[tuple[str, str]]:
+    return {(str(finding.kind.value), finding.subject) for finding in verdict.findings}
+
+
+def test_what_is_bad_is_not_hidden() -> None:
+    fine_jobs_and_locks()
+    singleton_job("z-unseen", schedule="30 2 * * *")(print)
+    singleton_job("z-seen", schedule="30 2 * * *")(print)
+    job("z-seen", schedule="30 2 * * *", time_zone="UTC", next_slot=DBNow() + MINUTE)
+    job("z-failing", consecutive_failures=2)
+    job("z-overdue", next_slot=DBNow() - HOUR)
+    job("z-overrunning", mean_duration=timedelta(seconds=1))
+    hold("z-lock", job_name="z-overrunning", acquired_at=DBNow() - HOUR)
+    hold("z-stale", silent=True)
+    hold("z-impossible", heartbeat_at=DBNow() + HOUR)
+    verdict = judge()
+    assert found(verdict) == {
+        ("unseen", "z-unseen"),
+        ("failing", "z-failing"),
+        ("overdue", "z-overdue"),
+        ("overrunning", "z-overrunning"),
+        ("stale", "z-stale"),
+        ("impossible", "z-impossible"),
+    }
+    assert (verdict.is_cut, verdict.is_ill_cut) == (True, False)
+    assert len(verdict.healths) < 3 * MOST + 2
+
+
+def test_a_job_whose_lock_is_one_of_very_many_is_not_overdue() -> None:
+    fine_jobs_and_locks()
+    job("z", next_slot=DBNow() - HOUR)
+    hold("z-lock", job_name="z")
+    for number in range(MANY):
+        hold(f"c-{number}", silent=True)
+    assert {one.name: one.state for one in survey().healths}["z"] == State.RUNNING
+    assert survey().is_ill_cut
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_what_was_not_judged_may_be_critical(paused: bool) -> None:
+    """Locks of paused jobs look bad, and are not. Nor are a few failures of others, by ``failures``."""
+    for number in range(MANY):
+        job(f"a-{number}", paused=paused, consecutive_failures=0 if paused else 1)
+        if paused:
+            hold(f"a-{number}", job_name=f"a-{number}", silent=True)
+    verdict = judge(failures=3)
+    assert ("not_judged", "jobs and locks") in found(verdict)
+    assert verdict.level == Level.CRITICAL
+    locks().all().delete()
+    gates().update(consecutive_failures=0)
+    assert judge().level == Level.OK
+
+
+def test_a_fence_that_cannot_grow_is_not_hidden() -> None:
+    fine_jobs_and_locks()
+    job("z", fence=GREATEST_FENCE)
+    assert found(judge()) == {("impossible_row", "z")}
+
+
+def test_the_counts_say_that_there_are_more() -> None:
+    assert (survey().is_cut, survey().is_ill_cut) == (False, False)
+    fine_jobs_and_locks()
+    verdict = judge()
+    assert headline(verdict) == ("good", "All is well")
+    shown = [str(state) for state, _url in states(verdict)]
+    assert ["5 or more idle" in shown[0], "5 or more locks of no job" in shown[1]] == [True, True]
+    gates().update(consecutive_failures=1)
+    assert headline(judge()) == ("bad", "Critical: 10 or more problems need attention")
+    assert judge().is_ill_cut
+
+
+def test_a_name_is_found_among_very_many() -> None:
+    fine_jobs_and_locks()
+    job("needle-1")
+    hold("needle-2")
+    assert [one.name for one in survey(part="needle").healths] == ["needle-1", "needle-2"]
+    assert [one.name for one in survey(["needle-1", "never"]).healths] == ["needle-1"]
+    assert [one.name for one in judge(Scope(jobs=["needle-2"])).healths] == ["needle-2"]
+
+
+def test_what_is_ignored_hides_nothing() -> None:
+    fine_jobs_and_locks()
+    names = [f"ill-{number}" for number in range(MANY)]
+    for name in names:
+        job(name, consecutive_failures=1)
+        hold(f"lock-of-{name}", job_name=name, silent=True)
+    job("z-failing", consecutive_failures=1)
+    assert found(judge(Scope(ignored=names))) == {("failing", "z-failing")}
+
+
+def test_it_takes_at_most_four_queries(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    job("one")
+    hold("one")
+    with django_assert_num_queries(2):
+        survey()
+    fine_jobs_and_locks()
+    with django_assert_num_queries(4):
+        assert len(survey().healths) <= 3 * MOST

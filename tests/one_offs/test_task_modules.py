@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.interrupt import Window
+from django_singlejob.one_offs import task_modules
+from django_singlejob.one_offs.task_modules import exception_at, imported, is_allowed, is_there, takes_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pytest_django import Settings
+
+
+@pytest.fixture(autouse=True)
+def _another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_modules, "_imported", {})
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes a module that leaves a line in `ran` each time that it is executed, and returns its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(code: str, name: str = "") -> str:
+        name = name or f"module_of_{tmp_path.name}"
+        path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"with open({str(tmp_path / 'ran')!r}, 'a') as file: file.write(__name__ + ' ')\n{code}\n")
+        return name
+
+    return write
+
+
+def ran(folder: Path) -> list[str]:
+    file = folder / "ran"
+    return file.read_text().split() if file.exists() else []
+
+
+# --- which modules
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tests.app.task",
+        "tests.app.tasks.send",
+        "tests.app.deep.down.send",
+        "django_singlejob.exceptions.LeaseLost",
+        "django.contrib.auth.models.User",
+        "shop_tasks.send",
+        "shop_tasks.mail.send",
+        "lib.tasks.send",
+    ],
+)
+def test_a_task_is_in_an_app_or_in_a_module_of_the_setting(path: str, settings: Settings) -> None:
+    settings.SINGLEJOB = {"TASK_MODULES": ["shop_tasks", "lib.tasks"]}
+    assert is_allowed(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "send",
+        ".",
+        "..",
+        "tests.send",
+        "tests.app",
+        "tests.appendix.send",
+        "tests.app_tasks.send",
+        "Tests.App.tasks.send",
+        ".tests.app.tasks.send",
+        "antigravity.send",
+        "unittest.__main__",
+        "unittest.__main__.main",
+        "os.system",
+        "shop_tasks",
+        "shop_tasks_of_others.send",
+        "lib.send",
+        "lib.tasksend.send",
+        "__main__.send",
+        "tests.app.__main__.send",
+        "tests.app.__main__.deep.send",
+        "shop_tasks.__main__.send",
+        "\0",
+        "\ud800.send",
+    ],
+)
+def test_and_nowhere_else(path: str, settings: Settings) -> None:
+    settings.SINGLEJOB = {"TASK_MODULES": ["shop_tasks", "lib.tasks"]}
+    assert not is_allowed(path)
+
+
+def test_the_setting_is_read_at_each_use(settings: Settings) -> None:
+    assert not is_allowed("lib.tasks.send")
+    settings.SINGLEJOB = {"TASK_MODULES": ["lib.tasks"]}
+    assert is_allowed("lib.tasks.send")
+
+
+# --- what an import does
+
+
+def test_a_module_is_imported_once(module: Callable[[str], str], tmp_path: Path) -> None:
+    name = module("here = 5")
+    assert [vars(found)["here"] for _ in range(3) if (found := imported(name))] == [5, 5, 5]
+    assert ran(tmp_path) == [name]
+
+
+BAD = [
+    "1 / 0",
+    "import no_such_module",
+    "raise SystemExit",
+    "raise SystemExit(3)",
+    "raise KeyboardInterrupt",
+    "raise BaseException",
+    "raise GeneratorExit",
+    "from django_singlejob.exceptions import *; raise JobInterrupted(15)",
+    "from django_singlejob.exceptions import *; raise LeaseLost",
+    "def f(): f()\nf()",
+]
+
+
+@pytest.mark.parametrize("code", [*BAD, "1 +"])
+def test_one_that_cannot_be_imported_is_tried_once_and_reported_once(
+    code: str, module: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = module(code)
+    assert [imported(name) for _ in range(3)] == [None] * 3
+    assert ran(tmp_path) == ([] if code == "1 +" else [name])
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info is not None) == ("ERROR", True)
+    assert record.getMessage().startswith(f"The module {name!r} cannot be imported (")
+    assert name not in sys.modules
+
+
+def test_no_module_inside_a_broken_one_makes_it_run_again(module: Any, tmp_path: Path) -> None:
+    package = f"package_of_{tmp_path.name}"
+    module("raise SystemExit", f"{package}.__init__")
+    module("", f"{package}.tasks")
+    for name in "tasks", "gone", "deep.down", "":
+        assert imported(f"{package}.{name}") is None
+    assert ran(tmp_path) == [package]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "no_such_module", "tests.app.", "tests.app..jobs", "tests.app.\0"])
+def test_what_does_not_exist_is_no_error(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert imported(name) is None
+    assert caplog.records == []
+
+
+def test_a_real_interrupt_waits_for_the_import_and_is_not_swallowed(
+    module: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = module("import os, signal; os.kill(os.getpid(), signal.SIGINT); here = 5")
+    with pytest.raises(KeyboardInterrupt):
+        imported(name)
+    found = imported(name)
+    assert found
+    assert vars(found)["here"] == 5
+    assert ran(tmp_path) == [name]
+
+
+def test_nor_is_what_the_programs_own_handler_raises(module: Callable[[str], str]) -> None:
+    def stop(*_: Any) -> None:
+        raise SystemExit(1)
+
+    name = module("import os, signal; os.kill(os.getpid(), signal.SIGUSR1)")
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with pytest.raises(SystemExit):
+            imported(name)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert imported(name)
+
+
+@pytest.mark.slow
+def test_nor_is_the_second_signal_which_ends_an_import_that_hangs(module: Callable[[str], str]) -> None:
+    name = module(
+        "import os, signal, time\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(1.1)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "while True: time.sleep(0.1)"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        imported(name)
+
+
+def test_nor_is_what_ends_the_job_that_imports_it(
+    module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = module("from tests.one_offs import test_task_modules as here; here.window.fire(here.JobInterrupted)")
+    module_of_tests = sys.modules.setdefault("tests.one_offs.test_task_modules", sys.modules[__name__])
+    with Window() as window:
+        monkeypatch.setattr(module_of_tests, "window", window, raising=False)
+        monkeypatch.setattr(module_of_tests, "JobInterrupted", JobInterrupted, raising=False)
+        with pytest.raises(JobInterrupted):
+            window.run(lambda: imported(name))
+    assert imported(name)
+
+
+def test_only_the_first_look_up_takes_an_import(module: Callable[[str], str], settings: Settings) -> None:
+    name = module("1 / 0")
+    assert not takes_import(f"{name}.send")
+    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    assert takes_import(f"{name}.send")
+    assert imported(name) is None
+    assert not takes_import(f"{name}.send")
+    assert not takes_import("tests.app.models.send")
+
+
+# --- whether an entry of the setting can be found
+
+
+def test_a_module_is_found_without_importing_it(module: Any, tmp_path: Path) -> None:
+    package = f"package_of_{tmp_path.name}"
+    module("", f"{package}.__init__")
+    module("1 / 0", f"{package}.tasks")
+    assert is_there(package)
+    assert ran(tmp_path) == []
+    assert is_there(f"{package}.tasks")
+    assert ran(tmp_path) == [package]
+    assert not is_there(f"{package}.gone")
+    assert not is_there(f"{package}.tasks.gone")
+
+
+def test_one_whose_package_is_broken_is_not_found(module: Any, tmp_path: Path) -> None:
+    package = f"package_of_{tmp_path.name}"
+    module("raise SystemExit", f"{package}.__init__")
+    module("", f"{package}.tasks")
+    assert not is_there(f"{package}.tasks")
+
+
+@pytest.mark.parametrize("name", ["no_such_module", "no_such_package.tasks", "tests.app.gone", "tests.app.jobs.gone"])
+def test_one_that_does_not_exist_is_not_found(name: str) -> None:
+    assert not is_there(name)
+
+
+@pytest.mark.parametrize("name", ["os", "tests.app.jobs", "tests"])
+def test_one_that_exists_is_found(name: str) -> None:
+    assert is_there(name)
+
+
+# --- exceptions
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("builtins.ValueError", ValueError),
+        ("builtins.SystemExit", SystemExit),
+        ("django_singlejob.exceptions.JobInterrupted", JobInterrupted),
+    ],
+)
+def test_an_exception_is_found_by_its_path(path: str, kind: type[BaseException]) -> None:
+    assert exception_at(path) is kind
+
+
+def test_one_of_a_module_that_was_imported_is_found_wherever_that_is(module: Callable[[str], str]) -> None:
+    name = module("class Broken(Exception): ...")
+    __import__(name)
+    assert exception_at(f"{name}.Broken").__name__ == "Broken"
+
+
+def test_another_one_is_not_imported(module: Callable[[str], str], tmp_path: Path, settings: Settings) -> None:
+    name = module("class Broken(Exception): ...")
+    with pytest.raises(ImportError, match=rf"{name}\.Broken.*TASK_MODULES"):
+        exception_at(f"{name}.Broken")
+    assert ran(tmp_path) == []
+    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    assert exception_at(f"{name}.Broken").__name__ == "Broken"
+    assert ran(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("code", BAD)
+def test_one_of_a_broken_module_is_an_import_error(
+    code: str, module: Callable[[str], str], settings: Settings, tmp_path: Path
+) -> None:
+    name = module(code)
+    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    for _ in range(2):
+        with pytest.raises(ImportError):
+            exception_at(f"{name}.Broken")
+    assert ran(tmp_path) == [name]
+
+
+@pytest.mark.parametrize(
+    "path", ["", "ValueError", ".", "builtins.", "tests.app.jobs.Gone", "tests.app.gone.Gone", "\0"]
+)
+def test_one_that_does_not_exist_is_an_import_error(path: str) -> None:
+    with pytest.raises(ImportError):
+        exception_at(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["builtins.print", "builtins.int", "os.sep", "django_singlejob.exceptions.TYPE_CHECKING"]
+)
+def test_what_is_no_exception_is_refused_as_django_does(path: str) -> None:
+    with pytest.raises(ValueError, match="does not reference a valid exception"):
+        exception_at(path)
+
+
+def test_no_module_is_asked_for_what_it_would_import(module: Any, tmp_path: Path) -> None:
+    other = module("", f"other_of_{tmp_path.name}")
+    name = module(f"def __getattr__(name):\n    import {other}\n    return ValueError")
+    __import__(name)
+    with pytest.raises(ImportError):
+        exception_at(f"{name}.Lazy")
+    assert ran(tmp_path) == [name]
