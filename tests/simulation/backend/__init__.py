@@ -1,0 +1,1 @@
+"""Database backends whose steps are steps of the simulation."""

@@ -1,0 +1,1 @@
+"""MariaDB: the row locks are those of the server."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: the row locks are those of the server."""

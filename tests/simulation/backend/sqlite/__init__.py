@@ -1,0 +1,1 @@
+"""SQLite, in a file: the fastest storage for simulations."""
