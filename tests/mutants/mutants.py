@@ -1,0 +1,925 @@
+"""The mutants, and the tests that have to notice each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from tests.databases import DATABASES
+from tests.mutants.copies import Edit
+
+SERVERS = ("postgresql", "mysql")
+SIMULATION = "simulation"
+# Django 5.2 has no tasks, so the tests of batches are skipped there.
+WITH_TASKS = DATABASES if find_spec("django.tasks") else ()
+
+
+class Witness(NamedTuple):
+    """A test that fails if the mutant is there, on each of these databases."""
+
+    node: str
+    databases: tuple[str, ...] = DATABASES
+
+
+class Simulation(NamedTuple):
+    """Schedules among which the simulation finds one that breaks a promise: `tests/simulation/` explains the words."""
+
+    scenario: str
+    profile: str
+    schedules: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One way in which the protocol may be wrong.
+
+    Attributes:
+        name: what is broken, in a few words.
+        breaks: what is broken, in a sentence.
+        edits: how the copy of the tree differs.
+        tests: the tests that have to notice it. Each of them fails on each of its databases.
+        simulation: the schedules that have to find it; or why none does; or empty, if that was not tried.
+        may_hang: whether a test that does not end counts as one that notices.
+    """
+
+    name: str
+    breaks: str
+    edits: tuple[Edit, ...]
+    tests: tuple[Witness, ...]
+    simulation: Simulation | str = ""
+    may_hang: bool = False
+
+    def tests_on(self, database: str) -> tuple[str, ...]:
+        """The tests that have to notice it on this database."""
+        return tuple(test.node for test in self.tests if database in test.databases)
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether the simulation cannot find it."""
+        return isinstance(self.simulation, str) and bool(self.simulation)
+
+    def is_tried_in(self, place: str) -> bool:
+        """Whether something has to notice it there: on a database, or in the simulation."""
+        return isinstance(self.simulation, Simulation) if place == SIMULATION else bool(self.tests_on(place))
+
+
+ACQUIRE = "django_singlejob/locking/acquire.py"
+AT_EXIT = "django_singlejob/locking/at_exit.py"
+BATCHES = "django_singlejob/worker/batches.py"
+BLOCK = "django_singlejob/decorators.py"
+CLOCK = "django_singlejob/clock.py"
+CLEAR = "django_singlejob/locking/clear.py"
+DATABASE = "django_singlejob/database.py"
+FORGETTING = "django_singlejob/locking/forgetting.py"
+GATES = "django_singlejob/querysets/jobs.py"
+GRANT = "django_singlejob/locking/grant.py"
+HEARTBEAT = "django_singlejob/locking/heartbeat.py"
+LEASE = "django_singlejob/locking/lease.py"
+LIVENESS = "django_singlejob/locking/liveness.py"
+LOCKS = "django_singlejob/querysets/locks.py"
+MODELS = "django_singlejob/models.py"
+ONE_OFFS = "django_singlejob/querysets/one_offs.py"
+RECORDING = "django_singlejob/recording.py"
+RELEASE = "django_singlejob/locking/release.py"
+ROWS = "django_singlejob/querysets/rows.py"
+RUNNER = "django_singlejob/runner.py"
+RUNS = "django_singlejob/querysets/runs.py"
+TIMELINE = "django_singlejob/timeline.py"
+
+EACH_WRITE = "tests/contract/test_loss.py::test_each_write_on_its_own_finds_nothing_of_the_successors"
+MEETS = "tests/contract/test_loss.py::test_a_heartbeat_that_comes_at_the_same_moment_finds_nothing"
+
+_RENEW = """        beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + lease}
+"""
+_RENEW_BY_SAVE = """        row = self.filter(name=name, token=token).first()
+        if row is None:
+            return False
+        row.heartbeats, row.sent_at = row.heartbeats + 1, max(row.sent_at, sent_at)
+        row.heartbeat_at, row.expires_at = DBNow(), DBNow() + lease
+        row.save()
+        return True
+"""
+_NOW = """    output_field = DateTimeField()
+
+    def as_mysql(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any
+    ) -> tuple[str, tuple[str | int, ...]]:
+        return "UTC_TIMESTAMP(6)", ()
+"""
+_NOW_OF_THE_SERVER = """    output_field = DateTimeField()
+
+    def as_mysql(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any
+    ) -> tuple[str, tuple[str | int, ...]]:
+        now = connection.ops.adapt_datetimefield_value(utc_now())
+        return "CAST(%s AS timestamptz)" if connection.vendor == "postgresql" else "%s", (now,)
+
+    as_postgresql = as_sqlite = as_mysql
+"""
+
+#: The ten that any protocol of this kind has to survive.
+OF_THE_PROTOCOL = (
+    Mutant(
+        name="no-fence-condition",
+        breaks="A caller passes the gate whatever its fence is by now.",
+        edits=(
+            Edit(GATES, "rows = self.filter(name=seen.name, fence=seen.fence, ", "rows = self.filter(name=seen.name, "),
+        ),
+        tests=(
+            Witness("tests/locking/test_grant.py::test_the_faster_caller_at_the_gate_wins"),
+            Witness("tests/contract/test_fence.py::test_a_grant_in_between_is_never_given_the_same_fence"),
+        ),
+        simulation="Not found in 60 schedules of `lock` on one host.",
+    ),
+    Mutant(
+        name="no-gate",
+        breaks="The lock's row alone is written: no caller passes the gate.",
+        edits=(
+            Edit(
+                GRANT,
+                "        if self.snapshot.lock:\n            return",
+                "        return True\n        if self.snapshot.lock:\n            return",
+            ),
+        ),
+        tests=(
+            Witness("tests/locking/test_grant.py::test_each_way_leads_in_once"),
+            Witness("tests/contract/test_fence.py::test_what_is_written_behind_the_fence_is_committed"),
+        ),
+        simulation=Simulation("lock", "one_host", 60),
+    ),
+    Mutant(
+        name="release-by-name",
+        breaks="A release deletes the lock's row and ends its run by the name, whatever the tokens are.",
+        edits=(
+            Edit(
+                LOCKS,
+                "return delete_rows(self.filter(name=name, token=token)) == 1",
+                "return delete_rows(self.filter(name=name)) == 1",
+            ),
+            Edit(
+                GATES,
+                "return self.filter(token=token).finish_own(name, result)",
+                "return self.finish_own(name, result)",
+            ),
+        ),
+        tests=(
+            Witness(f"{EACH_WRITE}[release]"),
+            Witness("tests/contract/test_loss.py::test_a_job_that_was_robbed_raises_and_its_run_stays_abandoned"),
+        ),
+        simulation="Not found in 60 schedules of `force` on one host.",
+    ),
+    Mutant(
+        name="renew-by-name",
+        breaks="A heartbeat renews the row of the lock's name, whatever its token is.",
+        edits=(
+            Edit(
+                LOCKS,
+                "return self.filter(name=name, token=token).update(sent_at",
+                "return self.filter(name=name).update(sent_at",
+            ),
+        ),
+        tests=(
+            Witness(f"{EACH_WRITE}[renew]"),
+            Witness("tests/contract/test_loss.py::test_who_was_robbed_changes_nothing_of_the_successors_and_is_told"),
+        ),
+        simulation="Not found in 100 schedules of `force` on one host.",
+    ),
+    Mutant(
+        name="renew-by-save",
+        breaks="A heartbeat reads the row and calls save(), which writes all of its columns.",
+        edits=(Edit(LOCKS, _RENEW, _RENEW_BY_SAVE + _RENEW),),
+        tests=(
+            Witness(f"{MEETS}[takeover]"),
+            Witness(f"{MEETS}[clear]"),
+        ),
+        simulation="On SQLite the heartbeat is the only writer, so the row cannot change between the read and save().",
+    ),
+    Mutant(
+        name="application-clock-alone",
+        breaks="Each server's own clock replaces the database's.",
+        edits=(Edit(CLOCK, _NOW, _NOW_OF_THE_SERVER),),
+        tests=(
+            Witness("tests/test_clock.py::test_it_is_the_servers_clock_in_utc"),
+            Witness("tests/contract/test_takeover.py::test_a_servers_clock_makes_no_lease_longer_or_shorter"),
+        ),
+        simulation="Not found in 40 schedules of `job` on servers.",
+    ),
+    Mutant(
+        name="takeover-on-expiry-alone",
+        breaks="A stale lock is taken over at once, without a watch.",
+        edits=(Edit(LIVENESS, "        return max(to_watch, to_pass, ZERO)\n", "        return ZERO\n"),),
+        tests=(
+            Witness(
+                "tests/contract/test_takeover.py::test_a_holder_with_an_expired_row_that_sends_heartbeats_keeps_its_lock"
+            ),
+            Witness("tests/contract/test_takeover.py::test_each_heartbeat_begins_the_watch_anew"),
+        ),
+        simulation=Simulation("lock", "servers", 40),
+    ),
+    Mutant(
+        name="session-local-now",
+        breaks="On MariaDB and MySQL, Now() is the session's local time, as Django's is.",
+        edits=(Edit(CLOCK, '"UTC_TIMESTAMP(6)"', '"CURRENT_TIMESTAMP(6)"'),),
+        tests=(Witness("tests/test_clock.py::test_it_is_the_servers_clock_in_utc", ("mysql",)),),
+        simulation="The simulation runs on SQLite, where sessions have no time zones.",
+    ),
+    Mutant(
+        name="no-ownership-check-after-a-cut-commit",
+        breaks="After a COMMIT without an answer, a row with our token counts as another holder's.",
+        edits=(Edit(ACQUIRE, "if lock and lock.token == self.token:", "if lock and False:"),),
+        tests=(
+            Witness("tests/locking/test_acquire.py::test_a_holder_that_still_has_the_lock_then_renews_its_lease"),
+            Witness("tests/processes/test_outages.py::test_a_grant_whose_answer_is_cut_off_is_ours", SERVERS),
+        ),
+        simulation="The caller is refused because of its own row, and deletes it: no refusal is judged that has a row.",
+    ),
+    Mutant(
+        name="no-pid-check",
+        breaks="A forked child takes its parent's lease for its own.",
+        edits=(Edit(LEASE, "return os.getpid() != self._pid", "return False"),),
+        tests=(
+            Witness("tests/locking/test_lease.py::TestLease::test_a_child_process_holds_nothing"),
+            Witness("tests/contract/test_process.py::test_a_forked_child_cannot_use_the_lease"),
+            Witness("tests/contract/test_process.py::test_a_forked_child_that_ends_frees_nothing"),
+        ),
+        simulation="Simulated processes are threads, which cannot be forked.",
+    ),
+)
+
+_WRITING_ALONE = """            with self._entered(alias):
+                transaction.on_commit(is_committed.set, using=alias)
+                with self._writing_alone(alias):
+"""
+
+#: The repairs of the cases in which two faults met, reverted one by one.
+REVERTED_REPAIRS = (
+    Mutant(
+        name="infinite-deadline-inside-a-fenced-block",
+        breaks="On a server, a holder trusts itself for as long as its fenced transaction is open.",
+        edits=(
+            Edit(
+                LEASE,
+                "        with self._entered(alias):\n            yield\n",
+                "        self._own_transaction = lambda: True\n        with self._entered(alias):\n            yield\n"
+                "            self._own_transaction = None\n",
+            ),
+        ),
+        tests=(
+            Witness(
+                "tests/contract/test_fence.py::test_a_holder_that_sends_no_heartbeats_distrusts_itself_inside_the_block_too",
+                SERVERS,
+            ),
+            Witness(
+                "tests/processes/test_two_faults.py::test_a_holder_whose_session_is_ended_while_it_is_cut_off_does_not_trust_itself_beside_its_successor[fenced]",
+                SERVERS,
+            ),
+        ),
+        simulation=Simulation("long_blocks", "servers", 20),
+    ),
+    Mutant(
+        name="no-lease-has-to-pass",
+        breaks="A takeover needs a watch of two intervals, but not that a lease has passed by another clock.",
+        edits=(
+            Edit(
+                LIVENESS,
+                "    return min(_left_by_clocks(lock), _lease_and_margin(lock) - unchanged)\n",
+                "    return ZERO\n",
+            ),
+        ),
+        tests=(
+            Witness("tests/locking/test_liveness.py::test_a_databases_clock_that_is_set_ahead_robs_nobody"),
+            Witness("tests/contract/test_takeover.py::test_a_step_of_the_databases_clock_robs_no_silent_holder"),
+            Witness(
+                "tests/processes/test_two_faults.py::test_a_holder_that_is_cut_off_outlives_a_step_of_the_databases_clock",
+                SERVERS,
+            ),
+        ),
+        simulation=Simulation("lock", "servers", 40),
+    ),
+    Mutant(
+        name="impossible-row-is-not-suspected",
+        breaks="A row from the future counts as live, so a dead holder blocks its lock until then.",
+        edits=(
+            Edit(LOCKS, "return self.filter(_STALE | _IMPOSSIBLE)", "return self.filter(_STALE)"),
+            Edit(MODELS, "return self.is_stale or self.is_impossible", "return self.is_stale"),
+        ),
+        tests=(
+            Witness("tests/locking/test_liveness.py::test_a_databases_clock_that_is_set_back_blocks_no_lock"),
+            Witness(
+                "tests/contract/test_takeover.py::test_the_lock_of_a_dead_holder_is_not_blocked_by_a_clock_that_was_set_back"
+            ),
+        ),
+        simulation=Simulation("deaths", "servers", 40),
+    ),
+    Mutant(
+        name="gap-does-not-restart-the-watch",
+        breaks="A watch goes on although the observer did not look for longer than an interval.",
+        edits=(
+            Edit(
+                LIVENESS,
+                "        elif timedelta(seconds=self._looked_at - looked_at) > (_interval(lock) or timedelta.max):\n"
+                "            self._watched_at = None\n",
+                "",
+            ),
+        ),
+        tests=(
+            Witness("tests/locking/test_liveness.py::test_a_gap_longer_than_an_interval_restarts_it"),
+            Witness("tests/contract/test_passes.py::test_who_could_not_be_watched_for_a_while_is_watched_anew"),
+        ),
+        simulation=Simulation("deaths", "servers", 40),
+    ),
+    Mutant(
+        name="no-check-before-the-body",
+        breaks="A body begins although the lease was over before it did.",
+        edits=(
+            Edit(RUNNER, "        self._lease.prove()\n        value =", "        value ="),
+            Edit(
+                RUNNER,
+                "            await finished(self._lease.prove)\n        self._lease.check()\n",
+                "            pass\n",
+            ),
+            Edit(BLOCK, "                answer.prove()\n", ""),
+        ),
+        tests=(
+            Witness("tests/contract/test_loss.py::test_a_body_begins_past_the_deadline_only_if_the_lock_is_still_ours"),
+            Witness("tests/contract/test_loss.py::test_so_does_an_async_one"),
+            Witness("tests/contract/test_loss.py::test_so_does_a_block"),
+        ),
+        simulation=Simulation("late_starts", "servers", 10),
+    ),
+    Mutant(
+        name="undecided-is-reported-as-held",
+        breaks="An attempt that others blocked for seconds is reported as a lock that is held.",
+        edits=(
+            Edit(
+                ACQUIRE,
+                'return Refusal(Reason.UNDECIDED, detail=f"retried for',
+                'return Refusal(Reason.HELD, detail=f"retried for',
+            ),
+        ),
+        tests=(
+            Witness(
+                "tests/contract/test_fence.py::test_who_would_take_over_does_not_wait_for_the_end_of_a_fenced_transaction",
+                SERVERS,
+            ),
+            Witness("tests/processes/test_two_faults.py::test_an_attempt_that_others_block_is_not_reported_as_held"),
+        ),
+        simulation=Simulation("job", "servers", 40),
+    ),
+    Mutant(
+        name="no-renewal-at-the-end-of-a-block",
+        breaks="On SQLite, a fenced transaction does not end with a heartbeat.",
+        edits=(
+            Edit(LEASE, "                        self._renew_at_the_end(failure)\n", "                        pass\n"),
+        ),
+        tests=(
+            Witness(
+                "tests/contract/test_fence.py::test_a_transaction_of_three_leases_costs_a_healthy_holder_nothing",
+                ("sqlite",),
+            ),
+            Witness("tests/contract/test_fence.py::test_a_block_without_its_row_commits_nothing", ("sqlite",)),
+        ),
+        simulation=Simulation("long_blocks", "one_host", 10),
+    ),
+    Mutant(
+        name="deadline-suspended-beyond-the-block",
+        breaks="On SQLite, the deadline does not count again before the COMMIT is sent, but only after its hooks.",
+        edits=(
+            Edit(
+                LEASE,
+                _WRITING_ALONE,
+                "            with self._writing_alone(alias), self._entered(alias):\n"
+                "                self._own_transaction = lambda: True\n"
+                "                transaction.on_commit(is_committed.set, using=alias)\n"
+                "                with ExitStack():\n",
+            ),
+        ),
+        tests=(
+            Witness(
+                "tests/contract/test_only_writer.py::test_hooks_behind_the_commit_do_not_run_with_a_suspended_deadline",
+                ("sqlite",),
+            ),
+        ),
+        simulation=Simulation("long_blocks", "one_host", 30),
+    ),
+)
+
+#: What else is easy to get wrong.
+OTHERS = (
+    Mutant(
+        name="fenced-block-by-name",
+        breaks="A fenced transaction does not compare the token of its gate.",
+        edits=(
+            Edit(
+                GATES,
+                "return self.passed(name, token).update(hold_count",
+                "return self.filter(name=name).update(hold_count",
+            ),
+        ),
+        tests=(
+            Witness(f"{EACH_WRITE}[hold the gate]"),
+            Witness("tests/contract/test_fence.py::test_who_was_robbed_writes_nothing"),
+        ),
+    ),
+    Mutant(
+        name="heartbeat-writes-the-gate",
+        breaks="A heartbeat also changes the gate, so none gets through during a fenced transaction.",
+        edits=(
+            Edit(
+                LEASE,
+                "        return locks().renew(",
+                "        gates().touch(self.name)\n        return locks().renew(",
+            ),
+        ),
+        tests=(Witness("tests/contract/test_fence.py::test_heartbeats_pass_the_fence", SERVERS),),
+    ),
+    Mutant(
+        name="takeover-ignores-heartbeats",
+        breaks="A takeover or a clear does not demand that the count of heartbeats is as it was seen.",
+        edits=(Edit(LOCKS, "token=seen.token, heartbeats=seen.heartbeats)", "token=seen.token)"),),
+        tests=(Witness("tests/contract/test_takeover.py::test_one_sign_of_life_after_the_look_is_enough[heartbeats]"),),
+    ),
+    Mutant(
+        name="takeover-of-a-live-row",
+        breaks="The write that takes a lock over does not demand that the row is still suspected.",
+        edits=(
+            Edit(LOCKS, "return self._unchanged(seen).suspected().update(", "return self._unchanged(seen).update("),
+        ),
+        tests=(Witness("tests/contract/test_takeover.py::test_one_sign_of_life_after_the_look_is_enough[expires_at]"),),
+    ),
+    Mutant(
+        name="fence-does-not-grow",
+        breaks="A grant leaves the fence as it is.",
+        edits=(
+            Edit(
+                TIMELINE,
+                "return max(gate.fence, gate.timeline << GRANT_BITS) + 1",
+                "return max(gate.fence, gate.timeline << GRANT_BITS)",
+            ),
+        ),
+        tests=(Witness("tests/contract/test_fence.py::test_the_fence_grows_whatever_becomes_of_the_lock"),),
+    ),
+    Mutant(
+        name="fence-without-its-timeline",
+        breaks="After a failover, fences go on from the last one that the new primary knows.",
+        edits=(Edit(TIMELINE, "return max(gate.fence, gate.timeline << GRANT_BITS) + 1", "return gate.fence + 1"),),
+        tests=(
+            Witness(
+                "tests/test_timeline.py::test_after_a_promotion_fences_go_on_far_above_those_that_it_lost",
+                ("postgresql",),
+            ),
+        ),
+    ),
+    Mutant(
+        name="grant-by-another-server",
+        breaks="A gate that was seen before a failover is passed after it.",
+        edits=(
+            Edit(
+                GATES,
+                "return self.unchanged(seen).filter(Exact(Timeline(), Value(seen.timeline)))",
+                "return self.unchanged(seen)",
+            ),
+        ),
+        tests=(
+            Witness(
+                "tests/test_timeline.py::test_a_server_that_was_promoted_since_the_look_grants_nothing_by_it",
+                ("postgresql",),
+            ),
+        ),
+    ),
+    Mutant(
+        name="no-rest-after-a-failover",
+        breaks="A lock is granted right after a failover, before a holder from before it can find out.",
+        edits=(
+            Edit(ACQUIRE, "        if rest := self._rest_after_failover(snapshot.gate):", "        if rest := ZERO:"),
+        ),
+        tests=(
+            Witness(
+                "tests/locking/test_acquire.py::test_a_gate_from_before_a_failover_is_watched_for_two_heartbeat_intervals",
+                ("postgresql",),
+            ),
+        ),
+    ),
+    Mutant(
+        name="clear-on-another-server",
+        breaks="A lock that was seen before a failover is cleared after it.",
+        edits=(Edit(LOCKS, ".suspected().filter(on_this_server)", ".suspected()"),),
+        tests=(
+            Witness(
+                "tests/locking/test_clear.py::test_what_was_seen_before_a_failover_is_not_cleared_after_it",
+                ("postgresql",),
+            ),
+        ),
+    ),
+    Mutant(
+        name="schedule-moves-outside-the-grant",
+        breaks="A slot is claimed in a transaction of its own, before the lock is granted.",
+        edits=(
+            Edit(
+                ACQUIRE,
+                "        granting = Granting(grant, snapshot, planned, history)\n",
+                "        granting = Granting(grant, snapshot, planned, history)\n"
+                "        gates().filter(name=self.request.own_name).update(**planned.changes)\n",
+            ),
+            Edit(GRANT, "{**changes, **self.planned.changes})", "changes)"),
+            Edit(
+                GATES,
+                "        if seen.next_slot is None:\n            return rows.filter",
+                "        return self.filter(name=seen.name, fence=seen.fence)\n"
+                "        if seen.next_slot is None:\n            return rows.filter",
+            ),
+        ),
+        tests=(
+            Witness("tests/contract/test_claims.py::test_the_claim_stands_and_falls_with_the_grant"),
+            Witness("tests/contract/test_claims.py::test_and_with_a_takeover"),
+        ),
+    ),
+    Mutant(
+        name="schedule-moves-on-whoever-was-faster",
+        breaks="A schedule is moved past a slot although another caller has claimed it since.",
+        edits=(
+            Edit(
+                GATES,
+                "self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1",
+                "self.filter(name=seen.name).update(fence=seen.fence + 1, **changes) == 1",
+            ),
+        ),
+        tests=(
+            Witness("tests/test_cursor.py::test_each_is_one_conditional_write"),
+            Witness("tests/test_cursor.py::test_a_row_that_changed_since_it_was_seen_is_left"),
+        ),
+    ),
+    Mutant(
+        name="adoption-without-the-gate",
+        breaks="A row with our token is adopted although the gate was passed since.",
+        edits=(Edit(ACQUIRE, " or snapshot is None or snapshot.gate.token != self.token:", " or snapshot is None:"),),
+        tests=(Witness("tests/locking/test_acquire.py::test_a_grant_whose_gate_was_passed_since_is_not_adopted"),),
+    ),
+    Mutant(
+        name="adoption-without-a-heartbeat",
+        breaks="A row with our token is adopted although a renewal finds that it is gone.",
+        edits=(Edit(ACQUIRE, "        if not is_kept:\n            return Undecided.RACED\n", ""),),
+        tests=(Witness("tests/locking/test_acquire.py::test_nor_one_whose_row_is_gone_when_it_is_renewed"),),
+    ),
+    Mutant(
+        name="adopted-lease-counts-from-its-answer",
+        breaks="An adopted lease counts from when the renewal was answered, not from before it was sent.",
+        edits=(
+            Edit(
+                ACQUIRE,
+                "        if not is_kept:\n            return Undecided.RACED\n",
+                "        asked_at = local_now()\n        if not is_kept:\n            return Undecided.RACED\n",
+            ),
+        ),
+        tests=(Witness("tests/locking/test_acquire.py::test_an_adopted_lease_counts_from_before_it_was_renewed"),),
+    ),
+    Mutant(
+        name="grant-counts-from-its-answer",
+        breaks="A lease counts from when it was granted, not from before it was asked for.",
+        edits=(Edit(LEASE, "self._proven_at = grant.asked_at", "self._proven_at = local_now()"),),
+        tests=(Witness("tests/locking/test_lease.py::test_a_lease_counts_from_before_it_was_asked_for"),),
+    ),
+    Mutant(
+        name="heartbeat-counts-from-its-answer",
+        breaks="A holder counts from when a heartbeat was answered, not from before it was sent.",
+        edits=(
+            Edit(
+                LEASE,
+                "        if is_kept:\n            self._prove(sent_at)",
+                "        if is_kept:\n            self._prove(local_now())",
+            ),
+        ),
+        tests=(Witness("tests/locking/test_lease.py::test_a_renewal_counts_from_before_it_was_sent"),),
+    ),
+    Mutant(
+        name="late-heartbeat-sets-the-deadline-back",
+        breaks="A heartbeat that is answered late replaces the proof of a later one.",
+        edits=(Edit(LEASE, "self._proven_at = max(self._proven_at, sent_at)", "self._proven_at = sent_at"),),
+        tests=(Witness("tests/locking/test_lease.py::test_heartbeats_may_be_answered_in_any_order", SERVERS),),
+    ),
+    Mutant(
+        name="late-heartbeat-looks-older",
+        breaks="A heartbeat that arrives late makes the row look older than its holder counts.",
+        edits=(Edit(LOCKS, ".update(sent_at=newest, **beat)", ".update(sent_at=sent_at, **beat)"),),
+        tests=(
+            Witness(
+                "tests/contract/test_takeover.py::test_a_heartbeat_that_arrives_late_makes_the_row_no_older_than_its_holder_trusts",
+                SERVERS,
+            ),
+        ),
+    ),
+    Mutant(
+        name="lease-on-a-clock-that-stops",
+        breaks="A holder counts by a clock that stops while its machine is suspended.",
+        edits=(Edit(CLOCK, '_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)', "_CLOCK = None"),),
+        tests=(Witness("tests/test_clock.py::test_the_local_clock_goes_on_while_the_machine_is_suspended"),),
+    ),
+    Mutant(
+        name="release-in-doubt-is-ours",
+        breaks="After a COMMIT without an answer, a lock that is gone counts as one that we released.",
+        edits=(
+            Edit(
+                RELEASE,
+                "return is_released or (self.is_in_doubt and self._was_released())",
+                "return is_released or self.is_in_doubt",
+            ),
+        ),
+        tests=(Witness("tests/contract/test_record_pairs.py::test_a_lock_that_was_cleared_by_force_was_not_released"),),
+    ),
+    Mutant(
+        name="release-in-doubt-is-a-loss",
+        breaks="After a COMMIT without an answer, a lock that we released counts as lost.",
+        edits=(
+            Edit(RELEASE, "return is_released or (self.is_in_doubt and self._was_released())", "return is_released"),
+        ),
+        tests=(
+            Witness(
+                "tests/locking/test_release.py::test_a_commit_that_was_carried_out_without_an_answer_has_released_the_lock"
+            ),
+            Witness(
+                "tests/processes/test_outages.py::test_a_release_whose_answer_is_cut_off_is_a_release_and_counts_once",
+                SERVERS,
+            ),
+        ),
+    ),
+    Mutant(
+        name="release-without-the-gate",
+        breaks="A release does not demand that the gate still has its token.",
+        edits=(
+            Edit(
+                GATES,
+                "return self.filter(token=token).finish_own(name, result)",
+                "return self.finish_own(name, result)",
+            ),
+        ),
+        tests=(Witness(f"{EACH_WRITE}[finish]"),),
+    ),
+    Mutant(
+        name="exit-frees-the-successor",
+        breaks="A process that exits releases the lock by its name, even if it is another's.",
+        edits=(Edit(AT_EXIT, "if lock is None or lock.token != token:", "if lock is None:"),),
+        tests=(Witness("tests/locking/test_at_exit.py::test_a_successor_is_left_alone"),),
+    ),
+    Mutant(
+        name="exit-of-a-child-frees-the-parent",
+        breaks="A forked child that exits releases the locks of its parent.",
+        edits=(Edit(AT_EXIT, "os.register_at_fork(after_in_child=_granted.clear)", "pass"),),
+        tests=(Witness("tests/contract/test_process.py::test_a_forked_child_that_ends_frees_nothing"),),
+    ),
+    Mutant(
+        name="exit-frees-what-a-thread-uses",
+        breaks="A process that exits releases locks under which another thread may still be running.",
+        edits=(Edit(AT_EXIT, "if thread is threading.current_thread() or not thread.is_alive():", "if thread:"),),
+        tests=(Witness("tests/locking/test_at_exit.py::test_what_another_thread_may_go_on_with_is_left_to_expire"),),
+    ),
+    Mutant(
+        name="one-off-claimed-as-it-was",
+        breaks="A one-off is claimed although its row has changed since it was seen.",
+        edits=(
+            Edit(
+                ONE_OFFS,
+                "self.waiting().filter(pk=seen.pk, version=seen.version).update(",
+                "self.filter(pk=seen.pk).update(",
+            ),
+        ),
+        tests=(
+            Witness("tests/contract/test_one_offs.py::test_two_who_saw_the_same_one_run_it_once"),
+            Witness(
+                "tests/contract/test_one_offs.py::test_nor_one_that_waits_again_since_for_what_was_seen_of_it_is_the_past"
+            ),
+        ),
+    ),
+    Mutant(
+        name="one-off-ended-by-a-zombie",
+        breaks="A one-off is ended by a holder that lost its lock meanwhile.",
+        edits=(
+            Edit(
+                ONE_OFFS,
+                'return self.in_progress().filter(token=token).update(version=raised(self.model, "version"), **result)',
+                'return self.in_progress().update(version=raised(self.model, "version"), **result)',
+            ),
+        ),
+        tests=(Witness("tests/contract/test_one_offs.py::test_what_becomes_of_one_is_nothing_to_the_others"),),
+    ),
+    Mutant(
+        name="batch-without-its-gate",
+        breaks="A worker records and claims although the gate of its lock was passed.",
+        edits=(
+            Edit(
+                BATCHES,
+                "            if not gates().hold(lease.name, lease.token):\n                raise",
+                "            if False:\n                raise",
+            ),
+        ),
+        tests=(
+            Witness(
+                "tests/worker/test_batches.py::test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another",
+                WITH_TASKS,
+            ),
+            Witness("tests/worker/test_batches.py::test_nor_does_it_claim", WITH_TASKS),
+        ),
+    ),
+    Mutant(
+        name="batch-by-the-key-alone",
+        breaks="A worker records the end of a task without comparing token and version.",
+        edits=(
+            Edit(
+                ONE_OFFS,
+                "pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)",
+                "pk__in=[row.pk for row in claimed])",
+            ),
+        ),
+        tests=(
+            Witness(
+                "tests/worker/test_batches.py::test_it_does_not_end_what_another_worker_has_begun_since", WITH_TASKS
+            ),
+            Witness("tests/worker/test_batches.py::test_nor_what_it_has_itself_begun_again", WITH_TASKS),
+            Witness("tests/worker/test_batches.py::test_nor_what_now_has_another_token", WITH_TASKS),
+        ),
+    ),
+    Mutant(
+        name="batch-forgets-its-doubt",
+        breaks="A claim whose COMMIT was not answered is never put back.",
+        edits=(Edit(BATCHES, "            if is_uncertain:\n", "            if False:\n"),),
+        tests=(Witness("tests/worker/test_batches.py::test_a_claim_whose_answer_was_lost_is_not_lost", WITH_TASKS),),
+    ),
+    Mutant(
+        name="takeover-waits-at-the-gate",
+        breaks="A takeover waits for a fenced transaction instead of looking again.",
+        edits=(Edit(GRANT, "if not (is_at_hand and gates()", "if not (gates()"),),
+        tests=(
+            Witness(
+                "tests/contract/test_fence.py::test_who_would_take_over_does_not_wait_for_the_end_of_a_fenced_transaction",
+                ("mysql",),
+            ),
+        ),
+    ),
+    Mutant(
+        name="watch-ignores-heartbeats",
+        breaks="A watch goes on although a heartbeat has come.",
+        edits=(
+            Edit(
+                LIVENESS,
+                "        seen = (lock.token, lock.heartbeats, lock.timeline)\n        looked_at",
+                "        seen = (lock.token, lock.timeline)\n        looked_at",
+            ),
+        ),
+        tests=(
+            Witness("tests/locking/test_liveness.py::test_a_heartbeat_a_new_holder_and_a_failover_restart_it"),
+            Witness("tests/contract/test_takeover.py::test_each_heartbeat_begins_the_watch_anew"),
+        ),
+    ),
+    Mutant(
+        name="deadline-without-its-margin",
+        breaks="Rule (c) asks for a lease, without the two intervals that clocks may differ.",
+        edits=(Edit(LIVENESS, "return lock.lease + _two_intervals(lock)", "return lock.lease"),),
+        tests=(Witness("tests/locking/test_liveness.py::test_clocks_that_are_as_right_as_clocks_are_rob_nobody"),),
+    ),
+    Mutant(
+        name="inside-the-callers-transaction",
+        breaks="A lock is granted inside a transaction that the caller may roll back.",
+        edits=(
+            Edit(
+                ACQUIRE,
+                "        database.refuse_open_transaction(database.alias())\n        announce",
+                "        announce",
+            ),
+        ),
+        tests=(Witness("tests/contract/test_transactions.py::test_not_inside_a_transaction"),),
+    ),
+    Mutant(
+        name="history-decides",
+        breaks="A grant fails if its row in the history cannot be written.",
+        edits=(
+            Edit(
+                RECORDING,
+                "            raise HistoryFailed from error\n\n    def after",
+                "            raise\n\n    def after",
+            ),
+        ),
+        tests=(Witness("tests/contract/test_claims.py::test_but_not_with_its_row_in_the_history"),),
+    ),
+    Mutant(
+        name="run-ended-twice",
+        breaks="A holder that lost its lock ends a run that is recorded as abandoned.",
+        edits=(
+            Edit(RUNS, "return self.running().filter(token=token).update(", "return self.filter(token=token).update("),
+        ),
+        tests=(
+            Witness(f"{EACH_WRITE}[close the run]"),
+            Witness("tests/contract/test_loss.py::test_a_job_that_was_robbed_raises_and_its_run_stays_abandoned"),
+        ),
+    ),
+    Mutant(
+        name="commit-that-may-be-lost",
+        breaks="On PostgreSQL, a grant is committed as the role's settings say, perhaps asynchronously.",
+        edits=(Edit(DATABASE, 'settings = {"synchronous_commit": "on"}', "settings: dict[str, str] = {}"),),
+        tests=(
+            Witness("tests/contract/test_durable.py::test_a_heartbeat_is_durable", ("postgresql",)),
+            Witness("tests/contract/test_durable.py::test_all_that_decides_is_durable", ("postgresql",)),
+        ),
+    ),
+    Mutant(
+        name="forgotten-fence",
+        breaks="A name that is forgotten does not leave its fence behind.",
+        edits=(Edit(FORGETTING, "gates().keep_fence(seen.fence)", "gates().keep_fence(0)"),),
+        tests=(Witness("tests/locking/test_forgetting.py::test_fences_never_go_back"),),
+    ),
+    Mutant(
+        name="new-gate-from-zero",
+        breaks="A new gate starts at zero, below the fences of a name that was forgotten.",
+        edits=(
+            Edit(
+                GATES,
+                'self._ensure(name, self.values_list("fence", flat=True).get(name=FORGOTTEN))',
+                "self._ensure(name, 0)",
+            ),
+        ),
+        tests=(Witness("tests/locking/test_forgetting.py::test_fences_never_go_back"),),
+    ),
+    Mutant(
+        name="sighting-believes-one-clock",
+        breaks="Two looks in the admin count the time that either clock says has passed, not both.",
+        edits=(Edit(LIVENESS, "return min(lock.now - self.database_at,", "return max(lock.now - self.database_at,"),),
+        tests=(
+            Witness(
+                "tests/locking/test_liveness.py::test_one_clock_that_is_set_ahead_between_two_looks_makes_no_watch_shorter"
+            ),
+        ),
+    ),
+    Mutant(
+        name="loss-without-an-interrupt",
+        breaks="A body goes on although the lease is lost.",
+        edits=(Edit(HEARTBEAT, "            self._window.fire(LeaseLost)\n", ""),),
+        tests=(
+            Witness(
+                "tests/contract/test_interruption.py::test_a_job_that_lost_its_lock_is_interrupted_within_the_lease"
+            ),
+        ),
+    ),
+    Mutant(
+        name="keeper-waits-for-the-driver",
+        breaks="The thread that watches the clock sends the heartbeats itself.",
+        edits=(Edit(HEARTBEAT, '_start_thread(self._beat, f"heartbeat of {self._lease.name}")', "self._beat()"),),
+        tests=(Witness("tests/locking/test_heartbeat.py::test_a_heartbeat_that_is_stuck_hides_no_loss"),),
+        may_hang=True,
+    ),
+    Mutant(
+        name="kept-end-is-replaced",
+        breaks="A gate that keeps the end of a run replaces it by a later one.",
+        edits=(
+            Edit(GATES, "self.filter(unrecorded__isnull=True).update(unrecorded=end)", "self.update(unrecorded=end)"),
+        ),
+        tests=(Witness("tests/querysets/test_jobs.py::test_a_gate_keeps_one_end_until_that_is_recorded"),),
+    ),
+    Mutant(
+        name="death-of-an-earlier-attempt",
+        breaks="The death of a holder makes the job's last slot due again, whichever slot it was running.",
+        edits=(Edit(GATES, "rows.filter(last_slot=dead.slot, last_attempt=dead.attempt).update", "rows.update"),),
+        tests=(
+            Witness(
+                "tests/contract/test_claims.py::test_the_death_of_a_run_under_a_former_lock_is_no_reason_to_run_a_later_slot_again"
+            ),
+        ),
+    ),
+    Mutant(
+        name="interval-outside-the-write",
+        breaks="The write that starts a job does not demand that it is not paused and that min_interval is over.",
+        edits=(Edit(GATES, "return self.ready(min_interval).update(", "return self.update("),),
+        tests=(
+            Witness("tests/contract/test_gate.py::test_a_start_in_the_same_moment_counts"),
+            Witness("tests/contract/test_gate.py::test_a_pause_in_the_same_moment_counts"),
+        ),
+    ),
+    Mutant(
+        name="clear-without-the-gate",
+        breaks="A lock is cleared without taking the gate from its holder.",
+        edits=(Edit(CLEAR, "            gates().revoke(lock.name)\n", ""),),
+        tests=(Witness("tests/contract/test_fence.py::test_who_was_cleared_writes_nothing"),),
+    ),
+    Mutant(
+        name="orphans-in-the-wrong-order",
+        breaks="The locks are read before the attempts, so an attempt that begins meanwhile counts as an orphan.",
+        edits=(
+            Edit(
+                ROWS,
+                '        tokens = set(self.values_list("token", flat=True))\n',
+                '        early = set(rows("JobLock").values_list("token", flat=True))\n'
+                '        tokens = set(self.values_list("token", flat=True))\n',
+            ),
+            Edit(
+                ROWS, "return set() if unreadable else tokens - held", "return set() if unreadable else tokens - early"
+            ),
+        ),
+        tests=(Witness("tests/querysets/test_runs.py::test_a_run_that_begins_meanwhile_is_no_orphan"),),
+    ),
+    Mutant(
+        name="superseded-token",
+        breaks="A caller whose grant is in doubt keeps its token although another caller has passed the gate.",
+        edits=(Edit(ACQUIRE, "if self._in_doubt and self._in_doubt.is_superseded(snapshot.gate):", "if False:"),),
+        tests=(Witness("tests/locking/test_acquire.py::test_a_caller_that_was_superseded_asks_with_a_new_token"),),
+    ),
+)
+
+MUTANTS = (*OF_THE_PROTOCOL, *REVERTED_REPAIRS, *OTHERS)
