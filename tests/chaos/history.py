@@ -16,6 +16,7 @@ class Event(TypedDict, total=False):
 
     `event` is one of:
 
+    * `up`: a server begins its work.
     * `start`: a body has begun, as its first step. `trusted`: whether its lease could be trusted then.
     * `trust`: a lease said that it can be trusted, when it was asked at `at` or later. `until`: its deadline.
     * `lost`: a lease that had been trusted no longer is.
@@ -64,6 +65,7 @@ class History:
     """The file as one process writes it. `facts` are added to each event."""
 
     def __init__(self, path: Path, **facts: object) -> None:
+        self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._facts = facts
 

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 def serve() -> None:
     with deferred_signals() as signals:
+        jobs.history.note("up")
         while not signals.received:
             try:
                 step()
@@ -61,6 +62,7 @@ def order(number: int) -> None:
 
 
 def work() -> None:
+    jobs.history.note("up")
     # The command finds the jobs of this process in its registry.
     call_command("singleton_worker", "--threads=2", "--interval=0.3", "--grace=1", verbosity=0)
 

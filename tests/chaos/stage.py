@@ -20,7 +20,7 @@ from django_singlejob.clock import DBNow
 from django_singlejob.models import JobLock, JobStatus, OneOffJob
 from tests.chaos import EVERY
 from tests.chaos.conditions import set_condition
-from tests.chaos.history import History, now
+from tests.chaos.history import History, now, read
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # How long a server may take to exit after a signal, once no fault is in its way, in seconds.
 PATIENCE = 20.0
 DRAINING = 60.0
+# How long all servers together may take to begin their work.
+STARTING = 60.0
 
 
 class Stage:
@@ -65,7 +67,15 @@ class Stage:
         self._stack.callback(self._kill_all)
         for number in range(self._count):
             self.start(number)
+        self._wait_until_up()
         return self
+
+    def _wait_until_up(self) -> None:
+        until = now() + STARTING
+        while len({event["server"] for event in read(self.history.path) if event["event"] == "up"}) < self._count:
+            if now() > until:
+                raise TimeoutError(f"Not all servers are up after {STARTING:.0f} s. Their logs are in {self.folder}.")
+            self.wait(0.1)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

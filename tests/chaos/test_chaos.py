@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from django.db import connection
 
+from tests.chaos.history import read
+from tests.processes.witness import eventually
+
 if TYPE_CHECKING:
     from tests.children import Child, Spawn
 
@@ -35,8 +38,16 @@ def what_is_there(spawn: Spawn) -> set[str]:
         return files | {name for (name,) in cursor.fetchall() if "chaos" in name}
 
 
+def what_happened(spawn: Spawn) -> set[str]:
+    """The faults, and the statuses of the runs that ended."""
+    events = [event for path in spawn.folder.glob("singlejob-chaos-*/history.jsonl") for event in read(path)]
+    return {event.get("status", event.get("name", "")) for event in events if event["event"] in ("finished", "fault")}
+
+
 def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(spawn: Spawn, database_url: str) -> None:
-    child = chaos(spawn, database_url, "--seconds=4", "--faults=history pruned")
+    child = chaos(spawn, database_url, "--seconds=1000", "--faults=history pruned")
+    eventually(lambda: {"successful", "history pruned"} <= what_happened(spawn), timeout=90)
+    child.send_signal(signal.SIGINT)
     assert child.finish(120) == 0, child.output
     assert re.search(r"Violations\n +0  none", child.output)
     assert re.search(r"[1-9]\d*  successful", child.output)
@@ -45,7 +56,7 @@ def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(spawn: Spawn
 
 def test_ctrl_c_ends_it_early_and_it_judges_what_there_is(spawn: Spawn, database_url: str) -> None:
     child = chaos(spawn, database_url, "--seconds=1000", "--faults=killed,stopped")
-    child.wait_for("The servers are up")
+    child.wait_for("The servers are up", timeout=90)
     child.send_signal(signal.SIGINT)
     assert child.finish(120) == 0, child.output
     assert "Violations" in child.output

@@ -32,7 +32,6 @@ def torment(stage: Stage, names: Sequence[str], seconds: float) -> None:
     found = pairs(stage, names)
     random.shuffle(found)
     rounds = zip(count(1), cycle(found))
-    stage.wait(2.0)
     while now() < until:
         number, kinds = next(rounds)
         play(stage, kinds, number)
