@@ -72,6 +72,8 @@ def test_a_worker_that_was_stopped_past_its_lease_and_then_signalled_begins_noth
         ]
         for child in children:
             child.wait_for("started")
+        # Not before all have started: one that is stopped while it writes keeps SQLite's only place for a writer.
+        for child in children:
             child.send_signal(signal.SIGSTOP)
         time.sleep(1.2 * LEASE.total_seconds())
         for child in children:
