@@ -339,20 +339,33 @@ def _is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
 
 
 def drop(alias: str) -> None:
-    """Forget this thread's connection, whatever state it is in. The next statement opens a new one."""
+    """Forget this thread's connection, whatever state it is in. The next statement opens a new one.
+
+    Django's wrapper around it stays. A test runner closes only the wrapper that it began with, and PostgreSQL refuses
+    to drop a test database that is in use.
+    """
     connection = connections[alias]
     if _is_in_testcase(connection):
         return  # the test's data would be lost
+    # Otherwise close() would leave the wrapper marked as inside a transaction until its block ends, which may be never.
+    connection.in_atomic_block = False
     with suppress(Exception):  # drivers raise different errors if it is closed or busy
-        if not connection.in_atomic_block:
-            connection.close()
-        elif connection.connection is not None:
-            # close() would leave the wrapper marked as inside a transaction for ever. This is the part of it that gives
-            # a pooled connection back.
-            connection._close()  # type: ignore[attr-defined]
-    # Code that still has the wrapper finds no connection in it, rather than a closed one.
+        connection.close()
+    _forget_state(connection)
+
+
+def _forget_state(connection: BaseDatabaseWrapper) -> None:
+    """Leave the wrapper as it was before its first connection. Nothing of an open transaction may reach the next one:
+    neither its blocks nor what was to be done after its commit."""
     connection.connection = None
-    del connections[alias]
+    connection.autocommit = False
+    connection.in_atomic_block = False
+    connection.closed_in_transaction = False
+    connection.needs_rollback = False
+    connection.atomic_blocks = []
+    connection.savepoint_ids = []
+    connection.run_on_commit = []
+    connection.run_commit_hooks_on_set_autocommit_on = False
 
 
 # --- what an error means, by its code and never by its text

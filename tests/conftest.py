@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from django.db import connection, connections
+from django.db import connection
 
 from django_singlejob import recording
 from tests.children import ROOT, Spawn
@@ -25,14 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_FOLDERS & set(item.path.parts) or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> Iterator[None]:
-    """Before the test databases are dropped, close the connection that this thread has by now: Django closes the one
-    that it had at the start, and PostgreSQL drops no database that is in use."""
-    yield
-    connections.close_all()
 
 
 @pytest.fixture

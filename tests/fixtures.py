@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import connection, connections
 
 from django_singlejob import registry
+from django_singlejob.database import drop
 from django_singlejob.locking import at_exit
 from django_singlejob.querysets import rows
 from django_singlejob.worker import loop
@@ -48,10 +49,7 @@ def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 def breakable_connection() -> Iterator[None]:
     """The test may break its connection: the next test gets one that works."""
     yield
-    with suppress(Exception):
-        connection.connection.close()
-    connection.connection = None
-    del connections["default"]
+    drop("default")
 
 
 @pytest.fixture

@@ -75,10 +75,48 @@ def test_a_dropped_connection_is_a_new_one(leave_open: Callable[[], None], break
     assert gates().count() == (leave_open is do_nothing)
 
 
+@pytest.mark.parametrize("break_it", [do_nothing, break_connection])
+@pytest.mark.parametrize("leave_open", [*LEFTOVERS, do_nothing])
+def test_its_wrapper_stays(leave_open: Callable[[], None], break_it: Callable[[], None]) -> None:
+    """A test runner closes the wrapper that it began with, and then drops the database."""
+    before = connections["default"]
+    leave_open()
+    assert not gates().exists()
+    break_it()
+    drop("default")
+    assert not gates().exists()
+    assert connections["default"] is before
+
+
+@breaks_connection
+@pytest.mark.parametrize("break_it", [do_nothing, break_connection])
+def test_what_was_to_be_done_after_the_commit_is_never_done(break_it: Callable[[], None]) -> None:
+    done: list[str] = []
+    enter_atomic()
+    transaction.on_commit(lambda: done.append("the dropped one"))
+    # As if the connection was lost just after a COMMIT.
+    connection.run_commit_hooks_on_set_autocommit_on = True
+    break_it()
+    drop("default")
+    with durable("default"):
+        transaction.on_commit(lambda: done.append("the next one"))
+    assert done == ["the next one"]
+
+
+@breaks_connection
+def test_a_block_that_ends_after_its_connection_was_dropped_commits_nothing() -> None:
+    with transaction.atomic(), transaction.atomic():
+        gates().create(name="nightly")
+        drop("default")
+    assert not gates().exists()
+    with durable("default"):
+        gates().create(name="nightly")
+    assert gates().exists()
+
+
 @breaks_connection
 def test_a_connection_that_never_was_can_be_dropped() -> None:
     close()
-    del connections["default"]
     drop("default")
     assert not gates().exists()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
 import pytest
-from django.db import IntegrityError, OperationalError, connection, connections
+from django.db import IntegrityError, OperationalError, connection
 
 from django_singlejob import DatabaseUnreachable, DatabaseUnusable, database, timeline
 from django_singlejob.clock import DBNow, local_now, since
@@ -371,9 +371,10 @@ DUPLICATE, MISTAKE = an_error("23505", IntegrityError), an_error("42601")
 )
 def test_after_an_error_that_may_pass_it_asks_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(Acquisition, "_ask", failing_with(error))
-    used = connections["default"]
+    connection.ensure_connection()
+    used = connection.connection
     assert isinstance(Acquisition(request()).ask(), float)
-    assert (connections["default"] is used) == (error is not LOST), "Only a connection that was lost is replaced."
+    assert (connection.connection is used) == (error is not LOST), "Only a connection that was lost is replaced."
 
 
 def test_after_an_error_that_will_come_again_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

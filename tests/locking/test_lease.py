@@ -246,10 +246,11 @@ class TestThatCannotBegin:
 
     @pytest.mark.parametrize("error", [LOST, UNDONE], ids=["connection lost", "others in the way"])
     def test_it_begins_again(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-        lease, used = take(), connections["default"]
+        lease = take()
+        used = connection.connection
         monkeypatch.setattr(Lease, "_hold_the_gate", failing(error, error, then=Lease._hold_the_gate))
         with lease.atomic():
-            assert (connections["default"] is used) == (error is UNDONE), "Only a lost connection is replaced."
+            assert (connection.connection is used) == (error is UNDONE), "Only a lost connection is replaced."
             assert connections["default"].in_atomic_block
 
     def test_but_not_after_a_mistake(self, monkeypatch: pytest.MonkeyPatch) -> None:
