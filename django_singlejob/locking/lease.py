@@ -65,6 +65,8 @@ class Lease:
         self._is_ending = False
         # Whether a release gave up after a COMMIT whose answer never came.
         self._is_in_doubt = False
+        # Why it is not known whether the lock was released, or that it was not; empty if no release failed.
+        self._unreleased = ""
         self._own_transaction: Callable[[], bool] | None = None
         self._pid = os.getpid()
 
@@ -125,6 +127,8 @@ class Lease:
             return (
                 f"The lease on {self.name!r} belongs to the parent process {self._pid}: a forked child holds nothing."
             )
+        if self._unreleased:
+            return self._unreleased
         if self._is_lost:
             return f"The lease on {self.name!r} was lost: it was taken over, cleared, or its row was deleted."
         if self._is_over:
@@ -312,7 +316,7 @@ class Lease:
             self.grant,
             ending,
             deadline=self.deadline if patience is None else min(self.deadline, local_now() + patience.total_seconds()),
-            is_lost=self._is_lost,
+            is_lost=self._is_lost and not self._unreleased,
             is_private=self.is_private,
             is_in_doubt=self._is_in_doubt,
         )
@@ -329,11 +333,22 @@ class Lease:
         try:
             is_kept = release.carry_out()
             # A heartbeat that is under way finds no row, and must not report that as a loss.
-            self._is_lost, self._is_over = not is_kept, True
-        except LeaseLost:
-            self._is_lost = True
+            self._is_lost, self._is_over, self._unreleased = not is_kept, True, ""
+        except LeaseLost as loss:
+            self._distrust(str(loss))
+            raise
+        except BaseException as error:
+            # An interrupt, or an error that no database raises. It goes through, and says nothing about the lock.
+            unreleased = f"{release.not_known}: {error!r} came in between."
+            self._distrust(unreleased)
+            logger.warning("%s", unreleased, extra=about_grant(self.grant, reason=error))
             raise
         finally:
             self._is_in_doubt, self._is_ending = release.is_in_doubt, False
         forget(self.token)
         return is_kept
+
+    def _distrust(self, unreleased: str) -> None:
+        """Trust the lease no more after a release that failed."""
+        if not self._is_lost:
+            self._is_lost, self._unreleased = True, unreleased

@@ -4,7 +4,7 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from django.db import Error
+from django.db import Error, connections
 from django.db.models import F
 
 from django_singlejob import database
@@ -86,7 +86,7 @@ class Release:
                 if is_too_late or (pause > 0 and database.lack(error)):
                     forget(self._token)  # otherwise the process would wait for it, or fail, again when it exits
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
-                    raise LeaseLost(_left_to_expire(self._name, error)) from error
+                    raise LeaseLost(self._left_to_expire(error)) from error
                 message = "Releasing the lock %r failed and will be retried: %s"
                 logger.info(message, self._name, words_of(error), extra=about_grant(self._grant, reason=error))
                 database.drop(alias)
@@ -101,14 +101,28 @@ class Release:
     def _carry_out_once(self) -> bool:
         was_in_doubt, is_released = self.is_in_doubt, False
         try:
-            for history in writers(self._left()):
-                with history:
-                    is_released = self._transaction(history)
+            # Django does not wrap all errors of a driver.
+            with connections[database.alias()].wrap_database_errors:
+                for history in writers(self._left()):
+                    with history:
+                        is_released = self._transaction(history)
         except Error as error:
             if database.is_undone(error):
                 self.is_in_doubt = was_in_doubt
             raise
         return is_released or (self.is_in_doubt and self._was_released())
+
+    def _left_to_expire(self, error: Error) -> str:
+        unusable = refusal(error)
+        why = f". {unusable}" if unusable else f": {words_of(error)}"
+        if self.is_in_doubt:
+            return f"{self.not_known}: if it was not, it is left to expire{why}"
+        return f"The lock {self._name!r} could not be released, and is left to expire{why}"
+
+    @property
+    def not_known(self) -> str:
+        """The beginning of a message about a release without an answer."""
+        return f"It is not known whether the lock {self._name!r} was released"
 
     def _transaction(self, history: Writer) -> bool:
         alias = database.alias()
@@ -184,12 +198,6 @@ class Release:
     def _late_result(self, ending: Ending) -> dict[str, Any]:
         """What to record in the history if this happens later."""
         return {**_run_result(ending), "finished_at": self._grant.acquired_at + since(self._grant.asked_at)}
-
-
-def _left_to_expire(name: str, error: Error) -> str:
-    unusable = refusal(error)
-    why = f". {unusable}" if unusable else f": {words_of(error)}"
-    return f"The lock {name!r} could not be released, and is left to expire{why}"
 
 
 def _is_hopeless(pause: float, error: Error) -> bool:

@@ -186,6 +186,7 @@ def test_a_release_that_fails_is_a_loss_and_says_so(method: str, database_away: 
     with database_away(), pytest.raises(LeaseLost, match="'nightly' could not be released, and is left to expire: "):
         getattr(lease, method)()
     assert lease.lost
+    assert lease.why_lost().startswith("The lock 'nightly' could not be released, and is left to expire: ")
     assert lock().token == lease.token
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from django_singlejob import Lease, LeaseLost, database, job_lock
 from django_singlejob.clock import local_now
@@ -46,7 +47,7 @@ UNDONE.__cause__ = SerializationFailure()
 
 @contextmanager
 def commits(
-    monkeypatch: pytest.MonkeyPatch, *, fail_with: Exception, carried_out: bool, then: Callable[[], object] = int
+    monkeypatch: pytest.MonkeyPatch, *, fail_with: BaseException, carried_out: bool, then: Callable[[], object] = int
 ) -> Iterator[None]:
     """The first COMMIT inside fails, and then something else happens."""
     usual = database.durable
@@ -96,9 +97,53 @@ def test_a_loss_is_explained_in_a_line_without_the_statement(monkeypatch: pytest
     with commits(monkeypatch, fail_with=unanswered, carried_out=False), pytest.raises(LeaseLost) as loss:
         lease.release()
     assert str(loss.value) == (
-        "The lock 'nightly' could not be released, and is left to expire: The connection was lost. LINE 1: DELETE FROM "
-        "... ^"
+        "It is not known whether the lock 'nightly' was released: if it was not, it is left to expire: The connection "
+        "was lost. LINE 1: DELETE FROM ... ^"
     )
+    with pytest.raises(LeaseLost, match=re.escape(str(loss.value))):
+        lease.check()
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_an_error_that_django_does_not_wrap_is_treated_like_one_that_it_wraps(
+    monkeypatch: pytest.MonkeyPatch, carried_out: bool
+) -> None:
+    lease = start_run()
+    wrapper: Any = connection
+    unwrapped = wrapper.Database.OperationalError("The cursor could not be closed.")
+    with commits(monkeypatch, fail_with=unwrapped, carried_out=carried_out):
+        assert lease.finish(SUCCESS)
+    assert is_free()
+    assert last_run().status == "successful"
+
+
+@pytest.mark.parametrize("unexpected", [ZeroDivisionError("division by zero"), KeyboardInterrupt()], ids=repr)
+def test_after_anything_else_it_is_not_known_whether_the_lock_was_released(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unexpected: BaseException
+) -> None:
+    """For example, an exception of a handler of signals."""
+    lease = start_run()
+    with commits(monkeypatch, fail_with=unexpected, carried_out=True), pytest.raises(type(unexpected)):
+        lease.release()
+    assert lease.lost
+    not_known = f"It is not known whether the lock 'nightly' was released: {unexpected!r} came in between."
+    assert caplog.messages == [not_known]
+    for use in lease.check, lease.atomic().__enter__:
+        with pytest.raises(LeaseLost, match=re.escape(not_known)):
+            use()
+    assert lease.finish(SUCCESS)
+    assert last_run().status == "successful"
+
+
+def test_a_loss_that_is_known_stays_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = take()
+    give_to_another()
+    with pytest.raises(LeaseLost, match="taken over"):
+        lease.renew()
+    with commits(monkeypatch, fail_with=ZeroDivisionError(), carried_out=True), pytest.raises(ZeroDivisionError):
+        lease.release()
+    with pytest.raises(LeaseLost, match="taken over"):
+        lease.check()
 
 
 def test_one_that_was_undone_for_certain_leaves_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
