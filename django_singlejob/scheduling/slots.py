@@ -19,6 +19,8 @@ MISFIRE_GRACE = timedelta(minutes=5)
 # a minute.
 COUNTED = 10_000
 _RESOLUTION = timedelta(microseconds=1)
+# Nothing is earlier, not even by a microsecond.
+_BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 class MisfireOutcome(models.TextChoices):
@@ -144,7 +146,7 @@ def _coalesced(policy: Policy, due: datetime, slot: datetime, now: datetime) -> 
     """The number of slots before this one that are not misfires, although they do not run: it runs in their place."""
     if policy.catch_up == "all":
         return 0
-    in_time = next_slot(policy.schedule, _in_time_from(policy, now) - _RESOLUTION)
+    in_time = _slot_from(policy.schedule, _in_time_from(policy, now))
     return _count(policy.schedule, max(due, in_time), slot - _RESOLUTION)
 
 
@@ -155,12 +157,21 @@ def _in_time_from(policy: Policy, now: datetime) -> datetime:
 
 def _misfires(schedule: Schedule, first: datetime, last: datetime, outcome: MisfireOutcome) -> list[Misfires]:
     count = _count(schedule, first, last)
-    return [Misfires(first, latest_slot(schedule, last), count, outcome)] if count else []
+    return [Misfires(_slot_from(schedule, first), latest_slot(schedule, last), count, outcome)] if count else []
 
 
 def _count(schedule: Schedule, first: datetime, last: datetime) -> int:
     if last < first:
         return 0
     if isinstance(schedule, Every):
-        return (last - first) // schedule.interval + 1
-    return sum(1 for _ in islice(slots_between(schedule, first - _RESOLUTION, last), COUNTED))
+        return (latest_slot(schedule, last) - _slot_from(schedule, first)) // schedule.interval + 1
+    return sum(1 for _ in islice(slots_between(schedule, _just_before(first), last), COUNTED))
+
+
+def _slot_from(schedule: Schedule, instant: datetime) -> datetime:
+    """The first slot that is not earlier. A due instant that was edited by hand may not be a slot."""
+    return next_slot(schedule, _just_before(instant))
+
+
+def _just_before(instant: datetime) -> datetime:
+    return max(instant, _BEGINNING + _RESOLUTION) - _RESOLUTION

@@ -326,6 +326,40 @@ class TestSeveral:
         assert claimed is not None
         assert (claimed.slot, claimed.next_slot) == (at("10:00"), at("11:00"))
 
+    @pytest.mark.parametrize(
+        ("catch_up", "claimed"),
+        [
+            ("none", Claim(at("12:00"), at("13:00"), misfires("10:00", "11:00", 2, MisfireOutcome.COALESCED))),
+            ("latest", Claim(at("12:00"), at("13:00"), misfires("10:00", "11:00", 2, MisfireOutcome.COALESCED))),
+            ("all", Claim(at("10:00"), at("11:00"), late("10:00"))),
+        ],
+    )
+    def test_a_due_instant_that_is_not_a_slot_is_not_counted(
+        self, hourly: Schedule, catch_up: CatchUp, claimed: Claim
+    ) -> None:
+        assert claim(Policy(schedule=hourly, catch_up=catch_up), at("09:30"), at("12:04")) == claimed
+
+    def test_neither_is_it_among_those_that_are_dropped(self, hourly: Schedule) -> None:
+        policy = Policy(schedule=hourly, catch_up="none")
+        dropped = misfires("10:00", "12:00", 3, MisfireOutcome.DROPPED)
+        assert claim(policy, at("09:30"), at("12:10")) == Claim(None, at("13:00"), dropped)
+        policy = Policy(schedule=hourly, catch_up="all", max_catch_up=1)
+        dropped = misfires("10:00", "11:00", 2, MisfireOutcome.DROPPED)
+        assert claim(policy, at("09:30"), at("12:04")) == Claim(at("12:00"), at("13:00"), dropped)
+
+    def test_neither_is_it_among_those_in_whose_place_another_runs(self, hourly: Schedule) -> None:
+        policy = Policy(schedule=hourly, misfire_grace=DAY)
+        assert claim(policy, at("09:30"), at("12:10")) == Claim(at("12:00"), at("13:00"), [], coalesced=2)
+
+    @every_catch_up
+    def test_it_may_be_as_early_as_an_instant_can_be(self, hourly: Schedule, catch_up: CatchUp) -> None:
+        due = datetime.min.replace(tzinfo=UTC)
+        policy = Policy(schedule=hourly, catch_up=catch_up, max_catch_up=1, misfire_grace=DAY)
+        claimed = claim(policy, due, at("12:10"))
+        assert claimed is not None
+        assert claimed.slot == at("12:00")
+        assert claimed.misfires[0].first <= due + HOUR
+
     def test_one_that_comes_early_is_one_of_them(self, hourly: Schedule) -> None:
         due, now = at("10:00"), at("11:59:45")
         missed = misfires("10:00", "11:00", 2, MisfireOutcome.COALESCED)
