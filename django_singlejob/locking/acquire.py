@@ -198,10 +198,11 @@ class Acquisition:
         return Refusal(Reason.UNDECIDED, detail=f"retried for {PERSEVERANCE:.0f} seconds, but {obstacle}")
 
     def _ask(self) -> Lease | Refusal | Undecided:
+        asked_at = local_now()
         lock = locks().look_up(self.request.name)
         if lock and lock.token == self.token:
             return self._adopt(lock)
-        left = self._watch.look(lock) if lock else ZERO
+        left = self._watch.look(lock, asked_at) if lock else ZERO
         if lock and left is None:
             self._longest_pause = float("inf")
             return Refusal(Reason.HELD, lock)
@@ -275,7 +276,7 @@ class Acquisition:
         if left > LONGEST_STAY:
             return Refusal(Reason.UNDECIDED, lock, detail=disagreement(lock))
         if self._watch.suspected_at and since(self._watch.suspected_at) > LONGEST_WATCH:
-            detail = f"each look at the lock takes longer than its heartbeat interval, {lock.heartbeat_interval}"
+            detail = f"looks at the lock take too long for its heartbeat interval, {lock.heartbeat_interval}"
             return Refusal(Reason.UNDECIDED, lock, detail=detail)
         return Undecided.WATCHING
 

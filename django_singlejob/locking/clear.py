@@ -33,9 +33,10 @@ class Watchman:
     def dead(self) -> list["JobLock"]:
         """The locks whose holders are dead by now. Ask again after ``pause``."""
         # Watch the live ones too: if one of them is suspected later, we know since when it has not changed.
+        asked_at = local_now()
         seen = {lock.name: lock for lock in locks().watched()}
         self._watches = {name: self._watches.get(name) or Watch() for name in seen}
-        left = {name: self._watches[name].look(lock) for name, lock in seen.items()}
+        left = {name: self._watches[name].look(lock, asked_at) for name, lock in seen.items()}
         self.undecided = {name: (seen[name], rest) for name, rest in left.items() if rest}
         return [seen[name] for name, rest in left.items() if rest == ZERO]
 

@@ -10,8 +10,12 @@ A lock is taken from its holder, or cleared, only if three things are true:
 (c) A whole lease and two more intervals have passed since the holder sent its last heartbeat. Either the clocks of the
     holder and the observer show this, or the observer has seen the row unchanged for that long, gaps included.
 
-A ``Watch`` is that of one process, which looks again and again. A ``Sighting`` is a single look, to be compared with a
-later one, perhaps by another server: both the database's clock and the servers' then have to show (b).
+A ``Watch`` is that of one process, which looks again and again. A look takes time, and the row is read at some instant
+between its beginning and its end. So a gap lasts from the beginning of one look to the end of the next, and what was
+watched lasts from the end of the first look to the beginning of the last.
+
+A ``Sighting`` is a single look, to be compared with a later one, perhaps by another server: both the database's clock
+and the servers' then have to show (b).
 
 The holder stops trusting itself one lease after it sent that heartbeat, by a clock that never steps. An observer that
 has seen a whole lease pass counts by such a clock too, and on one host they share it. Elsewhere, all other clocks may
@@ -42,11 +46,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_singlejob")
 
 WATCHED_INTERVALS = 2
-# How many times an observer looks in a heartbeat interval. A gap of a whole interval restarts its watch.
+# How many looks an observer begins in a heartbeat interval. A gap of a whole interval restarts its watch.
 LOOKS_PER_INTERVAL = 4
 # A command waits no longer than this to see whether a holder is dead. A later command may know it at once.
 LONGEST_STAY = timedelta(minutes=2)
-# If each look takes longer than an interval, a watch restarts for ever.
+# If looks take about as long as the interval, a watch restarts for ever.
 LONGEST_WATCH = 2 * LONGEST_STAY
 # How long a sighting is good for after its watch is over. If the gap is longer, the database may have been away for
 # most of it.
@@ -60,46 +64,46 @@ class Watch:
 
     def __init__(self) -> None:
         self._last_seen: object = None
-        #: When this row was first and last seen, as ``local_now()``.
-        self._seen_at = self._looked_at = local_now()
+        #: When the first look at this row ended, and when the last one began, as ``local_now()``.
+        self._seen_at = self._asked_at = local_now()
         #: Since when it has been watched without a gap; ``None`` if it is not suspected.
         self._watched_at: float | None = None
         #: Since when the lock has been suspected, even if its row changed or there were gaps; ``None`` if it is not.
         self.suspected_at: float | None = None
         self._is_reported = False
 
-    def look(self, lock: "JobLock") -> timedelta | None:
-        """Take note of a row that was just read.
+    def look(self, lock: "JobLock", asked_at: float) -> timedelta | None:
+        """Take note of a row that was just read. ``asked_at`` is ``local_now()`` from before it was asked for.
 
         Returns the shortest time that the row must still stay unchanged before its holder counts as dead: ``ZERO`` if
         it does now, and ``None`` if its lease goes on.
         """
-        now = self._take_note(lock)
+        now = self._take_note(lock, asked_at)
         if not lock.is_suspected:
             self._watched_at = self.suspected_at = None
             return None
         self._watched_at, self.suspected_at = self._watched_at or now, self.suspected_at or now
-        watched, unchanged = timedelta(seconds=now - self._watched_at), timedelta(seconds=now - self._seen_at)
-        to_watch, to_pass = _to_watch(lock, watched), _to_pass(lock, unchanged)
+        to_watch = _to_watch(lock, _proved(self._watched_at, asked_at))
+        to_pass = _to_pass(lock, _proved(self._seen_at, asked_at))
         if to_watch <= ZERO and (to_pass > ZERO or lock.is_impossible) and not self._is_reported:
             self._is_reported = True
             logger.warning("%s", disagreement(lock), extra=about_lock(lock))
         return max(to_watch, to_pass, ZERO)
 
-    def _take_note(self, lock: "JobLock") -> float:
-        seen = (lock.token, lock.heartbeats, lock.timeline)
-        looked_at, self._looked_at = self._looked_at, local_now()
+    def _take_note(self, lock: "JobLock", asked_at: float) -> float:
+        now, seen = local_now(), (lock.token, lock.heartbeats, lock.timeline)
+        gap, self._asked_at = timedelta(seconds=now - self._asked_at), asked_at
         if seen != self._last_seen:
-            self._last_seen, self._seen_at, self._is_reported = seen, self._looked_at, False
+            self._last_seen, self._seen_at, self._is_reported = seen, now, False
             self._watched_at = None
-        elif timedelta(seconds=self._looked_at - looked_at) > (_interval(lock) or timedelta.max):
+        elif gap > (_interval(lock) or timedelta.max):
             self._watched_at = None
-        return self._looked_at
+        return now
 
     def pause(self, lock: "JobLock") -> float:
-        """The longest time to wait before the next look, in seconds."""
+        """The longest time to wait before the next look, in seconds: less if the last one took long."""
         interval = _interval(lock) or SECOND
-        return interval.total_seconds() / LOOKS_PER_INTERVAL
+        return max(0.0, self._asked_at + interval.total_seconds() / LOOKS_PER_INTERVAL - local_now())
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,12 @@ class Sighting:
         if not (lock.is_suspected and self.is_of(lock)) or age < ZERO or self.is_too_old(lock):
             return None
         return max(_to_watch(lock, age), _to_pass(lock, age), ZERO)
+
+
+def _proved(noted_at: float, asked_at: float) -> timedelta:
+    """How long the row has surely been as it is, by a look that ended at ``noted_at`` and one that began at
+    ``asked_at``. They may be the same look."""
+    return max(ZERO, timedelta(seconds=asked_at - noted_at))
 
 
 def _to_watch(lock: "JobLock", watched: timedelta) -> timedelta:

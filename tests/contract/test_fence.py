@@ -12,6 +12,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_singlejob import LeaseLost, UnsafeTransaction, job_lock
+from django_singlejob.clock import local_now
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
@@ -208,7 +209,7 @@ def watch(seen: JobLock) -> bool:
     """Watch a row that does not change until its holder counts as dead."""
     watch = Watch()
     deadline = time.monotonic() + 60 * BEAT.total_seconds()
-    while watch.look(seen) != timedelta():
+    while watch.look(seen, local_now()) != timedelta():
         assert time.monotonic() < deadline
         time.sleep(watch.pause(seen))
     return True

@@ -12,12 +12,12 @@ import pytest
 from django.db import connection
 
 from django_singlejob import SKIPPED, LockHeld, job_lock, singleton_job
-from django_singlejob.clock import DBNow, utc_now
-from django_singlejob.locking.clear import clear, dead_locks
+from django_singlejob.clock import DBNow, local_now, utc_now
+from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.locks import JobLockQuerySet, locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.results import Ending
 from django_singlejob.signals import lock_taken_over
@@ -39,8 +39,10 @@ from tests.contract.acts import (
 from tests.databases import APPS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+    from django_singlejob.models import JobLock
     from tests.children import Spawn
     from tests.contract.conftest import Ahead, Elsewhere
     from tests.proxy import Proxy
@@ -150,7 +152,30 @@ def test_each_heartbeat_begins_the_watch_anew() -> None:
 
 
 def is_over(watch: Watch) -> bool:
-    return watch.look(lock()) == timedelta()
+    asked_at = local_now()
+    return watch.look(lock(), asked_at) == timedelta()
+
+
+@pytest.mark.parametrize("caller", [ask, lambda: Watchman().dead()], ids=["acquire", "clear"])
+def test_a_look_counts_from_before_the_row_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caller: Callable[[], object]
+) -> None:
+    take()
+    times, watched, look = [], JobLockQuerySet.watched, Watch.look
+
+    def reading(rows: JobLockQuerySet) -> list[JobLock]:
+        times.append(local_now())
+        return watched(rows)
+
+    def looking(watch: Watch, lock: JobLock, asked_at: float) -> timedelta | None:
+        times.append(asked_at)
+        return look(watch, lock, asked_at)
+
+    monkeypatch.setattr(JobLockQuerySet, "watched", reading)
+    monkeypatch.setattr(Watch, "look", looking)
+    caller()
+    read_at, asked_at = times
+    assert asked_at <= read_at
 
 
 @pytest.mark.slow

@@ -457,7 +457,7 @@ def test_a_watch_that_restarts_for_ever_is_given_up(monkeypatch: pytest.MonkeyPa
     answer = ask()
     assert isinstance(answer, Refusal)
     assert answer.reason == Reason.UNDECIDED
-    assert "each look at the lock takes longer than its heartbeat interval" in answer.detail
+    assert "looks at the lock take too long for its heartbeat interval" in answer.detail
     assert since(began_at) >= timedelta(seconds=0.5)
 
 

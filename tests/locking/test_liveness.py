@@ -23,6 +23,7 @@ RECOVERY = LEASE + 2 * INTERVAL
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 seconds = st.integers(min_value=0, max_value=200)
+few_seconds = st.integers(min_value=0, max_value=6)
 
 
 class World:
@@ -60,10 +61,23 @@ class World:
         """Whether the holder still trusts itself: it counts on a clock that never steps."""
         return self.passed < self.beat_at + LEASE
 
+    @property
+    def local_now(self) -> float:
+        return 5000 + self.passed.total_seconds()
+
+    def look(self, watch: Watch, *, slow: float = 0, stopped: float = 0) -> timedelta | None:
+        """The observer asks for the row, which is read ``slow`` seconds later, and notes it ``stopped`` seconds after
+        that."""
+        asked_at = self.local_now
+        self.pass_on(slow)
+        row = self.lock
+        self.pass_on(stopped)
+        return watch.look(row, asked_at)
+
     def watched_until_dead(self, watch: Watch, *, step: float = 1.0, longest: timedelta = 3 * HOUR) -> timedelta:
         """When the holder counts as dead, for an observer that looks again and again."""
         until = self.passed + longest
-        while watch.look(self.lock) != ZERO:
+        while self.look(watch) != ZERO:
             assert self.passed < until, "It is watched for ever."
             self.pass_on(step)
         return self.passed
@@ -76,11 +90,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def at_work(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-
-    def local_now() -> float:
-        return 5000 + world.passed.total_seconds()
-
-    monkeypatch.setattr("django_singlejob.locking.liveness.local_now", local_now)
+    monkeypatch.setattr("django_singlejob.locking.liveness.local_now", lambda: world.local_now)
     monkeypatch.setattr("django_singlejob.locking.liveness.alias", lambda: "default")
     monkeypatch.setattr("django_singlejob.locking.liveness.is_on_one_host", lambda _: False)
     monkeypatch.setattr("django_singlejob.locking.liveness.sent_now", lambda: NOON + world.passed + world.observer)
@@ -93,7 +103,7 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_a_live_lease_is_not_watched(world: World) -> None:
     watch = Watch()
     for _ in range(59):
-        assert watch.look(world.lock) is None
+        assert world.look(watch) is None
         world.pass_on(1)
 
 
@@ -110,18 +120,18 @@ def test_an_observer_that_comes_late_watches_for_two_intervals(world: World) -> 
 def test_the_time_left_is_returned(world: World) -> None:
     world.pass_on(60)
     watch = Watch()
-    assert watch.look(world.lock) == 2 * INTERVAL
+    assert world.look(watch) == 2 * INTERVAL
     world.pass_on(5)
-    assert watch.look(world.lock) == 2 * INTERVAL - 5 * SECOND
+    assert world.look(watch) == 2 * INTERVAL - 5 * SECOND
 
 
 def test_a_holder_that_sends_no_heartbeats_is_not_watched(world: World) -> None:
     world.row.heartbeat_interval = None
     watch = Watch()
-    assert watch.look(world.lock) is None
+    assert world.look(watch) is None
     world.pass_on(60)
-    assert watch.look(world.lock) == ZERO
-    assert Watch().look(world.lock) == ZERO
+    assert world.look(watch) == ZERO
+    assert world.look(Watch()) == ZERO
 
 
 @pytest.mark.parametrize(("column", "value"), [("heartbeats", 99), ("token", UUID(int=2)), ("timeline", 99)])
@@ -129,7 +139,7 @@ def test_a_heartbeat_a_new_holder_and_a_failover_restart_it(world: World, column
     world.pass_on(60)
     watch = Watch()
     for _ in range(19):
-        assert watch.look(world.lock)
+        assert world.look(watch)
         world.pass_on(1)
     setattr(world.row, column, value)
     changed_at = world.passed
@@ -143,20 +153,73 @@ def test_a_gap_longer_than_an_interval_restarts_it(world: World, interval: timed
     world.pass_on(60)
     watch = Watch()
     for _ in range(2):
-        assert watch.look(world.lock) == 2 * interval
+        assert world.look(watch) == 2 * interval
         world.pass_on(interval.total_seconds() * 1.01)
     looked_at = world.passed
-    assert world.watched_until_dead(watch, step=watch.pause(world.lock)) == looked_at + 2 * interval
+    assert world.watched_until_dead(watch, step=interval.total_seconds() / 4) == looked_at + 2 * interval
 
 
 def test_a_gap_of_an_interval_does_not(world: World) -> None:
     world.pass_on(60)
     watch = Watch()
-    assert watch.look(world.lock) == 2 * INTERVAL
+    assert world.look(watch) == 2 * INTERVAL
     world.pass_on(10)
-    assert watch.look(world.lock) == INTERVAL
+    assert world.look(watch) == INTERVAL
     world.pass_on(10)
-    assert watch.look(world.lock) == ZERO
+    assert world.look(watch) == ZERO
+
+
+def test_a_gap_counts_from_when_a_look_began(world: World) -> None:
+    """The row may have been read right then, and not again until this look ended."""
+    world.pass_on(60)
+    watch = Watch()
+    world.look(watch, stopped=9)
+    world.pass_on(9)
+    assert world.look(watch) == 2 * INTERVAL
+    world.pass_on(1)
+    assert world.look(watch, stopped=9.5) == 2 * INTERVAL, "It lasts until this look ends."
+
+
+@pytest.mark.parametrize("when", ["slow", "stopped"])
+def test_only_the_time_between_two_looks_counts(world: World, when: str) -> None:
+    world.pass_on(60)
+    watch = Watch()
+    assert world.look(watch, **{when: 2}) == 2 * INTERVAL
+    world.pass_on(5)
+    assert world.look(watch, **{when: 3}) == 2 * INTERVAL - 5 * SECOND
+
+
+def test_the_first_look_may_take_any_time(world: World) -> None:
+    world.pass_on(60)
+    assert world.look(Watch(), slow=200, stopped=200) == 2 * INTERVAL
+    world.row.heartbeat_interval = None
+    assert world.look(Watch(), slow=200, stopped=200) == ZERO
+
+
+@pytest.mark.parametrize("slow", [2, 4, 5])
+def test_slow_looks_end_a_watch_too(world: World, slow: int) -> None:
+    """If they take half an interval, there is no time left for pauses."""
+    world.pass_on(60)
+    watch = Watch()
+    while world.look(watch, slow=slow) != ZERO:
+        assert world.passed < 2 * LEASE
+        world.pass_on(watch.pause(world.lock))
+    assert world.passed >= LEASE + 2 * INTERVAL
+
+
+@pytest.mark.slow
+@given(looks=st.lists(st.tuples(few_seconds, few_seconds, few_seconds), max_size=30))
+def test_however_long_looks_take_a_watch_has_no_gap(looks: list[tuple[int, int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        world, watch, read_at = at_work(patch), Watch(), list[timedelta]()
+        world.pass_on(60)
+        for slow, stopped, pause in looks:
+            read_at.append(world.passed + slow * SECOND)
+            if world.look(watch, slow=slow, stopped=stopped) == ZERO:
+                last = [instant for instant in read_at if instant >= read_at[-1] - 3 * INTERVAL]
+                assert last[-1] - last[0] >= 2 * INTERVAL
+                assert all(later - sooner <= INTERVAL for sooner, later in pairwise(last))
+            world.pass_on(pause)
 
 
 def test_looks_come_often_enough_not_to_leave_a_gap(world: World) -> None:
@@ -170,7 +233,7 @@ def test_it_knows_since_when_the_lock_is_suspected(world: World) -> None:
     watch = Watch()
 
     def suspected_at() -> float | None:
-        watch.look(world.lock)
+        world.look(watch)
         return watch.suspected_at
 
     assert suspected_at() is None
@@ -189,7 +252,7 @@ def test_an_interval_that_no_holder_can_keep_counts_as_a_second(world: World) ->
     world.pass_on(60)
     watch = Watch()
     assert watch.pause(world.lock) > 0.1
-    assert watch.look(world.lock) == 2 * SECOND
+    assert world.look(watch) == 2 * SECOND
 
 
 # --- one clock is set
@@ -229,7 +292,7 @@ def test_a_servers_clock_makes_us_wait_a_lease_at_the_most(world: World, step: t
 def test_an_observer_that_has_seen_the_row_before_has_less_to_wait(world: World) -> None:
     watch = Watch()
     world.pass_on(30)
-    assert watch.look(world.lock) is None
+    assert world.look(watch) is None
     world.database += HOUR
     world.observer -= HOUR
     world.pass_on(30)
@@ -238,7 +301,7 @@ def test_an_observer_that_has_seen_the_row_before_has_less_to_wait(world: World)
 
 def test_a_gap_does_not_make_it_forget_since_when_the_row_is_unchanged(world: World) -> None:
     watch = Watch()
-    assert watch.look(world.lock) is None
+    assert world.look(watch) is None
     world.database += HOUR
     world.observer -= HOUR
     world.pass_on(1000)
@@ -262,8 +325,8 @@ def test_an_observer_that_is_stopped_while_it_looks_has_not_watched_meanwhile(
     """Each look reads the clock once."""
     world.pass_on(1000)
     watch = Watch()
-    monkeypatch.setattr("django_singlejob.clock.local_now", lambda: 5000 + world.passed.total_seconds() + 30)
-    assert watch.look(world.lock)
+    monkeypatch.setattr("django_singlejob.clock.local_now", lambda: world.local_now + 30)
+    assert world.look(watch)
 
 
 # --- a single look, to be compared with a later one
@@ -447,7 +510,7 @@ def test_no_single_clock_robs_a_holder_or_keeps_its_lock_for_long(
             if now == set_at:
                 setattr(world, which, step * SECOND)
             if now >= came_at:
-                left = watch.look(world.lock)
+                left = world.look(watch)
             world.pass_on(1)
         assert not world.is_trusted
         usual = max(beaten_at * SECOND + LEASE, came_at * SECOND) + 2 * INTERVAL
@@ -511,7 +574,7 @@ def test_looks_of_an_unchanged_world_only_come_nearer(world: World) -> None:
     world.pass_on(60)
     watch = Watch()
     left: list[timedelta] = []
-    while rest := watch.look(world.lock):
+    while rest := world.look(watch):
         left.append(rest)
         world.pass_on(1)
     assert all(later < sooner for sooner, later in pairwise(left))

@@ -32,7 +32,7 @@ def takeover_without_suspicion() -> Iterator[None]:
 def takeover_without_a_watch() -> Iterator[None]:
     """A lock is taken over as soon as it is suspected."""
 
-    def look(_: Watch, lock: Any) -> Any:
+    def look(_: Watch, lock: Any, asked_at: float) -> Any:
         return ZERO if lock.is_suspected else None
 
     with patch.object(Watch, "look", look):
