@@ -318,8 +318,7 @@ REVERTED_REPAIRS = (
         edits=(
             Edit(
                 LIVENESS,
-                "        elif timedelta(seconds=self._looked_at - looked_at) > (_interval(lock) or timedelta.max):\n"
-                "            self._watched_at = None\n",
+                "        elif gap > (_interval(lock) or timedelta.max):\n            self._watched_at = None\n",
                 "",
             ),
         ),
@@ -761,14 +760,38 @@ OTHERS = (
         edits=(
             Edit(
                 LIVENESS,
-                "        seen = (lock.token, lock.heartbeats, lock.timeline)\n        looked_at",
-                "        seen = (lock.token, lock.timeline)\n        looked_at",
+                "local_now(), (lock.token, lock.heartbeats, lock.timeline)",
+                "local_now(), (lock.token, lock.timeline)",
             ),
         ),
         tests=(
             Witness("tests/locking/test_liveness.py::test_a_heartbeat_a_new_holder_and_a_failover_restart_it"),
             Witness("tests/contract/test_takeover.py::test_each_heartbeat_begins_the_watch_anew"),
         ),
+    ),
+    Mutant(
+        name="gap-from-note-to-note",
+        breaks="A gap between two looks counts from the end of the first, although the row may have been read earlier.",
+        edits=(Edit(LIVENESS, "self._asked_at), asked_at\n", "self._asked_at), now\n"),),
+        tests=(
+            Witness("tests/locking/test_liveness.py::test_a_gap_counts_from_when_a_look_began"),
+            Witness("tests/locking/test_liveness.py::test_however_long_looks_take_a_watch_has_no_gap"),
+        ),
+    ),
+    Mutant(
+        name="watched-while-it-looked",
+        breaks="The time that the first and the last look took counts as watched.",
+        edits=(Edit(LIVENESS, "timedelta(seconds=asked_at - noted_at)", "timedelta(seconds=local_now() - noted_at)"),),
+        tests=(Witness("tests/locking/test_liveness.py::test_only_the_time_between_two_looks_counts"),),
+    ),
+    Mutant(
+        name="asked-after-the-answer",
+        breaks="A look counts from when the row was read, not from when it was asked for.",
+        edits=(
+            Edit(ACQUIRE, "self._watch.look(lock, asked_at)", "self._watch.look(lock, local_now())"),
+            Edit(CLEAR, "].look(lock, asked_at)", "].look(lock, local_now())"),
+        ),
+        tests=(Witness("tests/contract/test_takeover.py::test_a_look_counts_from_before_the_row_is_asked_for"),),
     ),
     Mutant(
         name="deadline-without-its-margin",
