@@ -248,18 +248,14 @@ class Oracle:
             self.violate(f"{by} took {name!r} from {owner.name}, which it has not watched without a gap.")
 
     def _has_watched(self, process: Process, interval: float) -> bool:
-        """Whether the process looked again and again for two intervals, with no gap longer than one.
-
-        It counts by when it knew of each look, and it may have known an interval later. So a gap of two intervals may
-        have been one by its own account, and an interval in which it looked may have been two.
-        """
+        """Whether the process looked again and again for two intervals, with no gap longer than one."""
         looks = self._looks[process.name]
         begun_at = last = looks[-1] if looks else self._now
         for look in reversed(looks):
-            if begun_at - look > 2 * interval + _MOMENT:
+            if begun_at - look > interval + _MOMENT:
                 break
             begun_at = look
-        return last - begun_at > interval - _MOMENT
+        return last - begun_at > 2 * interval - _MOMENT
 
     @property
     def _is_calm(self) -> bool:
