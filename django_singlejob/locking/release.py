@@ -116,7 +116,7 @@ class Release:
         unusable = refusal(error)
         why = f". {unusable}" if unusable else f": {words_of(error)}"
         if self.is_in_doubt:
-            return f"{self.not_known}: if it was not, it is left to expire{why}"
+            return f"{self.not_known}. If it was not, it is left to expire{why}"
         return f"The lock {self._name!r} could not be released, and is left to expire{why}"
 
     @property

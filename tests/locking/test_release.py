@@ -97,7 +97,7 @@ def test_a_loss_is_explained_in_a_line_without_the_statement(monkeypatch: pytest
     with commits(monkeypatch, fail_with=unanswered, carried_out=False), pytest.raises(LeaseLost) as loss:
         lease.release()
     assert str(loss.value) == (
-        "It is not known whether the lock 'nightly' was released: if it was not, it is left to expire: The connection "
+        "It is not known whether the lock 'nightly' was released. If it was not, it is left to expire: The connection "
         "was lost. LINE 1: DELETE FROM ... ^"
     )
     with pytest.raises(LeaseLost, match=re.escape(str(loss.value))):

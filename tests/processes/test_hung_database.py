@@ -222,7 +222,7 @@ def test_in_the_commit_of_a_release_that_waits_for_a_standby(spawn: Spawn, prima
     go.touch()
     eventually(lambda: is_committing(primary))
     insist(child)
-    assert "It is not known whether the lock 'until_told' was released: if it was not, it is left" in child.output
+    assert "It is not known whether the lock 'until_told' was released. If it was not, it is left" in child.output
 
 
 # --- a database that does not hang
