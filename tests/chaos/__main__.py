@@ -33,6 +33,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 django.setup()
 
 from django.core.management import call_command  # noqa: E402
+from django.db import connection  # noqa: E402
 
 from tests.chaos import LEASE  # noqa: E402
 from tests.chaos.databases import created_if_missing, database  # noqa: E402
@@ -60,6 +61,7 @@ def run() -> int:
         # Ctrl-C ends the torment early, and nothing else: what happened until then is judged.
         with suppress(KeyboardInterrupt):
             torment(stage, names, given.seconds)
+        connection.close()  # it may have been interrupted in the middle of a statement
         stage.wind_down()
     left = orphans()
     time.sleep(LEASE.total_seconds())  # the lease of the last one that was killed expires
