@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
-committed = pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 
 
 def due(name: str = "nightly", slots: int = 1, **settings: Any) -> Any:
@@ -83,7 +82,6 @@ def test_but_one_that_a_job_of_a_command_raises_does_not(error: type[BaseExcepti
     assert last_run("broken").status == ("failed" if error is KeyboardInterrupt else "interrupted")
 
 
-@committed
 def test_a_child_that_a_job_forks_does_not_go_on_with_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child leaves the job's function too, with an exception. The rest of the pass is the parent's."""
 
