@@ -15,14 +15,16 @@ from django.urls import NoReverseMatch
 
 from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.locking import acquire
+from django_singlejob.locking import acquire, clear
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.liveness import SECOND
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models import JobLock, JobRun, JobStatus
 from django_singlejob.monitoring.verdict import judge
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.worker import tick
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.admin.pages import list_of, page_of, shown
@@ -57,6 +59,10 @@ def anything_goes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     for."""
     settings.SINGLEJOB = {"LEASE": 5 * MINUTE}
     monkeypatch.setattr(acquire, "PERSEVERANCE", 0.2)  # there are no others
+    # On a busy machine, a look takes longer than the intervals of these locks, so their watch restarts again and again.
+    monkeypatch.setattr(tick, "LONGEST_TICK", 2.0)
+    for module in (acquire, clear):
+        monkeypatch.setattr(module, "LONGEST_WATCH", 2 * SECOND)
     if connection.vendor == "mysql":
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION sql_mode = ''")
