@@ -22,7 +22,7 @@ from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.recording import catch_up
+from django_singlejob.recording import AWAY_FOR, HistoryFailed, catch_up
 from django_singlejob.registry import Job
 from django_singlejob.runner import current_run
 from django_singlejob.worker.tick import run_one_off
@@ -361,4 +361,15 @@ def come_last(actor: Actor, names: Callable[[], Sequence[str]], bound: float) ->
                 lease.finish()
     for name in names():
         actor.world.oracle.violate(f"The lock {name!r} is not free {actor.world.now - begun_at:.0f} s after the end.")
-    catch_up(gates().kept_ends())
+    _catch_up(actor, begun_at + bound)
+
+
+def _catch_up(actor: Actor, until: float) -> None:
+    """As ticks do, again if the history could not be written: a COMMIT that is still to come keeps SQLite's writer."""
+    try:
+        catch_up(gates().kept_ends())
+    except HistoryFailed:
+        if actor.world.now > until:
+            raise
+        clock.sleep(AWAY_FOR)
+        _catch_up(actor, until)
