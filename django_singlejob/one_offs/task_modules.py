@@ -58,8 +58,7 @@ def is_there(name: str) -> bool:
 
 
 def found_at(path: str) -> object:
-    """What a module defines at this dotted path. ``None`` if there is no such thing, or if its module cannot be
-    imported."""
+    """What a module defines at this dotted path. ``None`` if it defines nothing there, or if it cannot be imported."""
     return _defined(imported(_module_of(path)), path)
 
 
