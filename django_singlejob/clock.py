@@ -7,7 +7,6 @@ you replace it everywhere.
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -72,13 +71,6 @@ async def sleep_in_loop(seconds: float) -> None:
 def wait(call: Callable[[float], T], seconds: float) -> T:
     """Call ``call`` with ``seconds``, the longest that it may wait, and return its value."""
     return call(seconds)
-
-
-def later(seconds: float, act: Callable[[], object]) -> threading.Timer:
-    """Return a timer that calls ``act`` after ``seconds``. Start it yourself."""
-    timer = threading.Timer(seconds, act)
-    timer.daemon = True
-    return timer
 
 
 def saturated(length: timedelta, times: float = 1) -> timedelta:

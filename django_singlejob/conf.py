@@ -44,6 +44,8 @@ class Options:
     """The modules of each installed app that register jobs."""
     task_modules: Sequence[str] = ()
     """Modules outside installed apps in which Django's tasks are looked up; their submodules are included."""
+    single_statement: bool = False
+    """Whether an ordinary grant, and its release, are one statement each, on PostgreSQL."""
     hostname: str | None = None
     """The name of this server; ``None`` means the operating system's hostname."""
 
@@ -146,5 +148,6 @@ _RULES: dict[str, tuple[str, Any]] = {
         'a list of dotted paths of modules other than __main__, such as ["shop_tasks"]',
         lambda value: isinstance(value, list | tuple) and all(map(_is_task_module, value)),
     ),
+    "SINGLE_STATEMENT": ("True or False", lambda value: isinstance(value, bool)),
     "HOSTNAME": ("a hostname, or None", _is_name_or_none),
 }

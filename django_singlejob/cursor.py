@@ -6,6 +6,7 @@ A claim moves it past a slot that is run. That is part of the grant: see ``locki
 import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django_singlejob import database
@@ -34,9 +35,15 @@ def is_followed(status: "JobStatus", schedule: Schedule) -> bool:
 def is_ahead(status: "JobStatus", schedule: Schedule) -> bool:
     """Whether the next slot is too far ahead for this schedule, because the database's clock was set back."""
     # If a cron daemon fired early, the coming slot is already claimed.
-    if status.next_slot is None or status.next_slot <= (first := next_slot(schedule, status.now)):
+    if status.next_slot is None or status.next_slot <= (first := _coming(schedule, status.now)):
         return False
     return status.next_slot > next_slot(schedule, first)
+
+
+@lru_cache(maxsize=4096)
+def _coming(schedule: Schedule, now: datetime) -> datetime:
+    # All rows of a query have the same time, in UTC, and of thousands of jobs many have the same schedule.
+    return next_slot(schedule, now)
 
 
 def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timedelta = ZERO) -> None:

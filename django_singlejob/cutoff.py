@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,76 +15,73 @@ from weakref import ref
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_singlejob.clock import later, local_now
-from django_singlejob.received_signals import blocked_signals
+from django_singlejob.alarms import alarm_at
+from django_singlejob.clock import local_now
 
 
 @contextmanager
 def cut_off_at(alias: str, instant: float) -> Iterator[None]:
     """Cut off this thread's connection if the block is still running at ``instant``, a value of ``local_now()``. A call
     that waits for an answer then fails as on any lost connection. Only the driver limits how long connecting takes."""
-    line = _line(connections[alias])
-    if line is None:
-        yield
-        return
-    with closing(line):
-        timer = later(max(0.0, instant - local_now()), partial(_cut, line))
-        with blocked_signals():
-            timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-
-def _line(connection: BaseDatabaseWrapper) -> socket.socket | None:
-    """A socket for the connection to the server; ``None`` if there is no connection, or it is closed."""
+    connection = connections[alias]
     if not connection.in_atomic_block:
         connection.ensure_connection()
-    fileno = getattr(connection.connection, "fileno", None)
-    if fileno is None:
-        return None
-    with suppress(Exception):  # drivers raise different errors for a closed connection
-        # A duplicate: if the connection is closed meanwhile, its file descriptor may be reused.
-        return socket.socket(fileno=os.dup(fileno()))
-    return None
-
-
-def _cut(line: socket.socket) -> None:
-    with suppress(OSError):  # it is already closed
-        line.shutdown(socket.SHUT_RDWR)
+    made = _made.get(ref(connection))
+    if made is None or not made.is_open:
+        yield
+        return
+    with alarm_at(instant, made.cut):
+        yield
 
 
 class _Made(NamedTuple):
-    """A connection to a server, the thread that made it, and what identifies its socket.
+    """A connection to a server: the thread that made it, and its socket.
 
     Recorded in advance, because MySQL's driver tells other threads nothing about a connection that is busy.
     """
 
     thread: int
     fileno: int
-    inode: int
+    identity: tuple[int, int]
+
+    @property
+    def is_open(self) -> bool:
+        """``False`` if it was closed, even if something else has its file descriptor by now."""
+        with suppress(OSError):
+            return _identity(self.fileno) == self.identity
+        return False
+
+    def cut(self) -> None:
+        """Shut it down, so that a call that waits for an answer fails. The file descriptor stays the driver's."""
+        with suppress(OSError):
+            # Looked at again as a duplicate, which the driver cannot close meanwhile.
+            if self.is_open:
+                with socket.socket(fileno=os.dup(self.fileno)) as line:
+                    if _identity(line.fileno()) == self.identity:
+                        line.shutdown(socket.SHUT_RDWR)
+
+
+def _identity(fileno: int) -> tuple[int, int]:
+    status = os.fstat(fileno)
+    return status.st_dev, status.st_ino
 
 
 def remember(*, connection: BaseDatabaseWrapper, **others: Any) -> None:
-    """Record a connection for ``cut_off``: a receiver of Django's ``connection_created``."""
+    """Record a connection, so that it can be cut off: a receiver of Django's ``connection_created``."""
     fileno = getattr(connection.connection, "fileno", None)
     if fileno is None:
         return
     with suppress(Exception):  # a connection that cannot be cut off still works
         number = fileno()
-        _made[ref(connection, _forget)] = _Made(threading.get_ident(), number, os.fstat(number).st_ino)
+        _made[ref(connection, _forget)] = _Made(threading.get_ident(), number, _identity(number))
 
 
 def cut_off(thread: int) -> None:
     """Make this thread's current database call fail, as on any lost connection. A connection that is still being opened
     cannot be cut off."""
     for made in list(_made.values()):
-        with suppress(OSError):
-            # It may be closed, and its file descriptor reused.
-            if made.thread == thread and os.fstat(made.fileno).st_ino == made.inode:
-                with socket.socket(fileno=os.dup(made.fileno)) as line:
-                    _cut(line)
+        if made.thread == thread:
+            made.cut()
 
 
 def _forget(connection: "ref[BaseDatabaseWrapper]") -> None:
@@ -93,6 +90,9 @@ def _forget(connection: "ref[BaseDatabaseWrapper]") -> None:
 
 # The last connection of each wrapper.
 _made: "dict[ref[BaseDatabaseWrapper], _Made]" = {}
+if hasattr(os, "register_at_fork"):
+    # A forked child has copies of its parent's sockets: to shut one down would end the parent's session.
+    os.register_at_fork(after_in_child=_made.clear)
 
 # How many steps SQLite takes between two looks at the clock: about a millisecond.
 _STEPS = 100_000

@@ -1,7 +1,7 @@
 """The one database that holds the locks: short durable transactions on it, and what its errors mean."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -43,6 +43,8 @@ WORDS_LENGTH = 500
 # MySQL passes on the smaller numbers from its file functions: 23 means too many open files, and to SQLite a lack of
 # rights.
 _FIRST_OF_MYSQL = 1000
+# What Django looks for in a connection: if it has this, Django calls it to begin a transaction.
+_HOOK = "_start_transaction_under_autocommit"
 
 
 def alias() -> str:
@@ -156,22 +158,26 @@ def durable(
     lock_timeout: timedelta | None = LOCK_TIMEOUT,
     idle_timeout: timedelta = IDLE_TIMEOUT,
     statement_timeout: timedelta | None = None,
+    is_after_body: bool = False,
 ) -> Iterator[None]:
     """Run the block in a transaction of its own, which is on disk once committed and never blocks others for ever.
 
     ``statement_timeout`` limits each statement on PostgreSQL. For the other databases, use ``cutoff.limited``.
+    ``is_after_body``: a job's body may have left open a transaction that Django does not know of. It is rolled back.
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
-    # Only a fenced transaction waits without a limit. It lasts as long as the job likes, so it takes no turn.
-    turns = nullcontext() if lock_timeout is None else in_turn(alias)
-    with turns, transaction.atomic(using=alias, durable=True):
+    # Only a fenced transaction waits without a limit. It lasts as long as the job likes, so it takes no turn. The job
+    # may end it, as DDL does on MySQL. What follows must not be committed at once, so Django turns autocommit off.
+    is_short = lock_timeout is not None
+    turns, begun = (in_turn(alias), _begun(connection, is_after_body)) if is_short else (nullcontext(), nullcontext())
+    with turns, begun, transaction.atomic(using=alias, durable=True):
         if is_outermost:
             if lock_timeout and statement_timeout:
                 # The lock time-out, not the statement time-out, must end a wait for a row: only then is the outcome
                 # certain.
                 lock_timeout = min(lock_timeout, statement_timeout * _PART_OF_A_STATEMENT)
-            with _closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout, statement_timeout):
+            with closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout, statement_timeout):
                 yield
         else:
             yield
@@ -185,15 +191,47 @@ def synchronous(alias: str) -> Iterator[None]:
     if connection.vendor != "postgresql" or connection.in_atomic_block or not _autocommits(connection):
         yield
         return
-    with transaction.atomic(using=alias):
-        _limit(connection)
+    with transaction.atomic(using=alias), _limits(connection):
         yield
 
 
+def _begun(connection: BaseDatabaseWrapper, is_after_body: bool) -> AbstractContextManager[None]:
+    if connection.in_atomic_block or not _autocommits(connection):
+        return nullcontext()
+    if connection.vendor == "mysql":
+        return _begun_by(connection, "ROLLBACK AND CHAIN" if is_after_body else "START TRANSACTION")
+    if is_after_body and connection.connection is not None:
+        connection.rollback()
+    return nullcontext()
+
+
 @contextmanager
-def _closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Close a lost connection. Otherwise Django would reconnect at the end of the transaction to turn autocommit on,
-    and would wait for that."""
+def _begun_by(connection: BaseDatabaseWrapper, statement: str) -> Iterator[None]:
+    """Have MySQL begin the block's transaction by this statement. Django would turn autocommit off before the
+    transaction and on after it, which takes one round trip more."""
+    # Django has this hook for SQLite. With it, autocommit stays on, and the COMMIT ends the transaction.
+    setattr(connection, _HOOK, partial(_begin, connection, statement))
+    try:
+        yield
+    finally:
+        vars(connection).pop(_HOOK, None)  # the connection may have been lost before
+
+
+def _begin(connection: BaseDatabaseWrapper, statement: str) -> None:
+    # Once: what is called after the COMMIT may begin transactions of its own.
+    delattr(connection, _HOOK)
+    _execute(connection, statement)
+
+
+def _execute(connection: BaseDatabaseWrapper, statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@contextmanager
+def closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Close a lost connection, so that the next statement opens a new one. Django would keep it until the next request,
+    and at the end of a transaction it would reconnect to turn autocommit on, and would wait for that."""
     try:
         yield
     except Error as error:
@@ -211,14 +249,14 @@ def _limited(
 ) -> AbstractContextManager[None]:
     if connection.vendor == "mysql" and lock_timeout is None:
         return _closed_if_silent(connection, idle_timeout)
-    if connection.vendor == "postgresql":
-        _limit(
-            connection,
-            idle_in_transaction_session_timeout=idle_timeout,
-            lock_timeout=lock_timeout,
-            statement_timeout=statement_timeout,
-        )
-    return nullcontext()
+    if connection.vendor != "postgresql":
+        return nullcontext()
+    return _limits(
+        connection,
+        idle_in_transaction_session_timeout=idle_timeout,
+        lock_timeout=lock_timeout,
+        statement_timeout=statement_timeout,
+    )
 
 
 class _Turnstile:
@@ -257,7 +295,43 @@ def in_turn(alias: str) -> AbstractContextManager[None]:
     return _turnstile.passed(LOCK_TIMEOUT)
 
 
-def _limit(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> None:
+def _limits(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> AbstractContextManager[None]:
+    """Have PostgreSQL commit the block durably, and limit its statements. The limits travel with the first of these,
+    which saves a round trip."""
+    return connection.execute_wrapper(_Behind(_limiting(limits)))
+
+
+def transaction_in_one_request(alias: str, patience: timedelta) -> AbstractContextManager[None]:
+    """Have PostgreSQL carry out each statement of the block, in autocommit, as a transaction of its own with the limits
+    of ``durable``."""
+    lock_timeout = min(LOCK_TIMEOUT, patience * _PART_OF_A_STATEMENT)
+    return _limits(connections[alias], lock_timeout=lock_timeout, statement_timeout=patience)
+
+
+class _Behind:
+    """Executes these statements and, behind them in the same request, the first one that comes through here. In
+    autocommit, each one: a wrapper of the project's may send another one first, and what is set ends with that."""
+
+    def __init__(self, statements: Sequence[str]) -> None:
+        self._statements = statements
+        self._is_first = True
+
+    def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if not self._is_first:
+            return execute(sql, params, many, context)
+        connection = context["connection"]
+        self._is_first = not connection.in_atomic_block
+        if params is not None and connection.settings_dict["OPTIONS"].get("server_side_binding"):
+            # If the server binds the parameters, a request is one statement. So this one has them in its text.
+            sql, params = connection.ops.compose_sql(sql, params), None
+        answer = execute("; ".join([*self._statements, sql]), params, many, context)
+        if connection.Database.__name__ == "psycopg":  # psycopg2 goes to the last result by itself
+            for _ in self._statements:
+                context["cursor"].nextset()
+        return answer
+
+
+def _limiting(limits: Mapping[str, timedelta | None]) -> list[str]:
     # SET LOCAL, never SET: a connection pooler would leak a session's setting to other clients.
     settings = {"synchronous_commit": "on"}
     settings |= {name: f"{_milliseconds(limit)}ms" for name, limit in limits.items() if limit is not None}
@@ -266,8 +340,7 @@ def _limit(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> None:
         # Otherwise deferred constraints are checked by the COMMIT, which has no time-out and does not name the
         # statement.
         statements.append("SET CONSTRAINTS ALL IMMEDIATE")
-    with connection.cursor() as cursor:
-        cursor.execute("; ".join(statements))
+    return statements
 
 
 def _milliseconds(duration: timedelta) -> int:
@@ -313,13 +386,19 @@ def leave_no_transaction(alias: str) -> None:
     """Roll back a transaction that a job's body left open on its thread's connection, so that our statements do not
     join it."""
     connection = connections[alias]
+    leave_no_known_transaction(alias)
+    if not connection.in_atomic_block and connection.connection is not None:
+        connection.rollback()  # a BEGIN sent by hand is unknown to Django
+
+
+def leave_no_known_transaction(alias: str) -> None:
+    """The same, except for a transaction that Django does not know of: ``durable`` rolls it back."""
+    connection = connections[alias]
     if connection.in_atomic_block:
         if not _is_in_testcase(connection):
             drop(alias)
     elif not _autocommits(connection):
         drop(alias)
-    elif connection.connection is not None:
-        connection.rollback()  # a BEGIN sent by hand is unknown to Django
 
 
 def tidy_up() -> None:

@@ -14,11 +14,11 @@ from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
-from django_singlejob.locking.heartbeat import kept_alive
+from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.names import did_you_mean, validate_own_name
-from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.one_offs.enqueue import AnyCall, Order
 from django_singlejob.registry import Job, OnHeld, function_of, register, validate_durations
 from django_singlejob.scheduling.slots import CatchUp
 
@@ -66,6 +66,15 @@ class _Runnable(Job, Generic[P, R]):
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
         """Like ``enqueue``, for an ``async def``."""
         return await self.using().aenqueue(*args, **kwargs)
+
+    def enqueue_many(self, calls: Iterable[AnyCall]) -> "list[OneOffJob]":
+        """Have a worker run the job once for each pair of arguments and keyword arguments, as soon as possible: see
+        ``Order.enqueue_many``."""
+        return self.using().enqueue_many(calls)
+
+    async def aenqueue_many(self, calls: Iterable[AnyCall]) -> "list[OneOffJob]":
+        """Like ``enqueue_many``, for an ``async def``."""
+        return await self.using().aenqueue_many(calls)
 
 
 class SingletonJob(_Runnable[P, R]):

@@ -150,6 +150,7 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
 
 
 ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+_ALL = signal.valid_signals()
 # Calls the main thread out of a blocking call. Signals with the same number merge, so a signal that others send could
 # be lost. No other program sends this one, and without a handler it does nothing.
 _FETCH: int | None = getattr(signal, "SIGURG", None)
@@ -220,6 +221,14 @@ def status_if_given_up() -> int:
     return 128 + (in_force.received or 0) if in_force and gave_up_since(0) else 0
 
 
+def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
+    """Start a thread that ends with the process and gets no signals. Raises ``RuntimeError`` if that is impossible."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    with blocked_signals():
+        thread.start()
+    return thread
+
+
 @contextmanager
 def blocked_signals() -> Iterator[None]:
     """Block signals in the block and in threads that are started inside it. The system then delivers signals to the
@@ -227,8 +236,10 @@ def blocked_signals() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        # Python calls the handlers of signals that came before, when they are blocked already. A handler may raise.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

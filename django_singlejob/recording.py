@@ -30,7 +30,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.models import JobLock
     from django_singlejob.querysets.jobs import JobStatusQuerySet
 
 logger = logging.getLogger("django_singlejob")
@@ -143,6 +143,14 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
         raise HistoryFailed(problem) from error
 
 
+def has_row(token: UUID, lease: timedelta) -> bool:
+    """Whether the history has a run of this token, or that cannot be found out."""
+    try:
+        return alone(partial(runs().key_of, token), lease) is not None
+    except HistoryFailed:
+        return True
+
+
 def _is_away() -> bool:
     return local_now() < _away_until
 
@@ -159,13 +167,13 @@ class Entry:
         pk: its primary key; ``None`` if there is no row.
     """
 
-    def __init__(self, own: "JobStatus", lease: timedelta, facts: Mapping[str, Any]) -> None:
-        self.facts = {"job_name": own.name, **facts}
+    def __init__(self, former: Mapping[str, Any] | None, lease: timedelta, facts: Mapping[str, Any]) -> None:
+        self.facts = dict(facts)
         self.pk: int | None = None
         self._token = facts["token"]
         self._lease = lease
         #: The end of an earlier run, if the job's gate still keeps it.
-        self._former = own.unrecorded
+        self._former = former
 
     def begin(self, writer: Writer) -> None:
         """Insert the row in the transaction of the grant."""

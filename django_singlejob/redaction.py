@@ -6,16 +6,27 @@ proportion to the length of the text, and only the beginning of a long command l
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import PurePath
+from typing import cast
 from urllib.parse import unquote
+
+from django.utils.functional import SimpleLazyObject
 
 MASK = "***"
 # What is stored is much shorter, but a mask makes a text shorter too.
 LONGEST = 4_000
 
+
+def _lazily(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """The pattern, compiled when it is first used. Every process that imports the jobs imports this too, and most have
+    nothing to mask."""
+    return cast("re.Pattern[str]", SimpleLazyObject(partial(re.compile, pattern, flags)))
+
+
 # --- which names are those of secrets
 
-_SECRETIVE = re.compile(
+_SECRETIVE = _lazily(
     r"passw|passphrase|passcode|secret|credential|authoriz|api_?key|access_?key|private_?key|token(?!i[sz])|bearer|cookie"
     r"|signature|jwt|.pass$|[._-]pass[._-]"
 )
@@ -29,8 +40,8 @@ _ORDINARY_PARTS = {
     *("no", "ask", "stdin", "prompt", "without", "max", "ttl", "count", "length", "limit", "timeout", "expiry", "size"),
     *("public", "pub", "primary", "foreign", "sort", "partition", "cache", "group", "policy"),
 }
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_ORDINARY_VALUE = re.compile(r"(?i)true|false|none|null|yes|no|on|off|auto|\d{1,3}(?:,\d{1,3})?")
+_PART = _lazily(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_ORDINARY_VALUE = _lazily(r"(?i)true|false|none|null|yes|no|on|off|auto|\d{1,3}(?:,\d{1,3})?")
 
 
 def _is_secretive(name: str) -> bool:
@@ -93,7 +104,7 @@ _WORDS_BEFORE_A_SECRET = {"AUTH", "aws_secret_access_key", "aws_session_token", 
 
 # --- what shows by itself that it is a secret
 
-_TOKEN = re.compile(
+_TOKEN = _lazily(
     r"(?<![\w-])(?:"
     r"(?:AKIA|ASIA|AGPA|AIDA|AROA)[A-Z0-9]{12,}|eyJ[\w-]{5,}(?:\.[\w-]*)*|gh[pousr]_\w{10,}|github_pat_\w{10,}"
     r"|glpat-[\w-]{10,}|xox[a-z]-[\w-]{8,}|(?:sk|pk|rk)[-_][\w-]{12,}|whsec_\w+|SG\.[\w.-]{16,}|AIza[\w-]{20,}"
@@ -102,12 +113,12 @@ _TOKEN = re.compile(
     r")|(?<=hooks\.slack\.com/services/)[\w/]+",
     re.DOTALL,
 )
-_RANDOM = re.compile(r"(?<![\w/+.-])[A-Za-z0-9_+][A-Za-z0-9_+/-]{31,}={0,2}(?![\w.])")
-_SQL_PASSWORD = re.compile(r"((?i:\bpassword)\s{1,9})(?:'[^']*+(?:'|\Z))+")
-_RUN = re.compile(r"[^\s'\"]+")
-_PARAMETER = re.compile(r"(?<=[?&;#])([\w.%\[\]-]{1,64})=([^&;\s#'\"]+)")
-_JSON_KEY = re.compile(r"""(?<!\\)(\\*["'])([\w. -]{1,64})\1\s*[:=]>?\s*""")
-_JSON_VALUE = re.compile(
+_RANDOM = _lazily(r"(?<![\w/+.-])[A-Za-z0-9_+][A-Za-z0-9_+/-]{31,}={0,2}(?![\w.])")
+_SQL_PASSWORD = _lazily(r"((?i:\bpassword)\s{1,9})(?:'[^']*+(?:'|\Z))+")
+_RUN = _lazily(r"[^\s'\"]+")
+_PARAMETER = _lazily(r"(?<=[?&;#])([\w.%\[\]-]{1,64})=([^&;\s#'\"]+)")
+_JSON_KEY = _lazily(r"""(?<!\\)(\\*["'])([\w. -]{1,64})\1\s*[:=]>?\s*""")
+_JSON_VALUE = _lazily(
     r"""\\+["'].*?(?:\\++["']|\Z)|"(?:[^"\\]|\\.?)*+(?:"|\Z)|'[^']*+(?:'|\Z)|[\[{].*?(?:[\]}]|\Z)|[^\s,}\]]*""",
     re.DOTALL,
 )
@@ -254,13 +265,13 @@ class _Line:
 
 
 # A word of a shell: quotes may be inside it, and escaped spaces. These two never go back (*+ and ++).
-_WORD = re.compile(r"""(?:[^\s'"\\;&|()<>]|\\.?|'[^']*+(?:'|\Z)|"(?:[^"\\]|\\.?)*+(?:"|\Z))++""", re.DOTALL)
-_QUOTED = re.compile(r"""\\.|(['"])((?:(?!\1)[^\\]|\\.?)*+)(\1|\Z)""", re.DOTALL)
-_BEFORE_A_SCRIPT = re.compile(r"-[a-z]*c|--command")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][\w.-]{0,63})=")
-_OPTION = re.compile(r"-{1,2}[A-Za-z][\w.-]*")
-_KEY = re.compile(r"""(?<![\w.-])-{0,2}([A-Za-z_][\w.-]{0,63})(:=|=|:(?!//))""")
-_SCHEME = re.compile(r"(?i)bearer|basic|token|digest|negotiate|apikey|aws4-hmac-sha256")
+_WORD = _lazily(r"""(?:[^\s'"\\;&|()<>]|\\.?|'[^']*+(?:'|\Z)|"(?:[^"\\]|\\.?)*+(?:"|\Z))++""", re.DOTALL)
+_QUOTED = _lazily(r"""\\.|(['"])((?:(?!\1)[^\\]|\\.?)*+)(\1|\Z)""", re.DOTALL)
+_BEFORE_A_SCRIPT = _lazily(r"-[a-z]*c|--command")
+_ASSIGNMENT = _lazily(r"([A-Za-z_][\w.-]{0,63})=")
+_OPTION = _lazily(r"-{1,2}[A-Za-z][\w.-]*")
+_KEY = _lazily(r"""(?<![\w.-])-{0,2}([A-Za-z_][\w.-]{0,63})(:=|=|:(?!//))""")
+_SCHEME = _lazily(r"(?i)bearer|basic|token|digest|negotiate|apikey|aws4-hmac-sha256")
 
 
 def _assignment(argument: str) -> str:

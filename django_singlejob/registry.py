@@ -240,6 +240,11 @@ def all_jobs() -> Iterator[Job]:
     return iter(sorted(_jobs.values(), key=lambda job: job.name))
 
 
+def registered() -> list[Job]:
+    """The jobs, in the order in which they were registered: with thousands of them, faster than ``all_jobs``."""
+    return list(_jobs.values())
+
+
 def autodiscover() -> None:
     """Import the modules ``SINGLEJOB["AUTODISCOVER"]`` of each installed app. An error in one of them is raised, with a
     note that names the setting: the module may be one that has nothing to do with jobs."""

@@ -20,7 +20,7 @@ from django_singlejob.holder import this_process
 from django_singlejob.in_loop import acquire_in_loop, finished
 from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
-from django_singlejob.locking.heartbeat import kept_alive
+from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant

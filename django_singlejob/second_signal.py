@@ -28,7 +28,7 @@ from django_singlejob.cutoff import cut_off
 from django_singlejob.database import alias, is_on_one_host
 from django_singlejob.handlers import SECOND_SIGNAL, held
 from django_singlejob.logs import about
-from django_singlejob.received_signals import ENDING_SIGNALS, ReceivedSignals, blocked_signals, threads_of_command
+from django_singlejob.received_signals import ENDING_SIGNALS, ReceivedSignals, start_thread, threads_of_command
 
 logger = logging.getLogger("django_singlejob")
 
@@ -74,7 +74,7 @@ class _Watcher:
         self._first: int | None = None
         self._first_at = self._second_at = float("inf")
         self._ear, self._bell = socket.socketpair()
-        self._thread = threading.Thread(target=self._watch, name="second signal", daemon=True)
+        self._thread: threading.Thread | None = None
         # The descriptor of the program, or of a command around this one.
         self._former_bell = -1
 
@@ -82,8 +82,7 @@ class _Watcher:
         self._bell.setblocking(False)
         self._former_bell = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
         _bells.add(self._bell)
-        with blocked_signals():
-            self._thread.start()
+        self._thread = start_thread(self._watch, "second signal")
 
     def stop(self) -> None:
         if self._bell not in _bells:
@@ -94,7 +93,8 @@ class _Watcher:
         _bells.discard(self._bell)
         self._bell.shutdown(socket.SHUT_WR)  # a forked child may have a copy
         self._bell.close()
-        wait(self._thread.join, _LAST_WORDS)
+        if self._thread:
+            wait(self._thread.join, _LAST_WORDS)
 
     def _watch(self) -> None:
         with self._ear:

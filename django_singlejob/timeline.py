@@ -63,7 +63,12 @@ class Timeline(Func):
     def as_postgresql(
         self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
     ) -> tuple[str, tuple[str | int, ...]]:
-        return ("0" if connection.alias in _silent else _SQL), ()
+        return sql_on(connection.alias), ()
+
+
+def sql_on(alias: str) -> str:
+    """How to ask this PostgreSQL for its timeline. It changes if the database refuses to report it."""
+    return "0" if alias in _silent else _SQL
 
 
 def next_fence(gate: "JobStatus") -> int:

@@ -19,6 +19,7 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.cursor import follow, is_followed, pass_by, report_misfires
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError, UnreadableRow
 from django_singlejob.handlers import signals_let_in
+from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import announce, forget, release_granted
 from django_singlejob.locking.grant import Grant, Granting
 from django_singlejob.locking.lease import Lease
@@ -35,6 +36,7 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.looks import Seen, look
 from django_singlejob.querysets.rows import refusing_unreadable
 from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.recording import Writer, writers
@@ -93,6 +95,9 @@ class Acquisition:
         self._trouble_since: float | None = None
         #: What the database may have granted: the COMMIT was sent, but the caller does not have the lease in hand yet.
         self._in_doubt: Grant | None = None
+        #: Whether one statement may be tried: not after an error in one.
+        self._is_single = single_statement.is_chosen()
+        self._is_history_slow = False
         self._logged: set[str] = set()
 
     def ask(self) -> Lease | Refusal | float:
@@ -198,15 +203,47 @@ class Acquisition:
         return Refusal(Reason.UNDECIDED, detail=f"retried for {PERSEVERANCE:.0f} seconds, but {obstacle}")
 
     def _ask(self) -> Lease | Refusal | Undecided:
+        if self._is_single and not self._in_doubt:
+            asked_at, history = local_now(), next(writers(self.request.lease))
+            if single_statement.is_ordinary_grant(self.request, history):
+                return self._ask_at_once(asked_at, history)
+        return self._look_and_ask()
+
+    def _ask_at_once(self, asked_at: float, history: Writer) -> Lease | Refusal | Undecided:
+        """Ask with one statement. If it finds the rows out of the ordinary, the portable path goes on."""
+        self._in_doubt = grant = single_statement.requested(self.request, self.token)
+        self._is_single = False  # until there is an answer
+        try:
+            answer = single_statement.ask(grant, history)
+        except Error as error:
+            self._is_history_slow = grant.entry is not None and single_statement.took_long(asked_at, history)
+            if single_statement.was_undone(error):
+                self._in_doubt = None
+            if database.is_connection_lost(error) or database.is_transient(error) or database.is_duplicate(error):
+                raise
+        else:
+            self._is_single, self._in_doubt = True, answer.grant
+            return self._answered(asked_at, answer)
+        return self._look_and_ask()
+
+    def _answered(self, asked_at: float, answer: single_statement.Answer) -> Lease | Refusal | Undecided:
+        if answer.grant:
+            lease = Lease(answer.grant)
+            return Undecided.RACED if lease.lost else lease  # as in _grant
+        if answer.lock and self._watch.look(answer.lock, asked_at) is None:
+            return self._held(answer.lock)
+        return self._look_and_ask()
+
+    def _look_and_ask(self) -> Lease | Refusal | Undecided:
         asked_at = local_now()
-        lock = locks().look_up(self.request.name)
+        seen = look(self.request.name, self.request.own_name, self.request.min_interval)
+        lock = seen.lock
         if lock and lock.token == self.token:
-            return self._adopt(lock)
+            return self._adopt(lock, self._snapshot(seen))
         left = self._watch.look(lock, asked_at) if lock else ZERO
         if lock and left is None:
-            self._longest_pause = float("inf")
-            return Refusal(Reason.HELD, lock)
-        snapshot = self._look(lock)
+            return self._held(lock)
+        snapshot = self._snapshot(seen)
         if snapshot is None:
             return Undecided.RACED
         if self._in_doubt and self._in_doubt.is_superseded(snapshot.gate):
@@ -221,6 +258,10 @@ class Acquisition:
             return Undecided.WATCHING
         return self._grant(snapshot, planned) or Undecided.RACED
 
+    def _held(self, lock: "JobLock") -> Refusal:
+        self._longest_pause = float("inf")
+        return Refusal(Reason.HELD, lock)
+
     def _start_over(self) -> None:
         """Take a new token, because the history may have recorded the run of the old one as abandoned."""
         forget(self.token)
@@ -228,17 +269,16 @@ class Acquisition:
         announce(self.token, self.request.name)
         self._in_doubt = None
 
-    def _look(self, lock: "JobLock | None") -> Snapshot | None:
+    def _snapshot(self, seen: Seen) -> Snapshot | None:
         """``None`` if a gate is forgotten at this moment."""
-        names = {self.request.name, self.request.own_name}
-        with refusing_unreadable():
-            seen = gates().look_up(names, self.request.min_interval)
-        if missing := names - seen.keys():
+        names, found, at = {self.request.name, self.request.own_name}, seen.gates, seen.at
+        if missing := names - found.keys():
             gates().remember(*missing)
-            seen = gates().look_up(names, self.request.min_interval)
-        if names - seen.keys():
+            with refusing_unreadable():
+                found, at = gates().look_up(names, self.request.min_interval), local_now()
+        if names - found.keys():
             return None
-        return Snapshot(lock, seen[self.request.name], seen[self.request.own_name], local_now())
+        return Snapshot(seen.lock, found[self.request.name], found[self.request.own_name], at)
 
     def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Undecided:
         """The run to start. If the schedule has to move first, or instead, this moves it."""
@@ -298,7 +338,7 @@ class Acquisition:
     def _grant(self, snapshot: Snapshot, planned: PlannedRun) -> Lease | Refusal | None:
         """``None`` means look again: another caller was faster and nothing was written, or the lease is over by now."""
         lease: Lease | Refusal | None = None
-        for history in writers(self.request.lease):
+        for history in writers(ZERO if self._is_history_slow else self.request.lease):
             with history:
                 lease = self._grant_once(snapshot, planned, history)
         if not isinstance(lease, Lease):
@@ -327,9 +367,8 @@ class Acquisition:
             self._in_doubt = grant
         return Lease(grant)
 
-    def _adopt(self, lock: "JobLock") -> Lease | Undecided:
+    def _adopt(self, lock: "JobLock", snapshot: Snapshot | None) -> Lease | Undecided:
         """Take up a lock whose COMMIT was carried out although its answer was lost."""
-        snapshot = self._look(lock)
         asked_at, sent_at = local_now(), database.sent_now()
         if self._in_doubt is None or snapshot is None or snapshot.gate.token != self.token:
             return Undecided.RACED
@@ -338,6 +377,7 @@ class Acquisition:
         if not is_kept:
             return Undecided.RACED
         if self._in_doubt.entry:
+            self._in_doubt.entry.facts["fence"] = snapshot.gate.fence
             self._in_doubt.entry.adopt(lock.acquired_at)
         # The COMMIT may have been that of a try before the last one.
         grant = replace(self._in_doubt, fence=snapshot.gate.fence, slot=lock.slot, attempt=lock.attempt)

@@ -5,25 +5,29 @@ proof (Lu 2025, "A Simple Way to Run One Copy of a Job on Many Servers").
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from django_singlejob import database
-from django_singlejob.clock import DBNow, local_now
+from django_singlejob.clock import DBNow, local_now, utc_now
 from django_singlejob.locking.liveness import abandon, silence
 from django_singlejob.locking.plan import PlannedRun, Snapshot
 from django_singlejob.locking.request import LockRequest
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.recording import Entry, Writer
+from django_singlejob.recording import Entry, Writer, has_row
 from django_singlejob.timeline import next_fence
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
     from django_singlejob.querysets.jobs import JobStatusQuerySet
+
+
+# The fence of a grant by one statement, until it is granted.
+UNKNOWN_FENCE = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +53,25 @@ class Grant:
 
     @classmethod
     def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
-        """The grant to request at this moment."""
-        asked_at, sent_at = local_now(), database.sent_now()
-        fence, holder = next_fence(snapshot.gate), request.holder
+        """The grant to request at this moment, by what was seen."""
+        grant = cls.unseen(request, token, planned, next_fence(snapshot.gate), snapshot.own.unrecorded)
+        return replace(grant, acquired_at=snapshot.time_at(grant.asked_at))
+
+    @classmethod
+    def unseen(
+        cls,
+        request: LockRequest,
+        token: UUID,
+        planned: PlannedRun,
+        fence: int = UNKNOWN_FENCE,
+        unrecorded: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The grant to request at this moment. Its time is this machine's until the database has answered."""
+        asked_at, sent_at, holder = local_now(), database.sent_now(), request.holder
         run: dict[str, Any] = {"token": token, "slot": planned.slot, "attempt": planned.attempt}
         facts = {**run, "hostname": holder.hostname, "pid": holder.pid}
         asked = {"trigger": request.trigger, "requested_by": request.requested_by}
-        entry = Entry(snapshot.own, request.lease, {**facts, "fence": fence, **asked})
+        entry = Entry(unrecorded, request.lease, {"job_name": request.own_name, **facts, "fence": fence, **asked})
         columns = {
             **facts,
             "command": holder.command,
@@ -73,13 +89,17 @@ class Grant:
             request=request,
             fence=fence,
             asked_at=asked_at,
-            acquired_at=snapshot.time_at(asked_at),
+            acquired_at=utc_now(),
             entry=entry if request.trigger is not None else None,
             columns=columns,
         )
 
     def is_superseded(self, gate: "JobStatus") -> bool:
         """Whether another caller has passed the gate, before or after our COMMIT whose outcome is in doubt."""
+        if self.fence == UNKNOWN_FENCE:
+            # Another grant must not carry a token that the history has. Otherwise it keeps the token: the statement may
+            # still be on its way, and the history refuses it then.
+            return gate.token != self.token and has_row(self.token, self.request.lease)
         return gate.token != self.token and gate.fence >= self.fence
 
 
@@ -107,7 +127,7 @@ class Granting:
         changes it.
         """
         passed = {"fence": self.grant.fence, "token": self.grant.token}
-        return self._start(gates().grantable(self.snapshot.gate), passed)
+        return gates().pass_and_start(self.snapshot.gate, self.planned.min_interval, self._changes(passed))
 
     def _pass_other_gate(self) -> bool:
         """The lock has no job, or several jobs share it: pass its gate first, then start the job at its own gate.
@@ -141,9 +161,12 @@ class Granting:
         return self._start(gates().unchanged(self.snapshot.own), {"fence": self.snapshot.own.fence + 1})
 
     def _start(self, own: "JobStatusQuerySet", changes: Mapping[str, Any]) -> bool:
+        return own.start(self.planned.min_interval, self._changes(changes))
+
+    def _changes(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
         if self.snapshot.own.unrecorded is not None and not self.history.is_off:
             changes = {**changes, "unrecorded": None}  # this run's entry writes it to the history
-        return own.start(self.planned.min_interval, {**changes, **self.planned.changes})
+        return {**changes, **self.planned.changes}
 
     def take_lock(self) -> bool:
         """Insert the lock's row, or replace the dead holder's. ``False`` if another process has the lock."""

@@ -155,7 +155,7 @@ class Lease:
         with database.durable(database.alias()):
             is_kept = self._renew_row()
         if is_kept:
-            self._prove(sent_at)
+            self.proven(sent_at)
         elif not (self._is_ending or self._is_over):
             self._is_lost = True
         return is_kept
@@ -163,7 +163,8 @@ class Lease:
     def _renew_row(self) -> bool:
         return locks().renew(self.name, self.token, self.grant.request.lease, database.sent_now())
 
-    def _prove(self, sent_at: float) -> None:
+    def proven(self, sent_at: float) -> None:
+        """Count the lease from this instant, at which a successful heartbeat was sent."""
         self._proven_at = max(self._proven_at, sent_at)
 
     def release(self) -> bool:
@@ -265,7 +266,7 @@ class Lease:
     def _renew_at_the_end(self, failure: BaseException | None) -> None:
         sent_at = local_now()
         if self._renew_row():
-            self._prove(sent_at)
+            self.proven(sent_at)
         elif failure is None:
             self._is_lost = True
             raise LeaseLost(self.why_lost())

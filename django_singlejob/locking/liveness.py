@@ -7,8 +7,9 @@ A lock is taken from its holder, or cleared, only if three things are true:
 (b) The row has not changed during two heartbeat intervals of unbroken watching, so a holder that was only cut off for a
     while has had time to come back. A gap longer than an interval restarts the watch, and so does a failover: it may
     have lost a later grant, whose holder has to find out.
-(c) A whole lease and two more intervals have passed since the holder sent its last heartbeat. Either the clocks of the
-    holder and the observer show this, or the observer has seen the row unchanged for that long, gaps included.
+(c) A whole lease and two more intervals have passed since the holder sent its last heartbeat (without heartbeats: and
+    two more seconds). Either the clocks of the holder and the observer show this, or the observer has seen the row
+    unchanged for that long, gaps included.
 
 A ``Watch`` is that of one process, which looks again and again. A look takes time, and the row is read at some instant
 between its beginning and its end. So a gap lasts from the beginning of one look to the end of the next, and what was
@@ -56,6 +57,8 @@ LONGEST_WATCH = 2 * LONGEST_STAY
 # most of it.
 LONGEST_GAP = timedelta(minutes=10)
 SECOND = timedelta(seconds=1)
+# How far the clocks of two servers may be apart though both are right. Two intervals are usually longer.
+_CLOSE = 2 * SECOND
 _SHORTEST = timedelta(milliseconds=1)
 
 
@@ -85,7 +88,9 @@ class Watch:
         self._watched_at, self.suspected_at = self._watched_at or now, self.suspected_at or now
         to_watch = _to_watch(lock, _proved(self._watched_at, asked_at))
         to_pass = _to_pass(lock, _proved(self._seen_at, asked_at))
-        if to_watch <= ZERO and (to_pass > ZERO or lock.is_impossible) and not self._is_reported:
+        # If the clocks agree, the watch takes the margin. Without heartbeats, there is no watch.
+        usual = ZERO if _interval(lock) else margin(lock)
+        if to_watch <= ZERO and (to_pass > usual or lock.is_impossible) and not self._is_reported:
             self._is_reported = True
             logger.warning("%s", disagreement(lock), extra=about_lock(lock))
         return max(to_watch, to_pass, ZERO)
@@ -178,9 +183,14 @@ def _two_intervals(lock: "JobLock") -> timedelta:
     return (_interval(lock) or ZERO) * WATCHED_INTERVALS
 
 
+def margin(lock: "JobLock") -> timedelta:
+    """How long after its lease a holder is left alone even if the clocks agree: clocks that are right differ a little
+    too, and an interrupt takes a moment. With heartbeats, (a) and (b) take at least as long."""
+    return _two_intervals(lock) or min(_CLOSE, lock.lease / 3)
+
+
 def _lease_and_margin(lock: "JobLock") -> timedelta:
-    # Even correct clocks differ a little, and an interrupt takes a moment. This takes no longer than (a) and (b) do.
-    return lock.lease + _two_intervals(lock)
+    return lock.lease + margin(lock)
 
 
 def _left_by_clocks(lock: "JobLock") -> timedelta:

@@ -9,13 +9,15 @@ from django.db.models import F
 
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, since, sleep
+from django_singlejob.conf import ZERO
 from django_singlejob.cutoff import cut_off_at
 from django_singlejob.database import words_of
 from django_singlejob.exceptions import LeaseLost
+from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.locking.grant import Grant
 from django_singlejob.logs import about_grant
-from django_singlejob.querysets.jobs import gates, mean_with
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_second_signal_received
@@ -57,6 +59,9 @@ class Release:
         self._is_lost = is_lost
         self._is_private = is_private
         self._is_recorded = False
+        #: Whether one statement may be tried: not after an error in one.
+        self._is_single = single_statement.is_chosen()
+        self._is_history_slow = False
 
     def carry_out(self) -> bool:
         """Release the lock and record the run's end. Returns ``False`` if the lock was no longer ours.
@@ -79,7 +84,7 @@ class Release:
             began_at = local_now()
             try:
                 with cut_off_at(alias, give_up_at):
-                    database.leave_no_transaction(alias)
+                    database.leave_no_known_transaction(alias)
                     return self._carry_out_once()
             except Error as error:
                 is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
@@ -103,7 +108,8 @@ class Release:
         try:
             # Django does not wrap all errors of a driver.
             with connections[database.alias()].wrap_database_errors:
-                for history in writers(self._left()):
+                is_decided, is_released = self._at_once()
+                for history in () if is_decided else writers(ZERO if self._is_history_slow else self._left()):
                     with history:
                         is_released = self._transaction(history)
         except Error as error:
@@ -111,6 +117,26 @@ class Release:
                 self.is_in_doubt = was_in_doubt
             raise
         return is_released or (self.is_in_doubt and self._was_released())
+
+    def _at_once(self) -> tuple[bool, bool]:
+        """Release with one statement, if the case is ordinary. Returns whether that decided, and whether it released
+        the lock. If not, the portable path decides."""
+        if self.is_in_doubt or not self._is_single:
+            return False, False
+        history, began_at = next(writers(self._left())), local_now()
+        if not single_statement.is_ordinary_release(self._grant, self._ending, history):
+            return False, False
+        self.is_in_doubt, self._is_single = True, False
+        try:
+            is_released = single_statement.release(self._grant, self._ending, history)
+        except Error as error:
+            self._is_history_slow = single_statement.took_long(began_at, history)
+            self.is_in_doubt = not single_statement.was_undone(error)
+            if self.is_in_doubt:
+                raise
+            return False, False
+        self.is_in_doubt, self._is_recorded = is_released, is_released and self._ending is not None
+        return True, is_released
 
     def _left_to_expire(self, error: Error) -> str:
         unusable = refusal(error)
@@ -126,7 +152,7 @@ class Release:
 
     def _transaction(self, history: Writer) -> bool:
         alias = database.alias()
-        with database.durable(alias, statement_timeout=history.patience):
+        with database.durable(alias, statement_timeout=history.patience, is_after_body=True):
             is_released = self._update_gates(history) and locks().release(self._name, self._token)
             if not is_released:
                 database.roll_back(alias)
@@ -141,10 +167,11 @@ class Release:
         result = _status_result(self._ending)
         if self._grant.entry:
             result |= self._grant.entry.kept(history, self._late_result(self._ending))
+        duration = self._ending.duration if self._ending.status == "successful" else None
         if self._own_name == self._name:
-            return gates().finish(self._name, self._token, result)
+            return gates().finish(self._name, self._token, result, duration)
         # The job's own gate may be another lock's, so its token is not ours: hold the lock's gate meanwhile.
-        return gates().hold(self._name, self._token) and gates().finish_own(self._own_name, result)
+        return gates().hold(self._name, self._token) and gates().finish_own(self._own_name, result, duration)
 
     def _record(self, history: Writer) -> bool:
         """Record the end. Returns whether the history has it now."""
@@ -215,7 +242,7 @@ def _is_pointless(began_at: float, pause: float, error: Error) -> bool:
 def _status_result(ending: Ending) -> dict[str, Any]:
     result: dict[str, Any] = {"last_status": ending.status}
     if ending.status == "successful":
-        result |= {"consecutive_failures": 0, "mean_duration": mean_with(ending.duration)}
+        result |= {"consecutive_failures": 0}
     elif ending.is_failure:
         result |= {"consecutive_failures": F("consecutive_failures") + 1}
     return result

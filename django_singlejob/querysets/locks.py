@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
-from django.db.models import Case, DateTimeField, F, Q, Value, When
+from django.db import connections
+from django.db.models import Case, DateTimeField, DurationField, F, Q, Value, When
 from django.db.models.lookups import Exact
 
 from django_singlejob.clock import DBNow, saturated
 from django_singlejob.conf import options
+from django_singlejob.querysets.compiled import conditional
 from django_singlejob.querysets.rows import RowQuerySet, delete_rows, in_utc, refusing_unreadable, rows, whether
 from django_singlejob.timeline import Timeline, ask_with_timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
 
     from django_singlejob.models import JobLock
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
 _STALE = Q(expires_at__lte=DBNow())
 # Not less: while others write, a statement may read rows that are a few milliseconds younger than itself.
 _IMPOSSIBLE = Q(heartbeat_at__gt=DBNow() + timedelta(seconds=1))
+
+
+class Held(Protocol):
+    """A lock, and its holder's identity."""
+
+    name: str
+    token: UUID
 
 
 def locks() -> JobLockQuerySet:
@@ -65,11 +74,14 @@ class JobLockQuerySet(RowQuerySet["JobLock"]):
         """Read these rows, judged: all, or the first ``most``."""
         return [in_utc(lock) for lock in self.judged()[:most]]
 
-    def watched(self) -> list[JobLock]:
-        """Read all these rows, judged, with ``timeline``: what a watch takes note of."""
+    def watchable(self) -> JobLockQuerySet:
+        """Judged, with ``timeline``: what a watch takes note of. Read it inside ``ask_with_timeline``."""
         facts = {"timeline": Timeline()}
-        found = ask_with_timeline(self.db, lambda: list(self.judged().annotate(**facts)))
-        return [in_utc(lock) for lock in found]
+        return self.judged().annotate(**facts)
+
+    def watched(self) -> list[JobLock]:
+        """Read all these rows as ``watchable``."""
+        return [in_utc(lock) for lock in ask_with_timeline(self.db, lambda: list(self.watchable()))]
 
     def worst_first(self) -> JobLockQuerySet:
         """Those whose holders may be dead first, then the jobs' own, which may be overrunning, the oldest first."""
@@ -93,19 +105,34 @@ class JobLockQuerySet(RowQuerySet["JobLock"]):
         alive."""
         return self._unchanged(seen).suspected().update(**columns) == 1
 
-    def renew(self, name: str, token: UUID, lease: timedelta, sent_at: datetime) -> bool:
+    @conditional(lease=DurationField())
+    def renew(self, name: str, token: UUID, lease: timedelta, sent_at: datetime) -> Any:
         """Record a heartbeat, sent at ``sent_at`` by the holder's clock. Returns ``False`` if the row is another
         holder's, or gone."""
-        beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + lease}
-        # Several may be under way and arrive in any order. The holder counts from the newest one.
-        newest = Case(
-            When(sent_at__gt=sent_at, then=F("sent_at")), default=Value(sent_at), output_field=DateTimeField()
-        )
-        return self.filter(name=name, token=token).update(sent_at=newest, **beat) == 1
+        return self.filter(name=name, token=token), _beat(lease, sent_at)
 
-    def release(self, name: str, token: UUID) -> bool:
+    def renew_together(self, held: Collection[Held], lease: timedelta, sent_at: datetime) -> set[UUID]:
+        """The same for several holders of this process, inside a transaction. Returns the tokens of those whose
+        heartbeat is recorded.
+
+        The others have to try alone: their rows are another holder's, gone, or locked by a transaction.
+        """
+        tokens = {each.token for each in held}
+        # By the names as well, which have an index: a server that reads all rows would lock those of others.
+        ours = self.filter(name__in=[each.name for each in held])
+        features = connections[self.db].features
+        if features.has_select_for_update:  # SQLite locks no rows, but everything
+            if not features.has_select_for_update_skip_locked:
+                return set()
+            at_hand = ours.filter(token__in=tokens).select_for_update(skip_locked=True)
+            tokens = set(at_hand.values_list("token", flat=True))
+        is_complete = bool(tokens) and ours.filter(token__in=tokens).update(**_beat(lease, sent_at)) == len(tokens)
+        return tokens if is_complete else set()
+
+    @conditional()
+    def release(self, name: str, token: UUID) -> Any:
         """Delete the holder's own row. Returns ``False`` if the row is no longer that holder's."""
-        return delete_rows(self.filter(name=name, token=token)) == 1
+        return self.filter(name=name, token=token)
 
     def clear(self, seen: JobLock, *, force: bool) -> bool:
         """Delete the row that was seen. Returns ``False`` if it is a different one by now or, unless ``force``, if its
@@ -117,3 +144,11 @@ class JobLockQuerySet(RowQuerySet["JobLock"]):
 
     def _unchanged(self, seen: JobLock) -> JobLockQuerySet:
         return self.filter(name=seen.name, token=seen.token, heartbeats=seen.heartbeats)
+
+
+def _beat(lease: timedelta, sent_at: datetime) -> dict[str, Any]:
+    """What a heartbeat changes."""
+    # Several may be under way and arrive in any order. The holder counts from the newest one.
+    newest = Case(When(sent_at__gt=sent_at, then=F("sent_at")), default=sent_at, output_field=DateTimeField())
+    beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + lease}
+    return {"sent_at": newest, **beat}

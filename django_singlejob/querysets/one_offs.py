@@ -8,12 +8,13 @@ token of their worker's own lock, and put back with that.
 
 from __future__ import annotations
 
+import json
 from math import floor
 from typing import TYPE_CHECKING, Any, cast
 
 from django.db import connections
 from django.db.models import Case, F, Q, Subquery, TextField, Value, When
-from django.db.models.functions import Concat, Greatest
+from django.db.models.functions import Concat, Greatest, Right
 
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import LeaseLost
@@ -41,6 +42,34 @@ _FACTS = {"now": DBNow()}
 def worker_id(holder: Holder) -> str:
     """The line that a row keeps for each attempt."""
     return f"{holder.hostname}:{holder.pid}\n"
+
+
+# A row keeps the errors of its latest attempts, as far as they fit into this many characters.
+ERRORS_LENGTH = 60_000
+
+
+def line_of(error: Mapping[str, Any]) -> str:
+    """The line that a row keeps of an attempt's error; empty if there was none."""
+    if not error.get("error"):
+        return ""
+    return json.dumps({name: error[name] for name in ("error", "error_class", "traceback")}, ensure_ascii=False) + "\n"
+
+
+def errors_in(text: str) -> Iterator[dict[str, str]]:
+    """The errors in such lines, the oldest first. A line that was cut off, or was written by hand, is passed over."""
+    for line in text.split("\n"):
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
+            yield {"error": "", "error_class": "", "traceback": "", **found}
+
+
+def _kept(error: Mapping[str, Any]) -> dict[str, Any]:
+    line = line_of(error)
+    longer = Concat(F("errors"), Value(line), output_field=TextField())
+    return {"errors": Right(longer, ERRORS_LENGTH)} if line else {}
 
 
 def _below(priority: object) -> Q:
@@ -152,12 +181,13 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
 
     def finish(self, token: UUID, result: Mapping[str, Any]) -> bool:
         """Record how the run under that token ended. Returns ``False`` if it does not run a one-off, or no longer."""
-        return self.in_progress().filter(token=token).update(version=raised(self.model, "version"), **result) == 1
+        changes = {"version": raised(self.model, "version"), **result, **_kept(result)}
+        return self.in_progress().filter(token=token).update(**changes) == 1
 
     def finish_all(self, claimed: Sequence[OneOffJob], token: UUID, result: Mapping[str, Any]) -> int:
         """The same for several at once, all of one version. Returns the number of rows changed."""
         rows = self.in_progress().filter(pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)
-        return rows.update(version=raised(self.model, "version"), **result)
+        return rows.update(version=raised(self.model, "version"), **result, **_kept(result))
 
     def release(self, token: UUID) -> int:
         """Put back what was interrupted under that token, as if it had never begun. Returns the number of rows
@@ -171,6 +201,8 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
     def abandon_orphans(self, error: str) -> int:
         """Put back those whose lock is gone, as after a manual DELETE. Returns the number of rows changed."""
         tokens = self.in_progress().orphan_tokens()
+        if not tokens:
+            return 0
         are_orphans = Q(token__in=tokens)
         if None in tokens:  # not a run of ours: the row was edited by hand
             are_orphans |= Q(token=None)
@@ -180,13 +212,13 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         """Put those in progress back to waiting; after their last attempt they have failed instead. Returns the number
         of rows changed."""
         is_last = Q(attempt__gte=F("max_attempts"))
+        ending = {"error": error, "error_class": f"{LeaseLost.__module__}.{LeaseLost.__name__}", "traceback": ""}
         changes = {
             "status": Case(When(is_last, then=Value("failed")), default=Value("waiting")),
             "finished_at": Case(When(is_last, then=DBNow()), default=None),
             "version": raised(self.model, "version"),
-            "error": error,
-            "error_class": f"{LeaseLost.__module__}.{LeaseLost.__name__}",
-            "traceback": "",
+            **ending,
+            **_kept(ending),
         }
         return self.in_progress().update(**changes)
 

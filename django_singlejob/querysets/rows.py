@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_singlejob")
 
 # What drivers, Django's converters and Python raise for a value that is none of its column's type.
-_UNREADABLE = (DataError, ValueError, TypeError, ArithmeticError, RecursionError)
+UNREADABLE = (DataError, ValueError, TypeError, ArithmeticError, RecursionError)
 # In a list whose end is cut off, no more rows are looked at to fill the places of those that cannot be read.
 _MOST = 10_000
 # So many rows are read with one query, until there is one among them that cannot be read.
 _AT_ONCE = 500
 _PROBLEM_LENGTH = 200
 # The most that every database stores in such a column.
-_MOST_COUNTED = {"PositiveIntegerField": 2**31 - 1, "PositiveBigIntegerField": 2**63 - 1, "BigIntegerField": 2**63 - 1}
+MOST_COUNTED = {"PositiveIntegerField": 2**31 - 1, "PositiveBigIntegerField": 2**63 - 1, "BigIntegerField": 2**63 - 1}
 
 Row = TypeVar("Row", "JobLock", "JobStatus", "WorkerPass")
 AnyModel = TypeVar("AnyModel", bound=Model)
@@ -138,7 +138,7 @@ class RowQuerySet(QuerySet[AnyModel]):
     def _fetch_all(self) -> None:
         try:
             super()._fetch_all()
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             if not self.is_forgiving:
                 raise
             self._fetch_with_care(error)
@@ -147,7 +147,7 @@ class RowQuerySet(QuerySet[AnyModel]):
         try:
             with saturating():
                 super()._fetch_all()
-        except (Error, *_UNREADABLE) as again:
+        except (Error, *UNREADABLE) as again:
             if not self._is_of_rows:
                 raise _first_cause(error, again) from None
             self._result_cache = self._read_one_by_one(error)
@@ -167,7 +167,7 @@ class RowQuerySet(QuerySet[AnyModel]):
         keys.is_forgiving = False
         try:
             list(keys)
-        except (Error, *_UNREADABLE) as again:
+        except (Error, *UNREADABLE) as again:
             raise _first_cause(error, again) from None  # it was the query or the connection, not a row
         found: list[Any] = []
         # Few at once if few are wanted: a row may be huge.
@@ -187,7 +187,7 @@ class RowQuerySet(QuerySet[AnyModel]):
         try:
             with saturating():
                 return list(rows)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             if len(keys) == 1:
                 self._pass_over(Unreadable(self.model, keys[0], error))
                 return []
@@ -211,7 +211,7 @@ def _first_cause(error: Exception, again: Exception) -> Exception:
 
 def raised(model: type[Model], name: str, by: int = 1) -> Combinable:
     """The counter, greater by ``by``, but no greater than its column allows: then an UPDATE would fail."""
-    most = _MOST_COUNTED[model._meta.get_field(name).get_internal_type()]
+    most = MOST_COUNTED[model._meta.get_field(name).get_internal_type()]
     return Least(F(name), Value(most - by, output_field=BigIntegerField())) + by
 
 
