@@ -1,9 +1,41 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import django
 from django.apps import AppConfig
-from django.core.checks import Tags, register
+from django.core.checks import CheckMessage, Tags, register
 from django.db.backends.signals import connection_created
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob import checks, cutoff
+from django_singlejob import cutoff
+
+if django.VERSION >= (6, 0):
+    # This import registers Django's own check, which asks our backend. A project may import the module too late.
+    import django.tasks
+
+
+def _check(name: str) -> Callable[..., Sequence[CheckMessage]]:
+    """The system check of this name, whose module is imported when it is called. This is the one place where the app
+    imports later what it may not need: every command of the project loads the app, and many run no checks."""
+
+    def check(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> Sequence[CheckMessage]:
+        found: Sequence[CheckMessage] = import_string(f"django_singlejob.checks.{name}")(app_configs, **kwargs)
+        return found
+
+    check.__name__ = name
+    return check
+
+
+# Made once, because Django registers the same function only once.
+CHECKS: dict[Callable[..., Sequence[CheckMessage]], Sequence[str]] = {
+    _check("check_settings"): (),
+    _check("check_task_modules"): (),
+    _check("check_time"): (),
+    _check("check_jobs"): (),
+    _check("check_database"): (),
+    _check("check_server"): (Tags.database,),
+}
 
 
 class SingleJobConfig(AppConfig):
@@ -12,10 +44,6 @@ class SingleJobConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        register(checks.check_settings)
-        register(checks.check_task_modules)
-        register(checks.check_time)
-        register(checks.check_jobs)
-        register(checks.check_database)
-        register(checks.check_server, Tags.database)
+        for check, tags in CHECKS.items():
+            register(check, *tags)
         connection_created.connect(cutoff.remember)

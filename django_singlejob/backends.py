@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from asgiref.sync import sync_to_async
 from django.core import checks
 from django.tasks import Task, TaskResult
 from django.tasks.backends.base import BaseTaskBackend
@@ -20,9 +21,12 @@ from django.tasks.signals import task_enqueued
 
 from django_singlejob.names import NAME_LENGTH
 from django_singlejob.one_offs import django_tasks
-from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.one_offs.enqueue import AnyCall, Order
 from django_singlejob.one_offs.task_modules import is_allowed
 from django_singlejob.querysets.one_offs import one_offs
+
+if TYPE_CHECKING:
+    from django_singlejob.models import OneOffJob
 
 MAX_ATTEMPTS = 3
 _KEY = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
@@ -69,6 +73,29 @@ class SingleJobBackend(BaseTaskBackend):
 
         Raises ``InvalidOrder``, naming the argument, if an argument cannot be stored, and ``InvalidTask``.
         """
+        order = self._order(task)
+        return self._enqueued(task, order.enqueue(*args, **kwargs))
+
+    def enqueue_many(self, task: Task[..., Any], calls: Iterable[AnyCall]) -> list[TaskResult[..., Any]]:
+        """Enqueue the task once for each call: a pair of its arguments, as a list or tuple, and its keyword arguments,
+        as a dict. Enqueues all of them or none, and returns their results in the same order.
+
+        Raises ``InvalidOrder``, naming the call and the argument, if one cannot be stored, and ``InvalidTask``.
+        """
+        order = self._order(task)
+        return [self._enqueued(task, row) for row in order.enqueue_many(calls)]
+
+    async def aenqueue_many(self, task: Task[..., Any], calls: Iterable[AnyCall]) -> list[TaskResult[..., Any]]:
+        """The same, for an ``async def``."""
+        return await sync_to_async(self.enqueue_many)(task, calls)
+
+    def _enqueued(self, task: Task[..., Any], row: OneOffJob) -> TaskResult[..., Any]:
+        result = django_tasks.result_of(row, task)
+        task_enqueued.send_robust(type(self), task_result=result)
+        return result
+
+    def _order(self, task: Task[..., Any]) -> Order:
+        """Raises ``InvalidTask`` if no worker could run the task."""
         self.validate_task(task)
         if not (django_tasks.job_of(task) or is_allowed(task.module_path)):
             raise InvalidTask(
@@ -80,12 +107,6 @@ class SingleJobBackend(BaseTaskBackend):
                 f"Workers cannot find a task at {task.module_path!r}. Assign the task to a variable of its module that "
                 "has the function's name, as @task does."
             )
-        row = self._order(task).enqueue(*args, **kwargs)
-        result = django_tasks.result_of(row, task)
-        task_enqueued.send_robust(type(self), task_result=result)
-        return result
-
-    def _order(self, task: Task[..., Any]) -> Order:
         job = django_tasks.job_of(task)
         return Order(
             job_name=job.name if job else "",

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-import django
 from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error as CheckError, Warning as CheckWarning
@@ -18,10 +17,6 @@ from django.utils.module_loading import import_string
 from django_singlejob import conf, database, registry, timeline
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.one_offs.task_modules import is_there
-
-if django.VERSION >= (6, 0):
-    # This import registers Django's own check, which asks our backend. A project may import the module too late.
-    import django.tasks
 
 # Shorter leases are only for tests.
 SHORT_LEASE = timedelta(seconds=6)
@@ -191,7 +186,7 @@ def _required(func: Callable[..., Any]) -> list[str]:
 
 
 def check_database(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E006: the database alias exists. E007, W001, W002, W007: see ``_database_problems``."""
+    """E006: the database alias exists. E007, W001, W002, W007, W010: see ``_database_problems``."""
     try:
         alias = database.alias()
     except ImproperlyConfigured:
@@ -224,6 +219,14 @@ def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[
             hint=f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{'max_size': N}}, where N is twice the number of "
             "threads.",
             id="singlejob.W002",
+        )
+    if connection.vendor != "postgresql" and _wants_single_statement():
+        yield CheckWarning(
+            f"SINGLEJOB['SINGLE_STATEMENT'] is True, but the database {alias!r} is not PostgreSQL, so each grant and "
+            "each release is still a transaction of several statements.",
+            hint="Remove SINGLE_STATEMENT, or set SINGLEJOB['DATABASE'] to a PostgreSQL database. Locks are as safe "
+            "either way; with PostgreSQL, the setting saves round trips.",
+            id="singlejob.W010",
         )
     if missing := _missing_timeouts(connection):
         settings = ", ".join(f"{name}={value}" for name, value in missing.items())
@@ -267,6 +270,13 @@ def _server_problems(alias: str) -> Iterator[CheckMessage]:
             "'SET SESSION wsrep_sync_wait = 1'; see 'Run on a cluster' in the documentation.",
             id="singlejob.W009",
         )
+
+
+def _wants_single_statement() -> bool:
+    try:
+        return conf.options().single_statement
+    except ImproperlyConfigured:
+        return False  # check_settings and check_time report this
 
 
 def _missing_timeouts(connection: BaseDatabaseWrapper) -> dict[str, int]:

@@ -4,9 +4,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from django.db import models
+from django.utils.formats import number_format
 from django.utils.functional import lazy
 from django.utils.text import format_lazy
 from django.utils.translation import gettext, gettext_lazy as _, ngettext_lazy
@@ -101,6 +103,7 @@ _UNITS = [
     (SECOND, ngettext_lazy("%d second", "%d seconds")),
 ]
 _roughly = lazy(roughly, str)
+_grouped = lazy(partial(number_format, force_grouping=True), str)
 
 
 def _text(text: "_StrOrPromise", *parts: Any, **facts: Any) -> "_StrOrPromise":
@@ -241,7 +244,9 @@ def of_cut() -> Finding:
         level=Level.CRITICAL,
         about="row",
         subject=gettext("jobs and locks"),
-        what_happened=_text(_("More than {count:,} jobs or locks look bad, and no others were judged."), count=WORST),
+        what_happened=_text(
+            _("More than {count} jobs or locks look bad, and no others were judged."), count=_grouped(WORST)
+        ),
         what_to_do=_("Look at the lists of jobs and locks in the admin: one of the others may be critical."),
     )
 
@@ -319,7 +324,7 @@ def _failed(queue: Queue, failures: int) -> Finding:
 
 def in_figures(count: int, *, is_cut: bool) -> "_StrOrPromise":
     """A count, which may be cut: ``3,000 or more``."""
-    return _text(_("{count:,} or more"), count=count) if is_cut else str(count)
+    return _text(_("{count} or more"), count=_grouped(count)) if is_cut else str(count)
 
 
 # --- workers

@@ -1,6 +1,6 @@
 """How each job and each lock is doing, as far as the database knows. This module only reads."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -15,8 +15,9 @@ from django_singlejob.cursor import is_ahead
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.scheduling.schedule import Schedule, parse, schedule_in_words
+from django_singlejob.scheduling.schedule import Schedule, parse
 from django_singlejob.scheduling.slots import MISFIRE_GRACE
+from django_singlejob.scheduling.words import schedule_in_words
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -105,26 +106,41 @@ class Survey:
 
 def survey(names: Collection[str] | None = None, *, part: str = "", ignored: Collection[str] = ()) -> Survey:
     """The jobs that are registered or have run, and the locks that are held: all, or those of ``names``; only those
-    with ``part`` in their names, and without those that are ``ignored``. Takes two queries, or four if there are more
-    than ``MOST``."""
+    with ``part`` in their names, and without those that are ``ignored``. Takes two queries, or at most five if there
+    are more than ``MOST``."""
     chosen = _Choice(names=names, part=part, ignored=ignored)
-    known = {job.name for job in registry.all_jobs() if chosen.has(job.name)}
+    registered = {job.name for job in registry.registered() if chosen.has(job.name)}
     held = locks().filter(chosen.of_locks).worst_first().survey(MOST + 1)
-    needed = known | {_job_of(lock) for lock in held[:MOST]}
+    needed = {_job_of(lock) for lock in held[:MOST]} | (registered if len(registered) <= MOST else set())
     telling = gates().filter(chosen.of_gates & (_IS_OF_JOB | Q(name__in=needed)))
     found = list(telling.worst_first(OVERDUE).survey(MOST + 1).values())
     statuses = {status.name: status for status in found[:MOST]}
     seen, are_gates_cut, are_locks_cut = held[:MOST], len(found) > MOST, len(held) > MOST
+    told: AbstractSet[str] = statuses.keys()
     if are_gates_cut:
         statuses |= gates().filter(name__in=needed - statuses.keys()).survey()
+        told = set(telling.values_list("name", flat=True)) if len(registered) > MOST else statuses.keys()
     if are_locks_cut:
         unseen = statuses.keys() - {_job_of(lock) for lock in seen}
         seen += locks().filter(_Choice(names=unseen).of_locks).survey()
+    silent = _silent(registered - told)
     return Survey(
-        healths=_judge(statuses, seen, known),
-        is_cut=are_gates_cut or are_locks_cut,
-        is_ill_cut=(are_gates_cut and found[-1].is_ill) or (are_locks_cut and held[-1].is_suspected),
+        healths=_judge(statuses, seen, {*(registered & statuses.keys()), *silent[:MOST]}),
+        is_cut=are_gates_cut or are_locks_cut or len(silent) > MOST,
+        is_ill_cut=(are_gates_cut and found[-1].is_ill)
+        or (are_locks_cut and held[-1].is_suspected)
+        or any(map(_has_schedule, silent[MOST : MOST + 1])),
     )
+
+
+def _silent(names: AbstractSet[str]) -> list[str]:
+    """These jobs, of which no gate tells anything. Those with a schedule come first, for no server has ever requested
+    them."""
+    return sorted(names, key=lambda name: (not _has_schedule(name), name))
+
+
+def _has_schedule(name: str) -> bool:
+    return registry.is_known(name) and registry.get(name).schedule is not None
 
 
 # A gate that belongs only to a lock says nothing, and there may be very many.
@@ -185,7 +201,7 @@ def _states(name: str, status: "JobStatus | None", lock: "JobLock | None") -> It
         yield State.STALE
     if status:
         yield from _troubles(status, lock)
-    if registry.is_known(name) and registry.get(name).schedule is not None and (not status or not status.next_slot):
+    if _has_schedule(name) and (not status or not status.next_slot):
         yield State.UNSEEN
     yield State.RUNNING if lock else State.IDLE
 

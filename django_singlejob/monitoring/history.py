@@ -4,28 +4,35 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.models import Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
+from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
 from django_singlejob.models import JobRun
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.runs import runs
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.runs import JobRunQuerySet, runs
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
 
 RECENT = 30
+NEAR = 20
 # With more rows a page would be slow, and its bars too narrow to tell apart.
 MOST = 3_000
 # One-offs that have been due for longer wait for a worker, or for the lock of their job.
 LATE = timedelta(minutes=5)
 BAD = frozenset({"failed", "abandoned"})
+# What `judged` calls a run that is recorded as running, although no live process holds its lock. No row has this
+# status: sooner or later, the run is recorded as abandoned.
+STALE = "stale"
 COST_BOUNDS = [timedelta(milliseconds=most) for most in (5, 10, 20, 50, 100, 200, 500, 1000)]
 
 
@@ -52,12 +59,12 @@ def label(status: str) -> "_StrOrPromise":
     return _LABELS.get(status, status)
 
 
-_LABELS = dict(JobRun.Status.choices)
+_LABELS: "dict[str, _StrOrPromise]" = {**dict(JobRun.Status.choices), STALE: _("stale")}
 
 
 def recent_runs(names: Collection[str]) -> dict[str, list[PastRun]]:
-    """The newest runs of each of these jobs, at most ``RECENT``, oldest first. Takes two queries, which read no more
-    than they return, however long the history is."""
+    """The newest runs of each of these jobs, at most ``RECENT``, oldest first. Those of dead holders are ``STALE``.
+    Takes three queries at most, which read no more than they return, however long the history is."""
     newest_first = runs().filter(job_name=OuterRef("name")).order_by("-started_at")
     oldest_wanted = Subquery(newest_first.values("started_at")[RECENT - 1 : RECENT])
     wanted = Q(pk__in=[])
@@ -67,7 +74,62 @@ def recent_runs(names: Collection[str]) -> dict[str, list[PastRun]]:
     for row in runs().filter(wanted).order_by("started_at", "pk").values_list(*PastRun._fields):
         run = PastRun(*row)
         found[run.job_name].append(run)
-    return {name: some[-RECENT:] for name, some in found.items()}
+    newest = {name: some[-RECENT:] for name, some in found.items()}
+    dead = dead_among([run.pk for some in newest.values() for run in some if run.status == "running"])
+    return {
+        name: [run._replace(status=STALE) if run.pk in dead else run for run in some] for name, some in newest.items()
+    }
+
+
+# --- the runs before and after one
+
+
+class Neighbour(NamedTuple):
+    """What is shown of a run on the page of another one of its job."""
+
+    pk: int
+    status: str
+    hostname: str
+    started_at: datetime
+    duration: timedelta | None
+    error: str
+    slot: datetime | None
+    attempt: int
+
+    @property
+    def label(self) -> "_StrOrPromise":
+        """The status, for people."""
+        return label(self.status)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """The runs around one of a job: the one before it, the one after it (each ``None`` if there is none), and the other
+    attempts at its slot, oldest first, on whatever servers."""
+
+    before: Neighbour | None
+    after: Neighbour | None
+    of_slot: Sequence[Neighbour]
+
+
+def neighbours(run: JobRun) -> Neighbours:
+    """Takes three queries at most, which read no more than they return. Attempts at a slot are close to each other:
+    only the ``NEAR`` runs before this one, and as many after it, are looked at."""
+    others = runs().filter(job_name=run.job_name).exclude(pk=run.pk)
+    before = _near(others.filter(started_at__lte=run.started_at).order_by("-started_at"))
+    after = _near(others.filter(started_at__gt=run.started_at).order_by("started_at"))
+    near = [*before[::-1], *after]
+    dead = dead_among([other.pk for other in near if other.status == "running"])
+    judged = {other.pk: other._replace(status=STALE) if other.pk in dead else other for other in near}
+    return Neighbours(
+        before=judged[before[0].pk] if before else None,
+        after=judged[after[0].pk] if after else None,
+        of_slot=[other for other in judged.values() if run.slot and other.slot == run.slot],
+    )
+
+
+def _near(rows: QuerySet[Any]) -> list[Neighbour]:
+    return [Neighbour(*row) for row in rows.values_list(*Neighbour._fields)[:NEAR]]
 
 
 # --- the runs of the last hours
@@ -115,17 +177,54 @@ class Period:
 
 def period(length: timedelta) -> Period:
     """The runs of this length of time until now. Takes three queries, which read no more than they return."""
-    now = _now()
-    begin = now - length
+    end = now()
+    begin = end - length
     found = _read(runs().filter(started_at__gte=begin), MOST + 1)
     earlier = _read(runs().running().filter(started_at__lt=begin), MOST)
-    return Period(now=now, begin=begin, runs=found[:MOST], earlier=earlier, is_cut=len(found) > MOST)
+    return Period(now=end, begin=begin, runs=found[:MOST], earlier=earlier, is_cut=len(found) > MOST)
 
 
-def _now() -> datetime:
+def judged(found: Period) -> Period:
+    """The period, in which the runs of dead holders have the status ``STALE``. Takes one query.
+
+    These runs are still recorded as running, although their locks are stale or gone, and their ends are not kept in a
+    gate either.
+    """
+    dead = set(of_dead_holders().order_by("-started_at").values_list("pk", flat=True)[:MOST])
+    runs, earlier = ([_judged(run, dead) for run in some] for some in (found.runs, found.earlier))
+    return replace(found, runs=runs, earlier=earlier)
+
+
+def of_dead_holders() -> JobRunQuerySet:
+    """The runs that no live process is running, although they are recorded as running."""
+    # A single statement: a run that begins or ends between two reads would seem to have no lock.
+    held, kept = locks().live().values("token"), gates().filter(unrecorded__isnull=False).values("name")
+    return runs().running().exclude(token__in=held).exclude(job_name__in=kept)
+
+
+def dead_among(keys: Collection[int]) -> set[int]:
+    """The runs of dead holders among these. Takes a query, unless there are no keys."""
+    return set(of_dead_holders().filter(pk__in=keys).values_list("pk", flat=True)) if keys else set()
+
+
+def dead_one_offs(keys: Collection[int]) -> set[int]:
+    """The one-offs among these that are in progress, although no live process is running them. Takes a query, unless
+    there are no keys."""
+    # A single statement here too.
+    held = locks().live().values("token")
+    dead = one_offs().in_progress().filter(pk__in=keys).exclude(token__in=held)
+    return set(dead.values_list("pk", flat=True)) if keys else set()
+
+
+def _judged(run: Run, dead: set[int]) -> Run:
+    return run._replace(status=STALE) if run.status == "running" and run.pk in dead else run
+
+
+def now() -> datetime:
+    """The time by the database's clock, in UTC."""
     # Django has no SELECT without a table. This one reads no row, but returns the time.
-    now: datetime = runs().filter(pk=0).aggregate(now=Coalesce(Max("started_at"), DBNow()))["now"]
-    return now.astimezone(UTC)
+    found: datetime = runs().filter(pk=0).aggregate(now=Coalesce(Max("started_at"), DBNow()))["now"]
+    return found.astimezone(UTC)
 
 
 def _read(rows: QuerySet[Any], most: int) -> list[Run]:
@@ -211,7 +310,7 @@ def costs(won: Iterable[Run]) -> Costs | None:
 def success_rate(counts: Mapping[str, int]) -> float | None:
     """The share of the ended runs that were successful, from the number of runs by status; ``None`` if none has
     ended."""
-    ended = sum(count for status, count in counts.items() if status != "running")
+    ended = sum(count for status, count in counts.items() if status not in ("running", STALE))
     return counts.get("successful", 0) / ended if ended else None
 
 
@@ -223,10 +322,17 @@ def errors_of(some: Iterable[Run]) -> dict[int, str]:
     return dict(runs().filter(pk__in=[run.pk for run in some]).values_list("pk", "error"))
 
 
-def last_errors(names: Collection[str]) -> dict[str, str]:
-    """The latest error of each of these jobs that is failing."""
-    ended = runs().filter(job_name=OuterRef("name"), status__in=[*BAD, "interrupted"]).order_by("-started_at")
-    failing = (
-        gates().filter(name__in=names, consecutive_failures__gt=0).annotate(error=Subquery(ended.values("error")[:1]))
-    )
-    return {name: error or "" for name, error in failing.values_list("name", "error")}
+class LastError(NamedTuple):
+    """Where a failing job went wrong last. ``pk``: of the run."""
+
+    pk: int
+    error: str
+
+
+def last_errors(names: Collection[str]) -> dict[str, LastError]:
+    """The latest error of each of these jobs that is failing, without those whose run has been pruned since."""
+    # Two runs may have begun at the same instant, and both columns are to be of the same one.
+    latest = runs().filter(job_name=OuterRef("name"), status__in=[*BAD, "interrupted"]).order_by("-started_at", "-pk")
+    failing = gates().filter(name__in=names, consecutive_failures__gt=0)
+    found = failing.annotate(run=Subquery(latest.values("pk")[:1]), error=Subquery(latest.values("error")[:1]))
+    return {name: LastError(pk, error) for name, pk, error in found.values_list("name", "run", "error") if pk}

@@ -9,6 +9,7 @@ import django
 
 from django_singlejob import registry
 from django_singlejob.one_offs.task_modules import exception_at, found_at, is_allowed, is_broken
+from django_singlejob.querysets.one_offs import errors_in
 from django_singlejob.registry import Job
 
 if django.VERSION >= (6, 0):
@@ -26,7 +27,7 @@ if django.VERSION >= (6, 0):
     }
 
     class StoredError(TaskError):
-        """The last error of a row."""
+        """An error of a row."""
 
         __slots__ = ()
 
@@ -97,7 +98,7 @@ def result_of(row: "OneOffJob", task: "Task[..., Any]") -> "TaskResult[..., Any]
         args=row.args,
         kwargs=row.kwargs,
         backend=row.backend,
-        errors=[_error_of(row)] if row.error_class else [],
+        errors=_errors_of(row),
         # An interrupted attempt does not count.
         worker_ids=row.worker_ids.splitlines()[-row.attempt :] if row.attempt else [],
     )
@@ -116,8 +117,16 @@ def _as_enqueued(
         return task  # the settings have changed and do not allow these options any more
 
 
-def _error_of(row: "OneOffJob") -> "TaskError":
-    return StoredError(exception_class_path=row.error_class, traceback=row.traceback or row.error)
+def _errors_of(row: "OneOffJob") -> "list[TaskError]":
+    """The error of each attempt that failed, the oldest first."""
+    # A row that was written by hand may have only the last one.
+    last = {"error_class": row.error_class, "traceback": row.traceback, "error": row.error}
+    found = list(errors_in(row.errors)) or [last]
+    return [
+        StoredError(exception_class_path=error["error_class"], traceback=error["traceback"] or error["error"])
+        for error in found
+        if error["error_class"]
+    ]
 
 
 def begin(row: "OneOffJob", task: "Task[..., Any]") -> list[Any]:

@@ -1,26 +1,30 @@
 """Enqueues one-offs: ``job.using(run_after=...).enqueue(...)``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asgiref.sync import sync_to_async
 from django.db import Error
 from django.utils import timezone
 
-from django_singlejob import database
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost
 from django_singlejob.names import NAME_LENGTH, is_storable
+from django_singlejob.one_offs.insert import Call, insert
 from django_singlejob.one_offs.values import Unstorable, stored_arguments, stored_result
-from django_singlejob.querysets.one_offs import RELEASED, one_offs
+from django_singlejob.querysets.one_offs import RELEASED
 from django_singlejob.registry import Job
 from django_singlejob.results import Ending
 from django_singlejob.unusable import refusal
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
+
+# A call's positional and keyword arguments.
+AnyCall: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 
 PRIORITIES = range(-100, 101)
 # MySQL has no earlier years. The last hours of the year 9999 are in the year 10000 in other time zones.
@@ -76,24 +80,57 @@ class Order:
 
         Raises ``InvalidOrder``, which names the argument that cannot be stored, and ``DatabaseUnusable``.
         """
-        arguments = self.stored(args, kwargs)
-        try:
-            return one_offs().get(pk=place(self, *arguments).pk)
-        except Error as error:
-            if unusable := refusal(error, f"{self.job_name or self.task_path!r} was not enqueued: "):
-                raise unusable from error
-            raise
-
-    def stored(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments as they are stored. Raises ``InvalidOrder`` if one of them cannot be."""
-        try:
-            return stored_arguments(args, kwargs)
-        except Unstorable as error:
-            raise InvalidOrder(f"The job {self.job_name or self.task_path!r} cannot be enqueued: {error}.") from None
+        call = self.stored(args, kwargs)
+        with self._explained():
+            return place(self, *call)
 
     async def aenqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
         """The same, for an ``async def``."""
         return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+    def enqueue_many(self, calls: Iterable[AnyCall]) -> "list[OneOffJob]":
+        """Have a worker run the job once for each call: a pair of its arguments, as a list or tuple, and its keyword
+        arguments, as a dict. Enqueues all of them or none, and returns them in the same order.
+
+        Raises ``InvalidOrder``, which names the call and the argument that cannot be stored, and ``DatabaseUnusable``.
+        """
+        stored = [self._stored_call(number, call) for number, call in enumerate(calls)]
+        with self._explained():
+            return insert(_columns(self), stored)
+
+    async def aenqueue_many(self, calls: Iterable[AnyCall]) -> "list[OneOffJob]":
+        """The same, for an ``async def``."""
+        return await sync_to_async(self.enqueue_many)(calls)
+
+    def stored(self, args: Sequence[Any], kwargs: Mapping[str, Any], whose: str = "") -> Call:
+        """The arguments as they are stored. Raises ``InvalidOrder`` if one of them cannot be: ``whose`` precedes its
+        name in the message."""
+        try:
+            return Call(*stored_arguments(args, kwargs))
+        except Unstorable as error:
+            raise self._invalid(f"{whose}{error}.") from None
+
+    def _stored_call(self, number: int, call: object) -> Call:
+        match call:
+            case (list() | tuple() as args, Mapping() as kwargs) if all(isinstance(name, str) for name in kwargs):
+                return self.stored(args, kwargs, f"of calls[{number}], ")
+        raise self._invalid(
+            f"calls[{number}] is {call!r:.100}. Make it a pair of the arguments, as a list or tuple, and the keyword "
+            "arguments, as a dict with names as keys: ((4711,), {'language': 'it'})."
+        )
+
+    def _invalid(self, why: str) -> InvalidOrder:
+        return InvalidOrder(f"The job {self.job_name or self.task_path!r} cannot be enqueued: {why}")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise ``DatabaseUnusable`` for an error that says that the database lacks something."""
+        try:
+            yield
+        except Error as error:
+            if unusable := refusal(error, f"{self.job_name or self.task_path!r} was not enqueued: "):
+                raise unusable from error
+            raise
 
 
 def arguments_of(row: "OneOffJob") -> tuple[list[Any], dict[str, Any]]:
@@ -109,9 +146,12 @@ def arguments_of(row: "OneOffJob") -> tuple[list[Any], dict[str, Any]]:
 def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
     """Insert the row. The arguments must be JSON. After that no crash loses the row, unless it is part of the caller's
     transaction."""
-    with database.synchronous(database.alias()):
-        asked = {**vars(order), "args": list(args), "kwargs": dict(kwargs), "run_after": order.run_after or DBNow()}
-        return one_offs().create(**{**asked, "created_at": DBNow(), **others})
+    (row,) = insert(_columns(order) | others, [Call(args, kwargs)])
+    return row
+
+
+def _columns(order: Order) -> dict[str, Any]:
+    return {**vars(order), "status": "waiting", "run_after": order.run_after or _NOW, "created_at": _NOW}
 
 
 def result_of_job(

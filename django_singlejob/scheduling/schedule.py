@@ -258,14 +258,6 @@ def slots_between(schedule: Schedule, after: datetime, until: datetime) -> Itera
         yield after
 
 
-@functools.lru_cache(maxsize=4096)
-def schedule_in_words(schedule: Schedule) -> str:
-    """The schedule for people: ``At 08:00 on Monday through Friday (Europe/Rome)``, ``Every 1 hour 30 minutes``."""
-    if isinstance(schedule, Every):
-        return f"Every {duration_in_words(schedule.interval)}"
-    return f"{CronSim(schedule.text, _naive(EPOCH)).explain()} ({schedule.time_zone})"
-
-
 def duration_in_words(duration: timedelta) -> str:
     """The duration for people: ``1 hour 30 minutes``."""
     parts = []

@@ -26,7 +26,7 @@ from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.at_exit import forget
-from django_singlejob.locking.heartbeat import kept_alive
+from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
@@ -37,7 +37,7 @@ from django_singlejob.one_offs.task_modules import takes_import
 from django_singlejob.one_offs.values import Unstorable, stored_result
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import RELEASED, one_offs
+from django_singlejob.querysets.one_offs import RELEASED, line_of, one_offs
 from django_singlejob.received_signals import is_second_signal_received, is_shutdown_requested
 from django_singlejob.reports import Report
 from django_singlejob.results import ending
@@ -62,13 +62,15 @@ _SOON = 0.5
 class Claimed:
     """A task that this worker has claimed: call it once, in any thread.
 
-    ``result``: what to record; ``None`` until it has run. ``duration``: how long it ran.
+    ``result``: what to record; ``None`` until it has run. ``duration``: how long it ran. ``is_begun``: whether a thread
+    has called it.
     """
 
     row: "OneOffJob"
     lease: Lease
     result: dict[str, Any] | None = None
     duration: timedelta = ZERO
+    is_begun: bool = False
     _window: Window | None = None
 
     @property
@@ -80,7 +82,7 @@ class Claimed:
         return about_grant(self.lease.grant, job=self.name, reason=reason)
 
     def __call__(self, window: Window) -> Report:
-        self._window = window
+        self.is_begun, self._window = True, window
         if self.lease.lost:  # perhaps before there was a window to interrupt
             self.result = dict(RELEASED)
             return Report(self.name, error=LeaseLost(self.lease.why_lost()), lease=self.lease)
@@ -135,6 +137,7 @@ def _send_finished_before_recording(performed: Claimed, result: Mapping[str, Any
     row = performed.row
     for name in ("status", "result", "error", "error_class", "traceback"):
         setattr(row, name, result[name])
+    row.errors += line_of(result)
     row.finished_at = utc_now()
     try:
         if task := django_tasks.find(row):

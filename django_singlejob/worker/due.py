@@ -1,10 +1,11 @@
 """What is due: slots, one-offs, the locks of dead holders and, once a day, pruning."""
 
 import logging
-from collections.abc import Callable, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set as AbstractSet
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from django.db import Error
@@ -17,15 +18,17 @@ from django_singlejob.cursor import follow, is_ahead, is_followed, leave
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.liveness import silence
 from django_singlejob.logs import about, about_lock
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.jobs import gates, name_of
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
+from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.recording import HistoryFailed, alone, catch_up
 from django_singlejob.registry import Job
+from django_singlejob.worker.timetable import timetable
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobStatus
+    from django_singlejob.models import JobStatus, OneOffJob
     from django_singlejob.querysets.one_offs import OneOffJobQuerySet
 
 logger = logging.getLogger("django_singlejob")
@@ -34,31 +37,44 @@ logger = logging.getLogger("django_singlejob")
 _MOST_REPORTED = 1_000
 
 
-def keep_up() -> None:
+def keep_up(turn: int = 0) -> None:
     """Update the schedules in the database to those in the code. A new or changed schedule begins at its next slot from
     now, and a schedule that was removed is forgotten. A restart alone changes nothing. One-offs whose lock was deleted
-    by hand are put back."""
+    by hand are put back.
+
+    Only rows that differ from the code, or that look odd, are read in full, and besides them a part of the others:
+    the one whose ``turn`` it is. So this costs about the same for any number of jobs.
+    """
     one_offs().abandon_orphans("Its lock was deleted by hand.")
-    statuses = gates().scheduled().without_mean().survey()
+    code, rows = timetable(), gates().scheduled()
+    positions, statuses = rows.positions(), rows.in_question(code.part(turn)).without_mean().survey()
     with suppress(HistoryFailed):
         catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
-    for status in statuses.values():
-        if registry.is_known(status.name) and registry.get(status.name).schedule is None:
-            _despite_others(status.name, partial(leave, status))
-    schedules = {job.name: policy.schedule for job in registry.all_jobs() if (policy := job.policy)}
-    if new := schedules.keys() - statuses.keys():
-        for name in sorted(new):
-            _despite_others(name, partial(gates().remember, name))
-        statuses |= gates().look_up(new, ZERO)
-    # A gate is missing if others were at it, or if another release forgets it at this moment.
-    for name in schedules.keys() & statuses.keys():
-        status, schedule = statuses[name], schedules[name]
-        if not is_followed(status, schedule):
-            _despite_others(name, partial(follow, status, schedule, status.now))
-        elif is_ahead(status, schedule):
-            slot = instant_in_words(status.next_slot or status.now)
-            message = "The job %r waits for %s: the database's clock was set back since it last ran."
-            logger.warning(message, name, slot, extra=about(job=name, slot=status.next_slot))
+    wanted, others = set(map(name_of, code.positions - positions)), set(map(name_of, positions - code.positions))
+    for name in _until_a_signal(wanted - others):
+        _despite_others(name, partial(gates().remember, name))
+    if unread := (wanted | (code.unscheduled & others)) - statuses.keys():
+        # A gate is missing if others were at it, or if another release forgets it at this moment.
+        statuses |= gates().look_up(unread, ZERO)
+    for name in _until_a_signal(filter(registry.is_known, statuses)):
+        _keep_up_with(registry.get(name), statuses[name])
+
+
+def _until_a_signal(names: Iterable[str]) -> Iterator[str]:
+    """The names, sorted, until this process is asked to end. Each takes a few milliseconds, and a new release may have
+    thousands. The next worker goes on from there."""
+    return takewhile(lambda _: not is_shutdown_requested(), sorted(names))
+
+
+def _keep_up_with(job: Job, status: "JobStatus") -> None:
+    if (policy := job.policy) is None:
+        _despite_others(job.name, partial(leave, status))
+    elif not is_followed(status, policy.schedule):
+        _despite_others(job.name, partial(follow, status, policy.schedule, status.now))
+    elif is_ahead(status, policy.schedule):
+        slot = instant_in_words(status.next_slot or status.now)
+        message = "The job %r waits for %s: the database's clock was set back since it last ran."
+        logger.warning(message, job.name, slot, extra=about(job=job.name, slot=status.next_slot))
 
 
 def _despite_others(name: str, change: Callable[[], object]) -> None:
@@ -100,9 +116,11 @@ def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | Non
     watched.
     """
     due = gates().due() if names is None else gates().due().filter(name__in=names)
-    statuses = {name: status for name, status in due.without_mean().survey().items() if registry.is_known(name)}
-    jobs = [job for name, status in statuses.items() if _is_due(job := registry.get(name), status)]
-    return [job for job in jobs if busy.isdisjoint({job.name, job.lock})]
+    # Sorted here: SQLite would go through all rows by the index, to sort the few that are due.
+    statuses = due.order_by().without_mean().survey().values()
+    oldest_first = sorted(statuses, key=lambda status: status.next_slot or status.now)
+    known = ((registry.get(status.name), status) for status in oldest_first if registry.is_known(status.name))
+    return [job for job, status in known if _is_due(job, status) and busy.isdisjoint({job.name, job.lock})]
 
 
 def _is_due(job: Job, status: "JobStatus") -> bool:
@@ -112,20 +130,51 @@ def _is_due(job: Job, status: "JobStatus") -> bool:
     return is_to_be_rerun or status.next_slot <= status.now
 
 
-def exclusive(queues: Sequence[str], passed: AbstractSet[str] = frozenset()) -> "OneOffJobQuerySet":
-    """The one-offs in these queues that run under their job's lock, if this release of the code knows the job. Those of
-    jobs that were passed over are left out."""
+def next_exclusive(
+    queues: Sequence[str],
+    passed: AbstractSet[str] = frozenset(),
+    *,
+    names: AbstractSet[str] | None = None,
+    unknown: AbstractSet[str] = frozenset(),
+    misnamed: AbstractSet[int] = frozenset(),
+    until: datetime | None = None,
+) -> "OneOffJob | None":
+    """The next to run of the ``exclusive`` one-offs of all jobs, or of the jobs ``names``. ``None``: none is due.
+
+    ``unknown``: jobs that this release of the code did not know a moment ago. ``misnamed``: one-offs to leave out.
+    """
+    if names is None:
+        # Almost always the first one is of a known job. Then there is no need to list thousands of names.
+        strangers = {name for name in unknown if not registry.is_known(name)}
+        rows = one_offs().exclusive().in_queues(queues).exclude(job_name__in=passed | strangers)
+        row = rows.exclude(pk__in=misnamed).next_due(until)
+        if row is None or (registry.is_known(row.job_name) and row.job_name not in passed):
+            return row
+    return exclusive(queues, passed, names).exclude(pk__in=misnamed).next_due(until)
+
+
+def exclusive(
+    queues: Sequence[str], passed: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None
+) -> "OneOffJobQuerySet":
+    """The one-offs in these queues that run under their job's lock, if this release of the code knows the job: those
+    of all jobs, or of the jobs ``names``. Those of jobs that were passed over are left out."""
     # By the names that are known: the table may have any number of others.
-    known = {job.name for job in registry.all_jobs()}
+    known = _known() if names is None else {name for name in names if registry.is_known(name)}
     return one_offs().exclusive().in_queues(queues).filter(job_name__in=known - passed)
+
+
+def _known() -> set[str]:
+    return {job.name for job in registry.registered()}
 
 
 def unknown_jobs(queues: Sequence[str], reported: AbstractSet[str]) -> set[str]:
     """Some of the jobs that have due one-offs but are unknown to this release of the code, except those in
     ``reported``. Each is logged."""
-    known = {job.name for job in registry.all_jobs()}
-    due = one_offs().exclusive().in_queues(queues).due().exclude(job_name__in=known | reported)
-    found = set(due.order_by().values_list("job_name", flat=True).distinct()[: _MOST_REPORTED - len(reported)])
+    due = one_offs().exclusive().in_queues(queues).due().order_by()
+    if not due.exists():
+        return set()  # as usual: then there is no need to list thousands of names
+    strange = due.exclude(job_name__in=_known() | reported)
+    found = set(strange.values_list("job_name", flat=True).distinct()[: _MOST_REPORTED - len(reported)])
     for name in sorted(found):
         report_unknown(name)
     return found
@@ -141,7 +190,8 @@ def prune() -> str:
     alone(runs().exists)  # raises if the table is locked: a thread that waited for it would run no jobs
     catch_up(gates().kept_ends())
     age = timedelta(days=options().history_days)
-    return f"{runs().surplus(age, options().history_keep).prune()} runs, {one_offs().surplus(age).prune()} one-offs"
+    run_count = sum(rows.prune() for rows in runs().surplus(age, options().history_keep))
+    return f"{run_count} runs, {one_offs().surplus(age).prune()} one-offs"
 
 
 # Once a day on all servers together. It is not registered, so that only workers run it.

@@ -26,19 +26,21 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.registry import Job
 from django_singlejob.reports import FINAL, Report, logged, most_slots, report_of, waitless
+from django_singlejob.worker.ahead import Ahead
 from django_singlejob.worker.batches import Batches, Claimed
 from django_singlejob.worker.due import (
     PRUNING,
     clear_dead,
     due_jobs,
-    exclusive,
     is_anything_due,
     keep_up,
+    next_exclusive,
     report_unknown,
     unknown_jobs,
 )
 from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.pool import Inline, Pool, PoolTask
+from django_singlejob.worker.timetable import timetable
 
 if TYPE_CHECKING:
     from django.tasks import Task
@@ -54,12 +56,6 @@ LONGEST_TICK = 300.0
 KEEP_UP_EVERY = timedelta(minutes=1)
 PRUNE_EVERY = timedelta(hours=1)
 WATCH_EVERY = timedelta(seconds=1)
-# Tasks are claimed ahead for threads that will be free within this time (in seconds), and at most this many for each
-# thread: so one transaction claims several. If the threads take longer, the tasks are given back.
-_AHEAD = 0.02
-_MOST_AHEAD = 4
-# Seconds.
-_RECALL_AFTER = 1.0
 _OTHERS_TURN = (Reason.HELD, Reason.UNDECIDED)
 
 
@@ -142,8 +138,7 @@ class Tick:
         #: One-offs that come due later are left to the next pass: one that enqueues itself would never let this one
         #: end.
         self._until: datetime | None = None
-        #: The mean duration of the last few tasks. Seconds.
-        self._mean_duration = 2 * _AHEAD
+        self._ahead = Ahead()
         #: Jobs that have finished since they were last looked at: they may be due again.
         self._ended: set[str] = set()
         #: Whether other things may have come due since the last look.
@@ -151,6 +146,8 @@ class Tick:
         #: Whether to begin nothing more, whatever is due.
         self._is_hopeless = False
         self._settled_at = self._look_at = self._keep_up_at = self._prune_at = local_now()
+        #: Which part of the rows is looked at closely. Random, because a pass by cron is the only one of its process.
+        self._turn = random.randrange(1_000_000)  # noqa: S311
         # What gets the next free thread: they take turns, so that none keeps the others waiting for ever.
         self._turns = deque([self._hand_out_slots, self._hand_out_one_offs, self._hand_out_tasks])
 
@@ -166,12 +163,13 @@ class Tick:
     @property
     def patience(self) -> float:
         """How long there is nothing to do except wait for threads to come back. Seconds."""
+        pause = min(self._look_at, self._recall_at) - local_now()
         if self._are_enough_ahead:
-            return min(_AHEAD, self._look_at - local_now())
+            return pause
         may_be_more = (self._free and (self._due or self._may_be_one_offs)) or (self._room and self._may_be_tasks)
         if self.batches.has_news or may_be_more or self._is_to_look or self.is_over:
             return 0.0
-        return self._look_at - local_now()
+        return pause
 
     @property
     def _is_exhausted(self) -> bool:
@@ -189,21 +187,26 @@ class Tick:
 
     @property
     def _room(self) -> int:
-        """How many tasks have a free thread now or within a moment."""
-        room = self._pool.free + self._ahead
+        """How many tasks have a free thread, or may wait for one."""
+        room = self._pool.free + self._most_ahead
         return max(0, room if self._left is None else min(room, self._left))
 
     @property
-    def _ahead(self) -> int:
-        """How many tasks may be claimed although no thread is free: none while anything else waits for a thread."""
-        if self._due or self._ended or self._may_be_one_offs or self._is_to_prune:
+    def _most_ahead(self) -> int:
+        """How many tasks may wait for a thread: none while anything else waits for one, or if there are no threads."""
+        if self._plan.once or self._due or self._ended or self._may_be_one_offs or self._is_to_prune:
             return 0
-        return self._pool.size * min(_MOST_AHEAD, int(_AHEAD / self._mean_duration))
+        return self._ahead.most
 
     @property
     def _are_enough_ahead(self) -> bool:
-        """Whether the threads have enough to do for the next moment, so that it does not pay to claim a few more."""
-        return self._pool.free < 0 and self._room < self._ahead / 2
+        """Whether the threads have enough to do, so that it does not pay yet to claim a few more."""
+        return self._pool.free < 0 and self._room < self._most_ahead / 2
+
+    @property
+    def _recall_at(self) -> float:
+        """When to give back the tasks that wait for a thread."""
+        return self._ahead.longest_wait_ends() if self._pool.free < 0 else float("inf")
 
     # --- what is due
 
@@ -220,7 +223,8 @@ class Tick:
             return
         self._is_stale = False
         if local_now() >= self._keep_up_at:
-            keep_up()
+            keep_up(self._turn)
+            self._turn += 1
             self._may_be_unknown = True
             self._be_seen()
             self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
@@ -311,9 +315,7 @@ class Tick:
 
     def _hand_out_one_offs(self) -> None:
         while self._free and (self._may_be_one_offs or self._ended):
-            rows = exclusive(self._plan.queues, self._busy).exclude(pk__in=self._misnamed)
-            # A job may have many one-offs, and the database would read past them all each time that one finishes.
-            row = (rows if self._may_be_one_offs else rows.filter(job_name__in=self._ended)).next_due(self._until)
+            row = self._next_one_off()
             if row is None:
                 self._may_be_one_offs = False
                 self._ended.clear()
@@ -329,6 +331,17 @@ class Tick:
             else:
                 self._run(Run(job, partial(run_one_off, job, row)))
 
+    def _next_one_off(self) -> "OneOffJob | None":
+        return next_exclusive(
+            self._plan.queues,
+            self._busy,
+            # A job may have many one-offs, and the database would read past them all each time that one finishes.
+            names=None if self._may_be_one_offs else self._ended,
+            unknown=self._unknown,
+            misnamed=self._misnamed,
+            until=self._until,
+        )
+
     def _begin_with(self, row: "OneOffJob") -> None:
         if self._plan.once and self._until is None:
             self._until = row.now
@@ -342,7 +355,9 @@ class Tick:
         most = self._room if self._may_be_tasks else 0
         if self._are_enough_ahead or not (most or self.batches.has_news):
             return
+        asked_at = local_now()
         claimed = self.batches.record_and_claim(most, self._until)
+        self._ahead.add(claimed, asked_at)
         self._may_be_tasks = self._may_be_tasks and len(claimed) == most
         self._started += len(claimed)
         for task in claimed:
@@ -354,15 +369,16 @@ class Tick:
         recalled = self._pool.recall()
         tasks = [task for task in recalled if isinstance(task, Claimed)]
         self.batches.release(tasks)
-        self._mean_duration = 2 * _AHEAD
+        self._ahead.give_back()
+        self._may_be_tasks = self._may_be_tasks or bool(tasks)
         self._started -= len(tasks)
         for task in recalled:
             if not isinstance(task, Claimed):
                 self._pool.send(task)  # its thread was about to begin it
 
     def recall_if_stuck(self) -> None:
-        """``recall``, if no task has come back for a while."""
-        if self._pool.free < 0 and local_now() >= self._settled_at + _RECALL_AFTER:
+        """``recall``, if a task has waited too long for a thread."""
+        if local_now() >= self._recall_at:
             self.recall()
 
     # --- what comes back
@@ -384,15 +400,13 @@ class Tick:
     def _settle_task(self, task: Claimed, report: Report) -> Report:
         if self._plan.once:
             database.tidy_up()
-        duration = max(task.duration.total_seconds(), _AHEAD / _MOST_AHEAD)
-        self._mean_duration += (duration - self._mean_duration) / 5
         return self.batches.hand_in(task, report)
 
     def _settle_run(self, run: Run, report: Report) -> None:
         self.ours -= {run.job.name, run.job.lock}
         self._started -= run.job is PRUNING or report.reason is not None
         # Jobs that waited for the same lock have the same chance to get it now.
-        siblings = {other.name for other in registry.all_jobs() if other.lock == run.job.lock}
+        siblings = timetable().sharing(run.job.lock)
         if report.reason or isinstance(report.error, FINAL):
             self._pass_over(run, report)
             self._ended |= self._behind & siblings

@@ -50,7 +50,7 @@ class Command(CallableCommand):
         old_runs, old_one_offs = runs().surplus(age, keep), one_offs().surplus(age)
         output, is_dry = Output(self, given), given["dry_run"]
         deleted = "that would be deleted" if is_dry else "deleted"
-        run_count = old_runs.count() if is_dry else old_runs.prune()
+        run_count = sum(rows.count() if is_dry else rows.prune() for rows in old_runs)
         output.line(f"Runs {deleted}: {run_count}.")
         one_off_count = old_one_offs.count() if is_dry else old_one_offs.prune()
         output.line(f"One-offs {deleted}: {one_off_count}.")

@@ -33,7 +33,8 @@ from django_singlejob.names import validate_own_name
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.reports import Report, logged_quietly, report_of, run_due
-from django_singlejob.scheduling.schedule import next_slot, schedule_in_words
+from django_singlejob.scheduling.schedule import next_slot
+from django_singlejob.scheduling.words import schedule_in_words
 from django_singlejob.second_signal import second_signal_heeded
 
 
