@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from django.db import connections, models
+from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO, options
@@ -351,6 +352,12 @@ class OneOffJob(Row):
     error = models.TextField(_("error"), blank=True, default="")
     error_class = models.CharField(_("error class"), max_length=PATH_LENGTH, blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
+    errors = models.TextField(
+        _("errors"),
+        blank=True,
+        default="",
+        help_text=_("The error of each attempt that failed, one JSON object a line."),
+    )
     created_at = InstantField(_("created at"))
     requested_by = models.CharField(
         _("requested by"),
@@ -396,4 +403,5 @@ class Overview(JobStatus):
         proxy = True
         default_permissions = ()
         verbose_name = _("overview")
-        verbose_name_plural = _("overview")
+        # The admin sorts its menu by these names. No page shows the space, which comes before all letters.
+        verbose_name_plural = format_lazy(" {}", _("Overview"))

@@ -293,7 +293,7 @@ class Migration(migrations.Migration):
             fields=[],
             options={
                 "verbose_name": "overview",
-                "verbose_name_plural": "overview",
+                "verbose_name_plural": " Overview",
                 "proxy": True,
                 "default_permissions": (),
                 "indexes": [],
@@ -409,6 +409,15 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, default="", max_length=255, verbose_name="error class"),
                 ),
                 ("traceback", models.TextField(blank=True, default="", verbose_name="traceback")),
+                (
+                    "errors",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="The error of each attempt that failed, one JSON object a line.",
+                        verbose_name="errors",
+                    ),
+                ),
                 ("created_at", models.DateTimeField(verbose_name="created at")),
                 (
                     "requested_by",
