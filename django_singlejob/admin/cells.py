@@ -1,24 +1,32 @@
 """How things look, in a table or elsewhere: text first, colour second, and everything escaped."""
 
+import re
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from django.contrib.admin.utils import quote
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch
 from django.utils import timezone
-from django.utils.formats import date_format
-from django.utils.html import format_html
+from django.utils.formats import date_format, number_format
+from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from django_singlejob import escaping
+from django_singlejob.admin.addresses import address
 from django_singlejob.conf import ZERO
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
 
+    from django_singlejob.monitoring.history import Neighbour, PastRun
+
 NOTHING = "-"
 NO_BREAK_SPACE = "\xa0"
+BREAK = SafeString("<wbr>")
+_KEPT_WHOLE = r'<span class="singlejob-whole">\g<0></span>'
 # A colour for each state of a job, a lock, a run or a one-off, and for each level. Some of their names are the same.
 TONES = {
     "warning": "warn",
@@ -42,6 +50,13 @@ TONES = {
 }
 ERROR_LENGTH = 120
 
+# Where a word has parts, as `import_|catalogue`, `SMTPServer|Disconnected` and `web-1.|example.|com` have.
+_JOINT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[_./:@,;=-])(?=[^\W_])(?<!\s-)(?<!\s--)")
+# Browsers end a line after any hyphen, even after those of `--threads`.
+_OPTION = re.compile(r"(?<=\s)--?\w")
+# Words, and the beginning of one that is longer than a narrow column is wide.
+_PIECE = re.compile(r"(?:\S{1,15}\s+|\s+)*+\S{0,16}")
+
 _MILLISECOND, _SECOND, _MINUTE = timedelta(milliseconds=1), timedelta(seconds=1), timedelta(minutes=1)
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
@@ -61,6 +76,23 @@ def noted(main: object, note: object) -> SafeString:
     return format_html('{}<span class="singlejob-note">{}</span>', main, note) if note else format_html("{}", main)
 
 
+def narrow(main: object, *notes: object) -> SafeString:
+    """A value, with notes below it that only a narrow list shows, which has no room for their columns."""
+    shown = format_html_join("", '<span class="singlejob-note singlejob-narrow">{}</span>', _given(notes))
+    return format_html("{}{}", main, shown)
+
+
+def _given(notes: Iterable[object]) -> Iterator[tuple[object]]:
+    return ((note,) for note in notes if note and note != NOTHING)
+
+
+def breakable(text: str) -> SafeString:
+    """A name or an error, in which a line may end between the parts of a word, and within a part only if it is long."""
+    parts = _JOINT.split(escaping.shown(text))
+    pieces = (escape(piece) for part in parts for piece in _PIECE.findall(part) if piece)
+    return format_html_join(BREAK, "{}", ((SafeString(_OPTION.sub(_KEPT_WHOLE, piece)),) for piece in pieces))
+
+
 def duration(length: timedelta | None) -> str:
     """Two units at most, on one line: ``350 ms``, ``1.2 s``, ``2 min 7 s``, ``3 d 4 h``."""
     return NOTHING if length is None else _in_units(max(length, ZERO)).replace(" ", NO_BREAK_SPACE)
@@ -70,7 +102,7 @@ def _in_units(length: timedelta) -> str:
     if length < _SECOND:
         return _("%d ms") % (length // _MILLISECOND)
     if length < 10 * _SECOND:
-        return _("%.1f s") % (length // (_SECOND / 10) / 10)
+        return _("%s s") % number_format(length // (_SECOND / 10) / 10, 1)
     if length < _MINUTE:
         return _("%d s") % (length // _SECOND)
     if length < _HOUR:
@@ -97,6 +129,12 @@ def moment(instant: datetime | None, now: datetime, zone: tzinfo | None = None) 
     return noted(distance(instant, now), clock_time(instant, zone))
 
 
+def when(run: "PastRun | Neighbour", now: datetime | None) -> str:
+    """When a run began, and how long it took if that is known. ``now``: ``None`` if the database did not say it."""
+    began = distance(run.started_at, now) if now else clock_time(run.started_at)
+    return f"{began}, {duration(run.duration)}" if run.duration else began
+
+
 def clock_time(instant: datetime, zone: tzinfo | None = None) -> SafeString:
     """``2026-11-21 12:05:00 CET``, in ``zone`` (``None`` for the project's own time zone)."""
     try:
@@ -110,7 +148,7 @@ def clock_time(instant: datetime, zone: tzinfo | None = None) -> SafeString:
 def link(model: str, key: str | int, text: object) -> SafeString:
     """A link to the page of one of our rows, or its text if the row has a name that is in no URL."""
     try:
-        url = reverse(f"admin:django_singlejob_{model}_change", args=[quote(key)])
+        url = address(f"{model}_change", quote(key))
     except NoReverseMatch:  # the name is empty, and was written by hand
         return format_html("{}", text or NOTHING)
     return format_html('<a href="{}">{}</a>', url, text)
@@ -118,7 +156,7 @@ def link(model: str, key: str | int, text: object) -> SafeString:
 
 def list_of(model: str, **query: str) -> str:
     """The URL of the list of our rows, filtered by ``query``."""
-    url = reverse(f"admin:django_singlejob_{model}_changelist")
+    url = address(f"{model}_changelist")
     return f"{url}?{urlencode(query)}" if query else url
 
 

@@ -73,12 +73,14 @@ def plot(runs: Sequence[PastRun], mean: timedelta | None, limit: timedelta | Non
         (
             (
                 round(index * step, 2),
-                _height(top - length, top),
+                PLOT_HEIGHT - height,
                 round(step * 0.8, 2),
-                _height(length, top),
+                height,
                 *_labelled(run),
             )
             for index, (run, length) in enumerate(zip(runs, lengths, strict=True))
+            # One that has no duration, such as that of a dead holder, is to be seen as well.
+            for height in [max(_height(length, top), LEAST_HEIGHT)]
         ),
     )
     lines = ((mean, gettext("mean %s"), "mean"), (limit, gettext("overrunning beyond %s"), "limit"))

@@ -12,18 +12,20 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext
 
 from django_singlejob.admin.cells import duration, tone
-from django_singlejob.monitoring.history import Period, Run
+from django_singlejob.monitoring.history import STALE, Period, Run
 
 # In percent of the width. A run that is shorter than a cell is drawn as a mark, one for all runs that begin within a
 # cell. So a page with thousands of runs is neither a heap of bars nor megabytes long.
 CELL, MARK = 0.4, 0.3
 MOST_SERVERS = 20
+# With few servers each may have more lanes, but never more in total, so that the timeline fits a screen.
 MOST_LANES = 8
+LANES = 24
 #: The minutes between two ticks, by the length of the period in hours. Each is a divisor of a day.
 STEPS = {1: 10, 6: 60, 24: 240, 72: 720}
 # The offsets of all time zones that are in use are multiples of this.
 FINEST = timedelta(minutes=5)
-LANE, GAP, LOW = 16, 3, 8
+LANE, GAP, LOW = 10, 2, 5
 AXIS = 18
 # Ticks outside this range have no label: the right end is labelled "now".
 LABELLED = (5, 85)
@@ -73,8 +75,9 @@ def rows(period: Period) -> list[Row]:
     for run in [*period.earlier[::-1], *period.runs[::-1]]:
         of_server[run.hostname].append(run)
     shown = sorted(of_server, key=lambda hostname: (-len(of_server[hostname]), hostname))[:MOST_SERVERS]
+    most = min(MOST_LANES, max(LANES // max(len(shown), 1), 1))
     return [
-        Row(hostname=hostname, runs=of_server[hostname], lanes=lanes(bars(of_server[hostname], period)))
+        Row(hostname=hostname, runs=of_server[hostname], lanes=lanes(bars(of_server[hostname], period), most))
         for hostname in sorted(shown)
     ]
 
@@ -98,14 +101,17 @@ def place(instant: datetime, period: Period) -> float:
     return min(max(100 * ((instant - period.begin) / (period.now - period.begin)), 0.0), 100.0)
 
 
-def lanes(found: Iterable[Bar]) -> list[list[Bar]]:
-    """Put each bar, from left to right, into the first free lane. Beyond ``MOST_LANES``, they overlap in the last."""
+def lanes(found: Iterable[Bar], most: int = MOST_LANES) -> list[list[Bar]]:
+    """Put each bar, from left to right, into the first free lane. If all ``most`` lanes are taken, bars overlap in the
+    last one. There, the worst come last, because what is drawn last is on top."""
     laid: list[list[Bar]] = []
     for bar in found:
         free = next((lane for lane in laid if lane[-1].end <= bar.x), None)
-        if free is None and len(laid) < MOST_LANES:
+        if free is None and len(laid) < most:
             laid.append(free := [])
         (laid[-1] if free is None else free).append(bar)
+    if laid:
+        laid[-1].sort(key=lambda bar: -BADNESS.index(bar.tone))
     return laid
 
 
@@ -189,9 +195,10 @@ def described(row: Row) -> str:
 
 
 def counted(runs: Sequence[Run]) -> str:
-    """``12 runs, 1 running, 2 bad``."""
+    """``12 runs, 1 stale, 1 running, 2 bad``."""
     counts = Counter("bad" if run.is_bad else run.status for run in runs)
     parts = [ngettext("%d run", "%d runs", len(runs)) % len(runs)]
+    parts += [_("%d stale") % counts[STALE]] if counts[STALE] else []
     parts += [_("%d running") % counts["running"]] if counts["running"] else []
     parts += [_("%d interrupted") % counts["interrupted"]] if counts["interrupted"] else []
     parts += [_("%d bad") % counts["bad"]] if counts["bad"] else []

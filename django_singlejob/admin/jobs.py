@@ -17,12 +17,24 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob import registry
-from django_singlejob.admin.cells import NOTHING, badge, clock_time, distance, duration, first_line, link, moment, noted
+from django_singlejob.admin.addresses import address
+from django_singlejob.admin.cells import (
+    NOTHING,
+    badge,
+    breakable,
+    duration,
+    first_line,
+    link,
+    moment,
+    narrow,
+    noted,
+    when,
+)
 from django_singlejob.admin.charts import plot, share, sparkline
 from django_singlejob.admin.reading import (
     NOW,
@@ -41,7 +53,7 @@ from django_singlejob.locking.pausing import at_the_gate
 from django_singlejob.logs import about
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
-from django_singlejob.monitoring.history import PastRun, recent_runs
+from django_singlejob.monitoring.history import STALE, PastRun, dead_one_offs, label, recent_runs
 from django_singlejob.names import is_storable
 from django_singlejob.one_offs.enqueue import PRIORITIES, Order, place
 from django_singlejob.querysets.jobs import FORGOTTEN, JobStatusQuerySet, gates
@@ -90,11 +102,10 @@ def _row(health: Health) -> Any:
     return row
 
 
-@admin.register(JobStatus)
 class JobStatusAdmin(ReadOnlyAdmin):
     change_list_template = "admin/django_singlejob/jobstatus/change_list.html"
     change_form_template = "admin/django_singlejob/jobstatus/change_form.html"
-    list_display = ["name", "state", "last_run", "last_durations", "next_slot_at"]
+    list_display = ["title", "state", "last_run", "last_durations", "next_slot_at"]
     list_filter = [StateFilter]
     search_fields = ["name"]
     search_help_text = _("Part of the job's name.")
@@ -124,9 +135,13 @@ class JobStatusAdmin(ReadOnlyAdmin):
         return WorstPaginator([_row(health) for health in found], per_page, is_cut=surveyed.is_cut)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return super().changelist_view(request, self._way_out(request) | (extra_context or {}))
+
+    def _way_out(self, request: HttpRequest) -> dict[str, bool]:
+        """Whether to link to the overview and its pages."""
         site = self.admin_site
         may_see = site.is_registered(Overview) and site.get_model_admin(Overview).has_view_permission(request)
-        return super().changelist_view(request, {"may_see_overview": may_see} | (extra_context or {}))
+        return {"may_see_overview": may_see}
 
     def furnish(self, rows: Sequence[Any]) -> None:
         recent = recent_runs([row.name for row in rows])
@@ -144,9 +159,17 @@ class JobStatusAdmin(ReadOnlyAdmin):
 
     # --- the list
 
+    @admin.display(description=_("name"))
+    def title(self, row: Any) -> SafeString:
+        return breakable(row.name)
+
     @admin.display(description=_("state"))
     def state(self, row: Any) -> SafeString:
-        return state(row.health)
+        shown = state(row.health)
+        if not row.recent:
+            return shown
+        last = row.recent[-1]
+        return narrow(shown, f"{last.label}: {when(last, row.now)}", breakable(first_line(last.error)))
 
     @admin.display(description=_("last run"))
     def last_run(self, row: Any) -> str:
@@ -173,7 +196,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         row: Any = context["original"]
         if hasattr(row, "health"):
-            context.update(self._details(request, row))
+            context.update(self._details(request, row), **self._way_out(request))
         context["may_forget"] = self.has_forget_permission(request) and is_forgettable(row.name)
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -183,20 +206,25 @@ class JobStatusAdmin(ReadOnlyAdmin):
         won = Counter(run.hostname for run in recent).most_common()
         waiting = one_offs().filter(job_name=name, status__in=["waiting", "in_progress"]).order_by("run_after")
         # Not the arguments, which may be long.
-        waiting = waiting.only("status", "run_after").annotate(**NOW)
+        soon = list(waiting.only("status", "run_after").annotate(**NOW)[:5])
+        dead = dead_one_offs([row.pk for row in soon if row.status == "in_progress"])
         return {
             "health": health,
             "job": registry.get(name) if registry.is_known(name) else None,
             "is_ours": name.startswith(OURS),
             "state": state(health),
             "lock": link("joblock", health.lock.name, health.lock.name) if health.lock else "",
+            "command": breakable(health.lock.command) if health.lock else "",
             "next_slots": [moment(slot, row.now, _zone(row)) for slot in next_slots(row)],
             "last_run": last_run(recent[-1], row.now) if recent else NOTHING,
             "mean": duration(row.mean_duration),
             "plot": plot(recent, row.mean_duration, _limit(row)) if recent else "",
             "recent": [(run, last_run(run, row.now)) for run in reversed(recent[-10:])],
             "winners": [(hostname, count, share(count / len(recent), "", "busy")) for hostname, count in won],
-            "one_offs": [(one_off, moment(one_off.run_after, one_off.now)) for one_off in waiting[:5]],
+            "one_offs": [
+                (row, label(STALE) if row.pk in dead else row.get_status_display(), moment(row.run_after, row.now))
+                for row in soon
+            ],
             "may_run": self.has_run_permission(request),
             "may_pause": self.has_pause_permission(request),
             "may_clear": self.may(request, "view_joblock") and self.may(request, "clear_joblock"),
@@ -247,7 +275,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
         if request.method != "POST":
             return self._ask_to_forget(request, request.GET.getlist("name"))
         self._forget_all(request, [name for name in request.POST.getlist("name") if is_storable(name)])
-        return HttpResponseRedirect(reverse("admin:django_singlejob_jobstatus_changelist"))
+        return HttpResponseRedirect(address("jobstatus_changelist"))
 
     def _ask_to_forget(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
         register_jobs(request)
@@ -347,10 +375,8 @@ def why_not_run(name: str) -> str | None:
 
 def last_run(run: PastRun, now: datetime | None) -> SafeString:
     """How a run ended, when it began, how long it took, and what went wrong."""
-    began = distance(run.started_at, now) if now else clock_time(run.started_at)
-    note = f"{began}, {duration(run.duration)}" if run.duration else began
-    shown = noted(badge(run.status, run.label), note)
-    return noted(shown, first_line(run.error))
+    shown = noted(badge(run.status, run.label), when(run, now))
+    return noted(shown, breakable(first_line(run.error)))
 
 
 def next_slots(row: JobStatus) -> list[datetime]:

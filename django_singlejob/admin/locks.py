@@ -13,19 +13,32 @@ from django.db.models import QuerySet
 from django.forms import Media, Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _
 
-from django_singlejob.admin.cells import NOTHING, badge, distance, duration, link, list_of, moment, noted
+from django_singlejob.admin.addresses import address
+from django_singlejob.admin.cells import (
+    NOTHING,
+    badge,
+    breakable,
+    distance,
+    duration,
+    link,
+    list_of,
+    moment,
+    narrow,
+    noted,
+)
 from django_singlejob.admin.charts import share
 from django_singlejob.admin.clearing import Answer, Stay, late, left_alone, over_at, read, refusal, sign
 from django_singlejob.admin.reading import ReadOnlyAdmin, RowsFilter, outside_transactions
+from django_singlejob.admin.states import how_long
 from django_singlejob.clock import local_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.locking.clear import clear_at_once
-from django_singlejob.locking.liveness import SECOND, WATCHED_INTERVALS, Sighting
+from django_singlejob.locking.liveness import SECOND, Sighting, margin
 from django_singlejob.logs import about_lock
 from django_singlejob.models import JobLock, JobStatus
 from django_singlejob.names import is_storable
@@ -71,10 +84,9 @@ class HostFilter(RowsFilter):
         return queryset.filter(hostname=self.value()) if self.value() else queryset
 
 
-@admin.register(JobLock)
 class JobLockAdmin(ReadOnlyAdmin):
     change_form_template = "admin/django_singlejob/joblock/change_form.html"
-    list_display = ["name", "state", "holder", "command", "held_for", "heartbeat", "expires"]
+    list_display = ["title", "state", "holder", "command_line", "held_for", "heartbeat", "expires"]
     list_filter = [StaleFilter, HostFilter]
     search_fields = ["name", "hostname", "command"]
     actions = ["clear"]
@@ -82,7 +94,7 @@ class JobLockAdmin(ReadOnlyAdmin):
         "name",
         "state",
         "holder",
-        "command",
+        "command_line",
         "held_for",
         "heartbeat",
         "expires",
@@ -125,15 +137,25 @@ class JobLockAdmin(ReadOnlyAdmin):
 
     # --- what is shown
 
+    @admin.display(description=_("name"), ordering="name")
+    def title(self, lock: JobLock) -> SafeString:
+        return breakable(lock.name)
+
     @admin.display(description=_("state"), ordering="is_stale")
-    def state(self, lock: JobLock) -> SafeString:
+    def state(self, lock: Any) -> SafeString:
         if lock.is_impossible:
-            return noted(badge("impossible", _("impossible")), gettext("the database's clock was set back"))
-        return badge("stale", _("stale")) if lock.is_stale else badge("held", _("held"))
+            shown = noted(badge("impossible", _("impossible")), gettext("the database's clock was set back"))
+        else:
+            shown = badge("stale", _("stale")) if lock.is_stale else badge("held", _("held"))
+        return narrow(shown, how_long(lock))
 
     @admin.display(description=_("holder"), ordering="hostname")
     def holder(self, lock: JobLock) -> SafeString:
-        return noted(lock.hostname, gettext("pid %d") % lock.pid)
+        return noted(breakable(lock.hostname), gettext("pid %d") % lock.pid)
+
+    @admin.display(description=_("command"), ordering="command")
+    def command_line(self, lock: JobLock) -> SafeString | str:
+        return breakable(lock.command) or NOTHING
 
     @admin.display(description=_("held for"), ordering="-acquired_at")
     def held_for(self, lock: Any) -> str:
@@ -141,7 +163,7 @@ class JobLockAdmin(ReadOnlyAdmin):
         if lock.mean is None:
             return duration(held_for)
         part = held_for / lock.mean / options().overrun_factor
-        kind = "warn" if part >= 1 else "busy"
+        kind = "bad" if lock.is_suspected else "warn" if part >= 1 else "busy"
         return noted(duration(held_for), share(part, gettext("mean %s") % duration(lock.mean), kind))
 
     @admin.display(description=_("last heartbeat"), ordering="heartbeat_at")
@@ -220,7 +242,7 @@ class JobLockAdmin(ReadOnlyAdmin):
         left, _unreadable = self._look_up(request, staying)
         if left := [lock for lock in left if lock.is_suspected or lock.name in forced]:
             return self._show(request, left, watched=staying)
-        return HttpResponseRedirect(reverse("admin:django_singlejob_joblock_changelist"))
+        return HttpResponseRedirect(address("joblock_changelist"))
 
     def _look_up(self, request: HttpRequest, names: Collection[str]) -> tuple[list[JobLock], set[str]]:
         """The locks that are held, and the names of those that cannot be read. These are not free, and a message says
@@ -262,13 +284,14 @@ class JobLockAdmin(ReadOnlyAdmin):
         left = sighting.left(lock) or ZERO
         return {
             "row": lock,
+            "command": breakable(lock.command),
             "sighting": sign(sighting, request.user),
             "state": self.state(lock),
             "held_for": self.held_for(lock),
             "heartbeat": self.heartbeat(lock),
             "seconds": f"{left.total_seconds():.3f}" if left else "",
             "over_at": over_at(lock, left),
-            "is_in_doubt": left > WATCHED_INTERVALS * (lock.heartbeat_interval or ZERO) + SECOND,
+            "is_in_doubt": left > margin(lock) + SECOND,
         }
 
     def _clear(self, request: HttpRequest, shown: Sighting, lock: JobLock | None, *, force: bool) -> Answer:

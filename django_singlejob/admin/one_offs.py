@@ -2,7 +2,8 @@
 retry them, and delete those that have ended."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,8 +14,8 @@ from django.contrib.admin import widgets
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet, TextField
-from django.db.models.functions import Cast, Left
+from django.db.models import Q, QuerySet, TextField
+from django.db.models.functions import Cast, Left, Right
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -22,14 +23,35 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
 from django_singlejob import registry
-from django_singlejob.admin.cells import NOTHING, badge, cut, first_line, link, moment, noted, preformatted
-from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, back, register_jobs, user_name
-from django_singlejob.admin.runs import BRIEFLY
+from django_singlejob.admin.cells import (
+    NOTHING,
+    badge,
+    breakable,
+    cut,
+    duration,
+    first_line,
+    link,
+    moment,
+    narrow,
+    noted,
+    preformatted,
+)
+from django_singlejob.admin.failures import Failure, failure_of
+from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, RowsFilter, back, register_jobs, user_name
+from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT, package_of
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.models import OneOffJob
+from django_singlejob.monitoring import history
 from django_singlejob.monitoring.health import OVERDUE
-from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.one_offs import ENDED, UNSUCCESSFUL, OneOffJobQuerySet, one_offs
+from django_singlejob.one_offs.enqueue import PRIORITIES, Order, place
+from django_singlejob.querysets.one_offs import (
+    ENDED,
+    ERRORS_LENGTH,
+    UNSUCCESSFUL,
+    OneOffJobQuerySet,
+    errors_in,
+    one_offs,
+)
 from django_singlejob.querysets.runs import runs
 from django_singlejob.results import TRACEBACK_LENGTH
 
@@ -43,6 +65,8 @@ T = TypeVar("T")
 # The columns of which only the beginning is read: a row that was written by hand may have any length there, and JSON
 # that Python cannot read.
 LONG = ("args", "kwargs", "result", "error", "traceback", "worker_ids")
+# Nobody looks at more errors of one row.
+MOST_ERRORS = 20
 CONFIRMED = "confirmed"
 SHOWN_LENGTH = TRACEBACK_LENGTH
 BEGINNINGS = {f"shown_{name}": Left(Cast(name, TextField()), SHOWN_LENGTH + 1) for name in LONG}
@@ -141,12 +165,63 @@ def _of_kind(kind: type[T], given: object, hint: object) -> T:
     return value
 
 
-@admin.register(OneOffJob)
+class NameFilter(RowsFilter):
+    title = _("job or task")
+    parameter_name = "name"
+
+    def some(self, most: int) -> Iterable[str]:
+        return (job or task for job, task in _newest("job_name", "task_path"))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> QuerySet[OneOffJob]:
+        name = self.value()
+        return queryset.filter(Q(job_name=name) | Q(job_name="", task_path=name)) if name else queryset
+
+
+class QueueFilter(RowsFilter):
+    title = _("queue")
+    parameter_name = "queue_name__exact"
+
+    def some(self, most: int) -> Iterable[str]:
+        return (name for (name,) in _newest("queue_name"))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> QuerySet[OneOffJob]:
+        return queryset.filter(queue_name=self.value()) if self.value() else queryset
+
+
+class PriorityFilter(RowsFilter):
+    title = _("priority")
+    parameter_name = "priority"
+
+    def some(self, most: int) -> Iterable[str]:
+        found = (priority for (priority,) in _newest("priority"))
+        return (str(priority) for priority in found if priority in PRIORITIES)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        offered = super().lookups(request, model_admin)
+        return sorted(offered, key=lambda choice: -_priority(choice[0]))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> QuerySet[OneOffJob]:
+        if not self.value():
+            return queryset
+        wanted = _priority(self.value())
+        return queryset.filter(priority=wanted) if wanted in PRIORITIES else queryset.none()
+
+
+def _newest(*names: str) -> Any:
+    """These columns of the newest one-offs, which the filters know."""
+    return one_offs().order_by("-pk").values_list(*names)[:LOOKED_AT]
+
+
+def _priority(text: str | None) -> int:
+    """The priority in a URL. What is none is lower than all."""
+    found = re.fullmatch(r"-?[0-9]{1,3}", text or "")
+    return int(found[0]) if found else PRIORITIES[0] - 1
+
+
 class OneOffJobAdmin(ReadOnlyAdmin):
     form = OneOffForm
-    list_display = ["name", "state", "due", "arguments", "attempts", "problem", "ended", "queue_name", "priority"]
-    list_filter = ["status"]
-    linked_lookups = ["queue_name__exact"]
+    list_display = ["title", "state", "due", "arguments", "attempts", "problem", "ended", "queue", "priority"]
+    list_filter = ["status", QueueFilter, PriorityFilter, NameFilter]
     search_fields = ["job_name", "task_path", "queue_name", "hostname"]
     ordering = ["-pk"]
     sortable_by = ()
@@ -160,9 +235,8 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         "attempts",
         "began",
         "ended",
+        "took",
         "outcome",
-        "problem",
-        "whole_traceback",
         "workers",
         "last_run",
         "queue_name",
@@ -173,7 +247,18 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OneOffJob]:
-        return one_offs().defer(*LONG).annotate(**NOW, **BEGINNINGS)
+        return one_offs().defer(*LONG, "errors").annotate(**NOW, **BEGINNINGS)
+
+    def furnish(self, rows: Sequence[Any]) -> None:
+        dead = history.dead_one_offs([row.pk for row in rows if row.status == "in_progress"])
+        for row in rows:
+            row.is_dead = row.pk in dead
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        row = super().get_object(request, object_id, from_field)
+        if row:
+            self.furnish([row])
+        return row
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return list(self.shown if obj else OneOffForm.Meta.fields)
@@ -195,17 +280,22 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     # --- what is shown
 
     @admin.display(description=_("job or task"))
-    def name(self, row: OneOffJob) -> str:
-        return row.name
+    def title(self, row: OneOffJob) -> SafeString:
+        return noted(breakable(row.name), _kind(row))
 
     @admin.display(description=_("job or task"))
-    def job(self, row: OneOffJob) -> str:
-        return link("jobstatus", row.job_name, row.job_name) if row.job_name else row.task_path
+    def job(self, row: OneOffJob) -> SafeString:
+        return noted(link("jobstatus", row.job_name, row.job_name) if row.job_name else row.task_path, _kind(row))
 
     @admin.display(description=_("status"))
     def state(self, row: Any) -> SafeString:
         is_late = row.status == "waiting" and row.run_after < row.now - OVERDUE
-        return noted(badge(row.status, row.get_status_display()), gettext("is a worker running?") if is_late else "")
+        if row.is_dead:
+            shown = noted(badge(history.STALE, history.label(history.STALE)), gettext("its worker is dead"))
+        else:
+            doubt = gettext("is a worker running?") if is_late else ""
+            shown = noted(badge(row.status, row.get_status_display()), doubt)
+        return narrow(shown, self.took(row), self.problem(row))
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: Any) -> str:
@@ -227,6 +317,17 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     def ended(self, row: Any) -> str:
         return moment(row.finished_at, row.now)
 
+    @admin.display(description=_("took"))
+    def took(self, row: Any) -> str:
+        if row.status == "in_progress" and row.started_at and not row.is_dead:
+            return duration(row.now - row.started_at)
+        has_ended = row.status in ("done", "failed") and row.started_at and row.finished_at
+        return duration(row.finished_at - row.started_at) if has_ended else NOTHING
+
+    @admin.display(description=_("queue"))
+    def queue(self, row: OneOffJob) -> SafeString:
+        return breakable(row.queue_name)
+
     @admin.display(description=_("created"))
     def created(self, row: Any) -> str:
         return moment(row.created_at, row.now)
@@ -240,12 +341,8 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         return cut(_as_shown(row.shown_result), SHOWN_LENGTH) if row.shown_result else NOTHING
 
     @admin.display(description=_("error"))
-    def problem(self, row: Any) -> str:
-        return first_line(row.shown_error)
-
-    @admin.display(description=_("traceback"))
-    def whole_traceback(self, row: Any) -> str:
-        return preformatted(cut(row.shown_traceback or row.shown_error, SHOWN_LENGTH))
+    def problem(self, row: Any) -> SafeString | str:
+        return breakable(first_line(row.shown_error)) if row.shown_error else NOTHING
 
     @admin.display(description=_("workers"))
     def workers(self, row: Any) -> str:
@@ -270,6 +367,8 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         context["may_cancel"] = row and row.status == "waiting" and self.has_order_permission(request)
         context["may_retry"] = row and row.status in UNSUCCESSFUL and self.has_order_permission(request)
         context["may_discard"] = row and row.status in ENDED and self.has_discard_permission(request)
+        if row:
+            context["failure"], context["earlier"] = _failures_of(row)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: OneOffJob, form: Any, change: bool) -> None:
@@ -356,6 +455,21 @@ class OneOffJobAdmin(ReadOnlyAdmin):
             if count:
                 self.message_user(request, message % count, level)
         return back(request, "oneoffjob")
+
+
+def _kind(row: OneOffJob) -> str:
+    return gettext("job") if row.job_name else gettext("task")
+
+
+def _failures_of(row: Any) -> tuple[Failure | None, list[Failure | None]]:
+    """What went wrong in the last attempt, and in the earlier ones, the oldest first."""
+    package = package_of(row.job_name) or row.task_path.partition(".")[0]
+    kept = one_offs().filter(pk=row.pk).values_list(Right(Cast("errors", TextField()), ERRORS_LENGTH), flat=True)
+    earlier = list(errors_in(kept.first() or ""))[-MOST_ERRORS:]
+    if row.shown_error and earlier and earlier[-1]["error"] == row.shown_error:
+        del earlier[-1]
+    failures = [failure_of(error["error"], error["traceback"], package) for error in earlier]
+    return failure_of(row.shown_error, row.shown_traceback, package), failures
 
 
 def _seen_versions(request: HttpRequest) -> dict[str, str]:

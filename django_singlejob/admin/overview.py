@@ -1,15 +1,14 @@
-"""The overview: it shows in ten seconds what runs, what is stuck, what failed and what is late."""
+"""The overview: it shows in ten seconds what is wrong and what to do, what runs, and what has run lately."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
-from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model
 from django.forms import Script
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils import timezone
@@ -21,29 +20,30 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_safe
 
-from django_singlejob.admin import recent
+from django_singlejob.admin import day, recent
 from django_singlejob.admin.cells import badge, clock_time, duration, first_line, link, list_of
 from django_singlejob.admin.reading import ReadOnlyAdmin, register_jobs
-from django_singlejob.admin.states import story
-from django_singlejob.models import Overview
+from django_singlejob.admin.states import how_long
+from django_singlejob.models import JobLock
 from django_singlejob.monitoring import history
 from django_singlejob.monitoring.findings import Finding, Trouble, in_figures
 from django_singlejob.monitoring.health import Health, Level, State
-from django_singlejob.monitoring.history import Period
+from django_singlejob.monitoring.history import LastError, Period
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Verdict, judge
 from django_singlejob.monitoring.workers import Worker
+from django_singlejob.names import NAME_LENGTH, is_storable
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6
-# The other rows are in the lists.
-MOST_ROWS = 30
+# Two screens show no more. The other rows are in the lists.
+MOST_ROWS = 5
+MOST_FAILURES = 3
 NEEDED = ("view_jobstatus", "view_joblock", "view_jobrun")
 TONES = {Level.OK: "good", Level.WARNING: "warn", Level.CRITICAL: "bad"}
 LEVELS = {Level.OK: "", Level.WARNING: gettext_lazy("Warning"), Level.CRITICAL: gettext_lazy("Critical")}
 
 
-@admin.register(Overview)
 class OverviewAdmin(ReadOnlyAdmin):
     """A page without rows. Its only URL is that of the list, which shows the overview."""
 
@@ -53,29 +53,57 @@ class OverviewAdmin(ReadOnlyAdmin):
         js = [Script("django_singlejob/overview.js", defer=True)]
 
     def get_urls(self) -> list[URLPattern]:
-        view: Any = self.admin_site.admin_view(self.changelist_view)
-        return [path("", view, name="django_singlejob_overview_changelist")]
+        pages = {
+            "": ("changelist", self.changelist_view),
+            "day/": ("day", self.day_view),
+            "winners/": ("winners", self.winners_view),
+        }
+        return [
+            path(route, self.admin_site.admin_view(cast("Any", view)), name=f"django_singlejob_overview_{name}")
+            for route, (name, view) in pages.items()
+        ]
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return all(self.may(request, permission) for permission in NEEDED)
 
     @method_decorator(require_safe)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        is_refresh = self._begin(request)
+        found = overview(_hours(request), with_one_offs=self.may(request, "view_oneoffjob"))
+        context = {"title": capfirst(self.opts.verbose_name), **found, **(extra_context or {})}
+        return self._page(request, "overview_live.html" if is_refresh else "overview.html", context)
+
+    @method_decorator(require_safe)
+    def winners_view(self, request: HttpRequest) -> HttpResponse:
+        """Which servers won the runs, and how long it took them to acquire the locks."""
+        self._begin(request)
+        context = {"title": _("Winners and lock cost"), **winners(_hours(request))}
+        return self._page(request, "winners.html", context)
+
+    @method_decorator(require_safe)
+    def day_view(self, request: HttpRequest) -> HttpResponse:
+        """The slots of the last and the next 24 hours, of all jobs or of the one that ``job`` names."""
+        self._begin(request)
+        name = request.GET.get("job")
+        if name is None:
+            return self._page(request, "day.html", {"title": _("The day"), **day.of_all(request.GET.get("page"))})
+        found = day.of_one(name) if is_storable(name) else None
+        if found is None:
+            raise Http404(f"There is no job {name!r:.{NAME_LENGTH}}.")
+        return self._page(request, "day_of_job.html", {"title": _("The day of %s") % name, **found})
+
+    def _begin(self, request: HttpRequest) -> bool:
+        """Refuse those without permission, and return whether a page that is open refreshes itself."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         # A refresh must not render messages: that would take them away from the page that they are for.
         is_refresh = "Singlejob-Refresh" in request.headers
         register_jobs(request, is_refresh=is_refresh)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": capfirst(self.opts.verbose_name),
-            "opts": self.opts,
-            "media": self.media,
-            **overview(_hours(request), with_one_offs=self.may(request, "view_oneoffjob")),
-            **(extra_context or {}),
-        }
-        template = "overview_live.html" if is_refresh else "overview.html"
-        return TemplateResponse(request, f"admin/django_singlejob/{template}", context)
+        return is_refresh
+
+    def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
+        shared = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
+        return TemplateResponse(request, f"admin/django_singlejob/{template}", {**shared, **context})
 
 
 def _hours(request: HttpRequest) -> int:
@@ -85,13 +113,9 @@ def _hours(request: HttpRequest) -> int:
 def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
     """The context of the page."""
     verdict = judge(with_one_offs=with_one_offs)
-    healths = verdict.healths
-    period = history.period(timedelta(hours=hours))
+    period = history.judged(history.period(timedelta(hours=hours)))
     return {
-        "at": date_format(timezone.localtime(period.now), "H:i:s"),
-        "hours": hours,
-        "choices": [(choice, choice == hours) for choice in HOURS],
-        "cut": _cut(period),
+        **_span(hours, period),
         "headline": headline(verdict),
         "states": states(verdict),
         **_table_of_troubles(verdict),
@@ -99,11 +123,36 @@ def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
         **_table_of_queues(verdict),
         **_table_of_workers(verdict),
         **recent.lanes(period),
-        "winners": recent.winners(period, [*healths, *verdict.locks_of_workers]),
-        "costs": recent.costs(period),
-        **recent.results(period),
-        "lists": {model: list_of(model) for model in ("joblock", "jobstatus")},
+        **_results(period),
+        "lists": {"joblock": list_of("joblock"), "failed": list_of("jobrun", status__exact="failed")},
     }
+
+
+def winners(hours: int) -> dict[str, Any]:
+    """The context of the page about the winners and the lock cost."""
+    period, verdict = history.period(timedelta(hours=hours)), judge(with_one_offs=False)
+    return {
+        **_span(hours, period),
+        "winners": recent.winners(period, [*verdict.healths, *verdict.locks_of_workers]),
+        "costs": recent.costs(period),
+    }
+
+
+def _span(hours: int, period: Period) -> dict[str, Any]:
+    return {
+        "at": date_format(timezone.localtime(period.now), "H:i:s"),
+        "hours": hours,
+        "choices": [(choice, choice == hours) for choice in HOURS],
+        "cut": _cut(period),
+    }
+
+
+def _results(period: Period) -> dict[str, Any]:
+    """How the runs ended. Those of dead holders have not ended, but they are not running either."""
+    found = recent.results(period)
+    stale = sum(run.status == history.STALE for run in [*period.runs, *period.earlier])
+    badges = [(badge(State.STALE, State.STALE.label), stale, list_of("joblock", state="stale"))] if stale else []
+    return {**found, "results": badges + found["results"], "failures": found["failures"][:MOST_FAILURES]}
 
 
 def _cut(period: Period) -> str:
@@ -160,11 +209,20 @@ def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
             badge(finding.level.name.lower(), finding.kind.label),
             finding.what_happened,
             finding.what_to_do,
-            first_line(errors.get(finding.subject, "")) if finding.kind == State.FAILING else "",
+            _last_error(finding.subject, errors) if finding.kind == State.FAILING else "",
         )
         for finding in found
     ]
     return {"troubles": rows, "more_troubles": _more(verdict.findings[MOST_ROWS:], is_cut=verdict.is_ill_cut)}
+
+
+def _last_error(name: str, errors: Mapping[str, LastError]) -> SafeString:
+    """The last error of a job, with a link to its run, whose page begins with what went wrong. If that has been pruned,
+    or did not record an error, a link to all of the job's runs."""
+    last = errors.get(name)
+    if last and (text := first_line(last.error)):
+        return link("jobrun", last.pk, text)
+    return format_html('<a href="{}">{}</a>', list_of("jobrun", job_name=name), _("Its runs"))
 
 
 def _where(finding: Finding) -> SafeString:
@@ -218,11 +276,19 @@ def _rest(found: Sequence[object], *, is_cut: bool = False) -> str:
 
 
 def _table_of_holders(verdict: Verdict) -> dict[str, Any]:
-    """The locks that are held and need no attention."""
-    levels = verdict.levels
-    found = [health for health in verdict.healths if health.lock and health.name not in levels]
-    rows = [(_page_of(health), story(health)) for health in found[:MOST_ROWS]]
+    """The locks that are held: those of dead holders first, then those that have been held for longest."""
+    found = [(health, health.lock) for health in verdict.healths if health.lock]
+    found.sort(key=lambda pair: (not pair[1].is_suspected, pair[0].state != State.OVERRUNNING, pair[1].acquired_at))
+    rows = [(_page_of(health), *_how_held(health, lock)) for health, lock in found[:MOST_ROWS]]
     return {"holders": rows, "more_holders": _rest(found, is_cut=verdict.is_cut)}
+
+
+def _how_held(health: Health, lock: JobLock) -> tuple[SafeString, str, str]:
+    """The state, the holder, and for how long it has held the lock, or has been silent. A dead holder does not run."""
+    state = State.OVERRUNNING if health.state == State.OVERRUNNING else State.RUNNING
+    if lock.is_suspected:
+        state = State.IMPOSSIBLE if lock.is_impossible else State.STALE
+    return badge(state, state.label), lock.holder, how_long(lock)
 
 
 def _table_of_queues(verdict: Verdict) -> dict[str, Any]:
@@ -244,15 +310,13 @@ def _row_of_queue(queue: Queue, workers: int) -> tuple[Any, ...]:
 
 
 def _table_of_workers(verdict: Verdict) -> dict[str, Any]:
-    rows = [
-        (
-            worker.holder,
-            _state_of_worker(worker),
-            ", ".join(worker.queues) or _("all"),
-        )
-        for worker in verdict.workers[:MOST_ROWS]
-    ]
-    return {"workers": rows, "more_workers": _rest(verdict.workers)}
+    """The workers, those that are dead first."""
+    found = sorted(verdict.workers, key=lambda worker: worker.is_live)
+    rows = [(worker.holder, _state_of_worker(worker), ", ".join(worker.queues) or _("all")) for worker in found]
+    alive = sum(worker.is_live for worker in found)
+    summary = [badge("held", _("%d alive") % alive)] if alive else []
+    summary += [badge("stale", _("%d dead") % (len(found) - alive))] if alive < len(found) else []
+    return {"workers": rows[:MOST_ROWS], "sum_of_workers": summary, "more_workers": _rest(found)}
 
 
 def _state_of_worker(worker: Worker) -> SafeString:

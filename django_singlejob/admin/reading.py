@@ -13,11 +13,11 @@ from django.core.paginator import Paginator
 from django.db import connections, transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob import registry
+from django_singlejob.admin.addresses import address, shown_by
 from django_singlejob.clock import DBNow
 from django_singlejob.escaping import printable
 from django_singlejob.names import USER_LENGTH, is_storable
@@ -90,6 +90,9 @@ class Page(ChangeList):
         """The rows. There are none for a parameter with a NUL, which PostgreSQL refuses even in a comparison, nor for
         a year that no row has, nor for a search that is too long."""
         found: QuerySet[Any] = super().get_queryset(request, *args, **kwargs)
+        # In place of the date hierarchy's lookups, Django's own link has others, which are refused.
+        filters = [name for spec in self.filter_specs for name in spec.expected_parameters() if name]
+        self.clear_all_filters_qs = self.get_query_string(remove=filters)
         is_answered = all(map(is_storable, _texts(request.GET))) and is_searchable(request.GET.get(SEARCH_VAR, ""))
         return found if is_answered and not self.has_impossible_date else found.none()
 
@@ -158,7 +161,7 @@ class ReadOnlyAdmin(BaseAdmin):
     def urls(self) -> Any:
         patterns = super().urls
         for pattern in patterns:
-            pattern.callback = _refusing(pattern.callback)
+            pattern.callback = shown_by(self.admin_site.name, _refusing(pattern.callback))
         return patterns
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -293,4 +296,4 @@ def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> None:
 def back(request: HttpRequest, model: str) -> HttpResponse | None:
     """A redirect to the row's page if an action was chosen there, or ``None`` to return to the list."""
     key = request.POST.get("back")
-    return HttpResponseRedirect(reverse(f"admin:django_singlejob_{model}_change", args=[quote(key)])) if key else None
+    return HttpResponseRedirect(address(f"{model}_change", quote(key))) if key else None

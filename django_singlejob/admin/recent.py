@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from django_singlejob.admin import gantt
@@ -105,8 +106,13 @@ def results(period: Period) -> dict[str, Any]:
 def rate(period: Period) -> str:
     """The share of the ended runs that were successful; empty if none has ended."""
     part = history.success_rate(_counts(period))
+    return "" if part is None else _("%s%%") % _percentage(part)
+
+
+def _percentage(part: float) -> str:
     # Rounded down, so that 100% means that none failed.
-    return "" if part is None else _("%s%%") % f"{int(part * 1000) / 10:g}"
+    tenths = int(part * 1000)
+    return number_format(tenths / 10, 1 if tenths % 10 else 0)
 
 
 def _counts(period: Period) -> Counter[str]:

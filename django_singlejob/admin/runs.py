@@ -1,24 +1,44 @@
-"""The runs: what has happened. These pages are read-only."""
+"""The runs: what has happened, and why it went wrong. These pages are read-only, but lead to what you can do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
+from django.contrib.admin.utils import label_for_field
 from django.db import DataError
 from django.db.models import Max, Min, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy as _
+from django.utils.text import capfirst
+from django.utils.translation import gettext, gettext_lazy as _
 
-from django_singlejob.admin.cells import NOTHING, badge, duration, first_line, link, moment, noted, preformatted
-from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, RowsFilter
-from django_singlejob.models import JobRun
+from django_singlejob import registry
+from django_singlejob.admin.cells import (
+    NOTHING,
+    badge,
+    breakable,
+    duration,
+    first_line,
+    link,
+    list_of,
+    moment,
+    narrow,
+    noted,
+    when,
+)
+from django_singlejob.admin.failures import failure_of
+from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, RowsFilter, register_jobs
+from django_singlejob.models import JobRun, JobStatus
+from django_singlejob.monitoring.history import STALE, Neighbour, dead_among, label, neighbours
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.one_offs import UNSUCCESSFUL, one_offs
 from django_singlejob.querysets.runs import JobRunQuerySet, runs
+
+if TYPE_CHECKING:
+    from django_singlejob.models import OneOffJob
 
 # The filter knows the servers of this many of the newest runs.
 LOOKED_AT = 1000
@@ -28,6 +48,8 @@ MOST_FOUND = 500
 BRIEFLY = timedelta(minutes=1)
 # The date hierarchy has no more years, months or days.
 MOST_DATES = 100
+# The triggers of runs that a one-off requested.
+OF_ONE_OFFS = ("one_off", "manual")
 
 
 class DatedRuns(JobRunQuerySet):
@@ -89,9 +111,18 @@ class ServerFilter(RowsFilter):
         return queryset.filter(hostname=self.value()) if self.value() else queryset
 
 
-@admin.register(JobRun)
+class Again(NamedTuple):
+    """A button that requests the run again: an action of the list at ``url``, on the row of ``original``."""
+
+    url: str
+    action: str
+    original: "JobStatus | OneOffJob"
+    label: str
+
+
 class JobRunAdmin(ReadOnlyAdmin):
-    list_display = ["job_name", "result", "began", "took", "problem", "hostname", "cause", "lock_cost", "attempt"]
+    change_form_template = "admin/django_singlejob/jobrun/change_form.html"
+    list_display = ["of_job", "result", "began", "took", "problem", "on_server", "cause", "lock_cost", "attempt"]
     list_filter = ["status", "trigger", ServerFilter, JobFilter]
     search_fields = ["job_name"]
     search_help_text = _("Part of the job's name, or the whole name of a server.")
@@ -100,29 +131,33 @@ class JobRunAdmin(ReadOnlyAdmin):
     # With these, the database does not have to sort a million rows.
     ordering = ["-started_at"]
     sortable_by = ["began"]
-    fields = [
+    # The facts of a page, except for what went wrong.
+    facts = (
         "job",
-        "result",
+        "outcome",
         "began",
         "finished",
         "took",
-        "lock_cost",
         "server",
         "cause",
         "slot_at",
         "attempt",
-        "problem",
-        "whole_traceback",
+        "lock_cost",
         "lock",
         "one_off",
         "fence",
         "token",
-    ]
-    readonly_fields: ClassVar[Any] = fields
+    )
+    fields = readonly_fields = facts
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobRun]:
         found: DatedRuns = DatedRuns(JobRun, using=runs().db).annotate(**NOW).defer("traceback")
         return found
+
+    def furnish(self, rows: Sequence[Any]) -> None:
+        dead = dead_among([run.pk for run in rows if run.status == "running"])
+        for run in rows:
+            run.is_dead = run.pk in dead
 
     def search(self, request: HttpRequest, queryset: QuerySet[JobRun], term: str) -> tuple[QuerySet[JobRun], bool]:
         if not term:
@@ -134,9 +169,15 @@ class JobRunAdmin(ReadOnlyAdmin):
             wanted |= Q(hostname=term)
         return queryset.filter(wanted), False
 
+    # --- the list
+
+    @admin.display(description=_("job"))
+    def of_job(self, run: JobRun) -> SafeString:
+        return breakable(run.job_name)
+
     @admin.display(description=_("result"))
-    def result(self, run: JobRun) -> SafeString:
-        return badge(run.status, run.get_status_display())
+    def result(self, run: Any) -> SafeString:
+        return narrow(self.outcome(run), self.took(run), self.problem(run))
 
     @admin.display(description=_("began"), ordering="started_at")
     def began(self, run: Any) -> str:
@@ -148,7 +189,9 @@ class JobRunAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("took"))
     def took(self, run: Any) -> str:
-        return duration(run.now - run.started_at if run.status == "running" else run.duration)
+        # Nobody knows when a dead holder died.
+        is_running = run.status == "running" and not run.is_dead
+        return duration(run.now - run.started_at if is_running else run.duration)
 
     @admin.display(description=_("trigger"))
     def cause(self, run: JobRun) -> SafeString:
@@ -163,8 +206,18 @@ class JobRunAdmin(ReadOnlyAdmin):
         return duration(run.acquire_duration)
 
     @admin.display(description=_("error"))
-    def problem(self, run: JobRun) -> str:
-        return first_line(run.error)
+    def problem(self, run: JobRun) -> SafeString | str:
+        return breakable(first_line(run.error)) if run.error else NOTHING
+
+    @admin.display(description=_("host name"))
+    def on_server(self, run: JobRun) -> SafeString:
+        return breakable(run.hostname)
+
+    # --- the page of a run
+
+    @admin.display(description=_("result"))
+    def outcome(self, run: Any) -> SafeString:
+        return badge(STALE, label(STALE)) if run.is_dead else badge(run.status, run.get_status_display())
 
     @admin.display(description=_("job"))
     def job(self, run: JobRun) -> SafeString:
@@ -174,21 +227,96 @@ class JobRunAdmin(ReadOnlyAdmin):
     def server(self, run: JobRun) -> str:
         return f"{run.hostname}, pid {run.pid}"
 
-    @admin.display(description=_("traceback"))
-    def whole_traceback(self, run: JobRun) -> str:
-        return preformatted(run.traceback or run.error)
-
     @admin.display(description=_("lock"))
     def lock(self, run: JobRun) -> str:
         lock = locks().filter(token=run.token).first() if run.status == "running" else None
         return link("joblock", lock.name, lock.name) if lock else NOTHING
 
     @admin.display(description=_("one-off"))
-    def one_off(self, run: JobRun) -> str:
-        if run.trigger not in ("one_off", "manual"):
-            return NOTHING
-        ended = Q(status__in=["done", "failed"])
-        if run.finished_at:
-            ended &= Q(finished_at__range=(run.finished_at - BRIEFLY, run.finished_at + BRIEFLY))
-        found = one_offs().filter(ended | Q(status__in=["waiting", "in_progress"]), token=run.token).only("pk").first()
-        return link("oneoffjob", found.pk, f"#{found.pk}") if found else NOTHING
+    def one_off(self, run: Any) -> str:
+        return link("oneoffjob", run.order.pk, f"#{run.order.pk}") if run.order else NOTHING
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        run = super().get_object(request, object_id, from_field)
+        if run:
+            self.furnish([run])
+        return run
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        run = context["original"]
+        register_jobs(request)
+        around, run.order = neighbours(run), requested_by(run)
+        context |= {
+            "is_dead": run.is_dead,
+            "failure": failure_of(run.error, run.traceback, package_of(run.job_name)),
+            "facts": list(self._facts(run)),
+            "again": self._again(request, run),
+            "retry_at": _retry_at(run.order),
+            "neighbours": [
+                (gettext("The run before"), _shown([around.before], run.now)),
+                (gettext("The run after"), _shown([around.after], run.now)),
+                (gettext("Other attempts at its slot"), _shown(around.of_slot, run.now)),
+            ],
+        }
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def _facts(self, run: JobRun) -> Iterator[tuple[str, Any]]:
+        for name in self.facts:
+            value = getattr(self, name)(run) if hasattr(self, name) else getattr(run, name)
+            if value != NOTHING:
+                yield capfirst(str(label_for_field(name, JobRun, self))), value
+
+    def _again(self, request: HttpRequest, run: Any) -> Again | None:
+        """``None`` if the user may not request it again, or if that is not possible."""
+        if run.status == "running":
+            return None
+        if run.trigger in OF_ONE_OFFS:
+            is_retryable = run.order and run.order.status in UNSUCCESSFUL and self.may(request, "change_oneoffjob")
+            return Again(list_of("oneoffjob"), "retry", run.order, gettext("Run again")) if is_retryable else None
+        sees_jobs = self.may(request, "view_jobstatus") or self.may(request, "change_jobstatus")
+        if not (sees_jobs and self.may(request, "run_jobstatus") and _needs_no_arguments(run.job_name)):
+            return None
+        # The arguments of a call are not recorded.
+        words = gettext("Run again") if run.trigger == "schedule" else gettext("Run now")
+        return Again(list_of("jobstatus"), "run_now", JobStatus(name=run.job_name), words)
+
+
+def requested_by(run: JobRun) -> Any:
+    """The one-off that requested this run, with ``now``; ``None`` if none did, or if it has begun again since."""
+    if run.trigger not in OF_ONE_OFFS:
+        return None
+    ended = Q(status__in=["done", "failed"])
+    if run.finished_at:
+        ended &= Q(finished_at__range=(run.finished_at - BRIEFLY, run.finished_at + BRIEFLY))
+    found = one_offs().filter(ended | Q(status__in=["waiting", "in_progress"]), token=run.token)
+    return found.only("status", "version", "run_after").annotate(**NOW).first()
+
+
+def _retry_at(row: Any) -> SafeString | str:
+    """When the one-off that requested a run is retried, with a link to it; empty if it is not."""
+    if row is None or row.status != "waiting":
+        return ""
+    return noted(link("oneoffjob", row.pk, f"#{row.pk}"), moment(row.run_after, row.now))
+
+
+def _needs_no_arguments(name: str) -> bool:
+    return registry.is_known(name) and registry.get(name).misfit([], {}) is None
+
+
+def package_of(job_name: str) -> str:
+    """The top-level package of the job; empty if this release of the code does not define it."""
+    return registry.get(job_name).path.partition(".")[0] if registry.is_known(job_name) else ""
+
+
+def _shown(found: Sequence[Neighbour | None], now: datetime) -> list[tuple[Any, ...]]:
+    return [
+        (
+            link("jobrun", run.pk, f"#{run.pk}"),
+            badge(run.status, run.label),
+            when(run, now),
+            breakable(run.hostname),
+            breakable(first_line(run.error)),
+        )
+        for run in found
+        if run
+    ]

@@ -4,6 +4,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_singlejob.admin.cells import badge, duration, noted
+from django_singlejob.models import JobLock
 from django_singlejob.monitoring.health import Health, State
 
 
@@ -37,3 +38,12 @@ def story(health: Health) -> str:
         facts = {"holder": lock.holder, "held_for": duration(lock.now - lock.acquired_at)}
         return _("%(holder)s, for %(held_for)s") % facts
     return ""
+
+
+def how_long(lock: JobLock) -> str:
+    """For how long a lock has been held, or for how long its holder has been silent: a dead holder does not run."""
+    if lock.is_impossible:
+        return _("last heartbeat in %s") % duration(lock.heartbeat_at - lock.now)
+    if lock.is_stale:
+        return _("silent for %s") % duration(lock.now - lock.heartbeat_at)
+    return _("for %s") % duration(lock.now - lock.acquired_at)
