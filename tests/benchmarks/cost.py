@@ -1,75 +1,44 @@
-"""What a lock costs, beside the paper's bare INSERT and DELETE, and beside one SELECT, in turn on one connection."""
+"""How long a cycle takes, in times of the paper's recipe, and of two bare statements through Django's own cursor."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Sequence
 
-from django_singlejob import LockHeld, job_lock, singleton_job
-from tests.app.models import Counter
+from tests.benchmarks.candidates import (
+    LOCK,
+    LOST_LOCK,
+    LOST_RUN,
+    PAPER,
+    RAW,
+    RUN,
+    Candidate,
+    cycles,
+    database_url,
+    held,
+    losses,
+)
+from tests.benchmarks.paper import paper_on
+from tests.benchmarks.rounds import ratios, spread, take_turns
+from tests.benchmarks.tables import Table, by_work
 
-ROUNDS = 300
-
-
-@singleton_job("bench.job")
-def job() -> None:
-    pass
-
-
-@singleton_job("bench.held")
-def held() -> None:
-    pass
-
-
-def compare() -> None:
-    """Prints the table."""
-    Counter.objects.all().delete()
-    with job_lock("bench.held"):
-        medians = measure(ACTS)
-    print(f"\n--- what a lock costs; median of {ROUNDS} rounds in turn")
-    for name, seconds in medians.items():
-        floor = medians["one SELECT" if "refused" in name or "SELECT" in name else "INSERT and DELETE"]
-        print(f"{name:40} {seconds * 1000:8.2f} ms {seconds / floor:8.1f} x")
+ROUNDS = 100
+CYCLES = 4
+#: A work, and the way to do it whose time is 1.
+FLOORS = {(RUN, PAPER): [RUN, LOCK], (RUN, RAW): [RUN], (LOST_RUN, PAPER): [LOST_RUN, LOST_LOCK]}
 
 
-def measure(acts: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds for each act. They take turns, so that noise of the machine affects them all alike."""
-    times: dict[str, list[float]] = {name: [] for name in acts}
-    for _ in range(ROUNDS):
-        for name, act in acts.items():
-            start = time.perf_counter()
-            act()
-            times[name].append(time.perf_counter() - start)
-    return {name: median(values) for name, values in times.items()}
+def fill(table: Table) -> None:
+    with paper_on(database_url()) as paper:
+        times = measured(cycles(paper))
+        with held(paper):
+            times |= measured(losses(paper))
+    for (work, way), works in FLOORS.items():
+        for each in works:
+            cells = {other: spread(ratios(value, times[work][way])) for other, value in times[each].items()}
+            table.row(f"{each} / {way}", cells)
 
 
-def insert_and_delete() -> None:
-    """The paper's recipe: no lease, no fence, no history."""
-    Counter.objects.bulk_create([Counter(name="bench")])
-    Counter.objects.filter(name="bench")._raw_delete("default")
-
-
-def lock() -> None:
-    with job_lock("bench.lock"):
-        pass
-
-
-def select() -> None:
-    Counter.objects.filter(name="bench").first()
-
-
-def be_refused() -> None:
-    with contextlib.suppress(LockHeld), job_lock("bench.held"):
-        pass
-
-
-ACTS: dict[str, Callable[[], object]] = {
-    "INSERT and DELETE": insert_and_delete,
-    "job_lock(): acquire and release": lock,
-    "a job that does nothing": job,
-    "one SELECT": select,
-    "a job whose lock is held: refused": held,
-    "job_lock() of a held lock: refused": be_refused,
-}
+def measured(candidates: Sequence[Candidate]) -> dict[str, dict[str, list[float]]]:
+    """Seconds in each round, by work and way."""
+    times = take_turns(candidates, rounds=ROUNDS, cycles=CYCLES)
+    return dict(by_work({str(candidate): values for candidate, values in times.items()}))

@@ -69,7 +69,7 @@ def drain() -> float:
     """Seconds for the tasks."""
     insert(TASKS, run_after=DBNow(), **TASK)
     analyze()
-    work(*our_worker(TASKS))
+    work(*our_worker(f"--max-jobs={TASKS}"))
     return our_duration(TASKS)
 
 

@@ -1,0 +1,188 @@
+"""What a tick, `singleton_status --check` and the overview cost with few and with many registered jobs: the CPU of this
+process, and the queries. The CPU of a database server does not count; SQLite has no server, so its own does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from statistics import quantiles
+from unittest import mock
+
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_singlejob import registry, singleton_job
+from django_singlejob.clock import DBNow, local_now
+from django_singlejob.locking.request import Reason
+from django_singlejob.models import JobStatus
+from django_singlejob.querysets.jobs import gates
+from django_singlejob.reports import Report
+from django_singlejob.runner import Outcome
+from django_singlejob.scheduling.schedule import next_slot, parse
+from django_singlejob.worker.pool import Inline, PoolTask
+from django_singlejob.worker.tick import Plan, Tick
+from tests.benchmarks.throughput import analyze
+
+COUNTS = (10, 100, 1_000, 10_000)
+DUE = 10
+ROUNDS = 9
+SCHEDULES = ("{0} * * * *", "*/10 * * * *", "{0} {1} * * *", "{0} {1} * * mon-fri", "{0} 2-22/4 1,15 * *")
+#: Milliseconds of CPU with the most jobs.
+WANTED = {
+    "tick, none due": 25,
+    f"tick, {DUE} due": 30,
+    "look, none due": 25,
+    "singleton_status --check": 300,
+    "overview": 300,
+}
+
+
+class Refusing(Inline):
+    """Every run is refused: what a run itself costs is measured elsewhere."""
+
+    def send(self, task: PoolTask) -> None:
+        self._returns.append((task, Report(task.name, _REFUSED)))
+
+    @property
+    def free(self) -> int:
+        return 2 * DUE - len(self._returns)
+
+
+_REFUSED = Outcome(status="skipped", value=None, reason=Reason.NOT_DUE)
+
+
+def compare() -> None:
+    """Prints the table."""
+    print(f"\n--- with many registered jobs; CPU in ms, quartiles of {ROUNDS} rounds after the first; queries")
+    print(f"{'':28}{'jobs':>7}{'first':>9}{'25 %':>9}{'median':>9}{'75 %':>9}{'wanted':>9}{'queries':>9}")
+    for count in COUNTS:
+        with many_jobs(count), closing(Worker()) as worker:
+            for name, act in acts(worker).items():
+                fall_due(DUE if name == f"tick, {DUE} due" else 0)
+                report(name, count, act)
+
+
+def report(name: str, count: int, act: Callable[[], object]) -> None:
+    first, *times = [cpu(act) for _ in range(ROUNDS + 1)]
+    with CaptureQueriesContext(connection) as queries:
+        act()
+    low, middle, high = quantiles(times, n=4)
+    wanted = f"< {WANTED[name]}" if count == COUNTS[-1] else ""
+    print(f"{name:28}{count:7}{first:9.1f}{low:9.1f}{middle:9.1f}{high:9.1f}{wanted:>9}{len(queries):9}", flush=True)
+
+
+def cpu(act: Callable[[], object]) -> float:
+    """Milliseconds."""
+    start = time.process_time()
+    act()
+    return (time.process_time() - start) * 1000
+
+
+# --- what is measured
+
+
+class Worker:
+    """A worker between two passes. It has its lock already."""
+
+    def __init__(self) -> None:
+        self._pool = Refusing()
+        self._tick = Tick(Plan(), self._pool)
+        self._tick._prune_at += 3600
+        self.look()
+
+    def tick(self) -> None:
+        """A pass that compares the schedules too: the first one of each process, and one each minute."""
+        self._tick._keep_up_at = local_now()
+        self.look()
+
+    def look(self) -> None:
+        """Any other pass: one each second."""
+        self._tick.look_again()
+        self._tick.look()
+        self._tick.hand_out()
+        for task, said in self._pool.come_back(0):
+            self._tick.settle(task, said)
+
+    def close(self) -> None:
+        self._tick.batches.close()
+
+
+def check() -> None:
+    with suppress(SystemExit):
+        call_command("singleton_status", "--check", stdout=StringIO())
+
+
+@override_settings(ALLOWED_HOSTS=["testserver"])
+def overview() -> None:
+    client = Client()
+    client.force_login(get_user_model().objects.get(username="bench"))
+    assert client.get(reverse("admin:django_singlejob_overview_changelist")).status_code == 200
+
+
+def acts(worker: Worker) -> dict[str, Callable[[], object]]:
+    return {
+        "tick, none due": worker.tick,
+        f"tick, {DUE} due": worker.tick,
+        "look, none due": worker.look,
+        "singleton_status --check": check,
+        "overview": overview,
+    }
+
+
+# --- the jobs
+
+
+@contextmanager
+def many_jobs(count: int) -> Iterator[None]:
+    """Inside the block, this many jobs are registered, and their rows follow them."""
+    get_user_model().objects.get_or_create(username="bench", is_staff=True, is_superuser=True)
+    gates().all()._raw_delete("default")
+    registry.autodiscover()
+    with mock.patch.dict(registry._jobs, clear=True):
+        for number in range(count):
+            singleton_job(name(number), schedule=schedule(number))(check)
+        gates().bulk_create((row(number) for number in range(count)), batch_size=1_000)
+        analyze()
+        yield
+    gates().all()._raw_delete("default")
+
+
+def name(number: int) -> str:
+    return f"shop.reports.customer-{number:05}"
+
+
+def schedule(number: int) -> str:
+    return SCHEDULES[number % len(SCHEDULES)].format(number % 60, number // 60 % 24)
+
+
+def row(number: int) -> JobStatus:
+    now = datetime.now(UTC)
+    return JobStatus(
+        name=name(number),
+        fence=number + 1,
+        schedule=schedule(number),
+        time_zone="UTC",
+        next_slot=next_slot(parse(schedule(number)), now),
+        last_started_at=now - timedelta(minutes=number),
+        last_finished_at=now - timedelta(minutes=number),
+        last_status="successful",
+        run_count=1000,
+        mean_duration=timedelta(hours=3),
+    )
+
+
+def fall_due(count: int) -> None:
+    """Let exactly this many be due, whatever has come due since they were entered."""
+    now = datetime.now(UTC)
+    for each in gates().filter(next_slot__lte=DBNow() + timedelta(minutes=1)):
+        slot = next_slot(parse(each.schedule), now + timedelta(minutes=1))
+        gates().filter(name=each.name).update(next_slot=slot)
+    names = [name(number) for number in range(count)]
+    gates().filter(name__in=names).update(next_slot=DBNow() - timedelta(minutes=1))
