@@ -22,6 +22,9 @@ parser.add_argument("--seconds", type=float, default=60)
 parser.add_argument("--servers", type=int, default=6, help="every third one is a worker")
 parser.add_argument("--seed", type=int, help="for the order and the victims of the faults; the servers are not seeded")
 parser.add_argument("--faults", default="", help='use only pairs of these, as in "killed,stopped" (default: all)')
+parser.add_argument(
+    "--single-statement", action="store_true", help="on PostgreSQL: grant and release with one statement each"
+)
 parser.add_argument("--keep", action="store_true", help="keep the history even if nothing is broken")
 given = parser.parse_args()
 
@@ -30,6 +33,8 @@ if "chaos" not in urlsplit(os.environ.get("DATABASE_URL", "/chaos")).path:
 folder = Path(tempfile.mkdtemp(prefix="singlejob-chaos-"))
 url = os.environ.setdefault("DATABASE_URL", f"sqlite:///{folder}/chaos.sqlite3")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+if given.single_statement:
+    os.environ["SINGLEJOB_TEST_SINGLE_STATEMENT"] = "1"  # the servers inherit it
 django.setup()
 
 from django.core.management import call_command  # noqa: E402

@@ -44,8 +44,11 @@ def what_happened(spawn: Spawn) -> set[str]:
     return {event.get("status", event.get("name", "")) for event in events if event["event"] in ("finished", "fault")}
 
 
-def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(spawn: Spawn, database_url: str) -> None:
-    child = chaos(spawn, database_url, "--seconds=1000", "--faults=history pruned")
+def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(
+    spawn: Spawn, database_url: str, single_statement: bool
+) -> None:
+    way = ["--single-statement"] * single_statement
+    child = chaos(spawn, database_url, "--seconds=1000", "--faults=history pruned", *way)
     eventually(lambda: {"successful", "history pruned"} <= what_happened(spawn), timeout=90)
     child.send_signal(signal.SIGINT)
     assert child.finish(120) == 0, child.output

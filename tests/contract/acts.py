@@ -61,10 +61,11 @@ def start_run(job_name: str = "nightly", **terms: Any) -> Lease:
 
 
 def expire(name: str = "nightly") -> None:
-    """The lease expired a second ago, by all clocks."""
-    silent_for = lock(name).lease + SECOND
+    """The lease expired three seconds ago, by all clocks. A holder without heartbeats then counts as dead."""
+    ago = 3 * SECOND
+    silent_for = lock(name).lease + ago
     last = {"heartbeat_at": DBNow() - silent_for, "sent_at": database.sent_now() - silent_for}
-    assert locks().filter(name=name).update(expires_at=DBNow() - SECOND, **last) == 1
+    assert locks().filter(name=name).update(expires_at=DBNow() - ago, **last) == 1
 
 
 def set_the_databases_clock(ahead: timedelta, name: str = "nightly") -> None:

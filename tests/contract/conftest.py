@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
+def both_ways(single_statement: bool) -> None:
+    """On PostgreSQL, a lock is the same with one statement for each grant and release."""
+
+
+@pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test may use any names for jobs, and locks that a test still holds are not released when pytest exits."""
     monkeypatch.setattr(registry, "_jobs", {})

@@ -455,7 +455,7 @@ def test_if_none_is_caught_up_it_is_run_again_unless_the_newest_is_in_time(
 
 
 def test_those_that_are_too_many_to_be_caught_up_are_left(settings: Any) -> None:
-    settings.SINGLEJOB = {"MAX_CATCH_UP": 2}
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "MAX_CATCH_UP": 2}
     job = scheduled(catch_up="all")
     fall_behind(job)
     die_running(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +13,7 @@ from django_singlejob.holder import this_process
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest
+from django_singlejob.one_offs import insert
 from django_singlejob.one_offs.enqueue import Order
 from tests.contract.acts import MINUTE, die_running, expire, fall_behind, scheduled, take, ticked
 from tests.databases import APPS
@@ -32,11 +33,14 @@ def writes() -> Iterator[list[tuple[str, str]]]:
     found: list[tuple[str, str]] = []
 
     def note(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
-        done = execute(sql, params, many, context)
-        if (verb := sql.split(maxsplit=1)[0]) in ("INSERT", "UPDATE", "DELETE"):
-            with connection.connection.cursor() as cursor:
-                cursor.execute("SHOW synchronous_commit")
-                found.append((verb, cursor.fetchone()[0]))
+        if (verb := sql.split(maxsplit=1)[0]) not in ("INSERT", "UPDATE", "DELETE"):
+            return execute(sql, params, many, context)
+        # A statement that is a transaction by itself may bring the setting along.
+        around = connection.connection.transaction() if connection.get_autocommit() else nullcontext()
+        with around, connection.connection.cursor() as cursor:
+            done = execute(sql, params, many, context)
+            cursor.execute("SHOW synchronous_commit")
+            found.append((verb, cursor.fetchone()[0]))
         return done
 
     with connection.cursor() as cursor:
@@ -82,6 +86,14 @@ def test_an_order_that_stands_alone_is_durable() -> None:
     with writes() as found:
         order().enqueue()
     assert found == [("INSERT", "on")]
+
+
+@pytest.mark.parametrize("most_rows", [1000, 2])
+def test_many_orders_are_durable(most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insert, "MOST_ROWS", most_rows)
+    with writes() as found:
+        order().enqueue_many([((), {})] * 4)
+    assert found == [("INSERT", "on")] * -(-4 // most_rows)
 
 
 def test_an_order_in_the_callers_transaction_is_as_durable_as_that() -> None:

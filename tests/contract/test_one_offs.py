@@ -8,6 +8,7 @@ from collections import UserDict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from django.db import transaction
@@ -21,7 +22,7 @@ from django_singlejob.locking.request import Reason
 from django_singlejob.one_offs.enqueue import place
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.one_offs import ERRORS_LENGTH, errors_in, one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker.due import keep_up
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
+TOKEN = UUID(int=4711)
 on_either_lock = pytest.mark.parametrize("name", ["mail", "shop"])
 
 
@@ -597,3 +599,51 @@ def test_only_those_that_ended_long_ago_are_pruned() -> None:
     assert one_offs().surplus(2 * HOUR).prune() == 0
     assert one_offs().surplus(MINUTE).prune(batch=2) == 3
     assert [status for status, _ in statuses()] == ["waiting", "in_progress"]
+
+
+# --- the errors of the attempts
+
+
+def kept() -> list[str]:
+    """The errors that the row keeps, the oldest first."""
+    return [error["error"] for error in errors_in(the_one_off().errors)]
+
+
+def test_the_error_of_each_attempt_is_kept() -> None:
+    failures: list[Exception | None] = [ValueError("5 %s 'é'\n\\"), LookupError(), None]
+
+    def body() -> None:
+        if failure := failures.pop(0):
+            raise failure
+
+    mailing(body).enqueue()
+    for expected in ["ValueError: 5 %s 'é'\\n\\"], ["ValueError: 5 %s 'é'\\n\\", "LookupError: "]:
+        ticked()
+        assert kept() == expected
+        assert one_offs().retry() == 1
+    ticked()
+    row = the_one_off()
+    assert (row.status, row.error, kept()) == ("done", "", ["ValueError: 5 %s 'é'\\n\\", "LookupError: "])
+    first, second = errors_in(row.errors)
+    assert (first["error_class"], second["error_class"]) == ("builtins.ValueError", "builtins.LookupError")
+    assert first["traceback"].startswith("Traceback (most recent call last):\n")
+
+
+def test_so_is_that_its_holder_died() -> None:
+    mailing().enqueue()
+    one_offs().update(status="in_progress", attempt=1, max_attempts=2, errors="x")
+    assert one_offs().put_back("It died.") == 1
+    assert kept() == []  # what was written by hand has no end of its line
+    one_offs().update(status="in_progress", attempt=2, errors="x\n")
+    assert one_offs().put_back("It died again.") == 1
+    assert kept() == ["It died again."]
+
+
+def test_of_many_errors_the_last_are_kept() -> None:
+    mailing().enqueue()
+    for number in range(12):
+        one_offs().update(status="in_progress", token=TOKEN)
+        error = {"error": f"{number}", "error_class": "x", "traceback": "é" * 10_000}
+        assert one_offs().finish(TOKEN, {"status": "failed", **error})
+        assert len(the_one_off().errors) <= ERRORS_LENGTH
+    assert kept() == ["7", "8", "9", "10", "11"]

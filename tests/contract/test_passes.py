@@ -450,7 +450,7 @@ def test_those_that_are_not_run_at_all_are_told_once(misfires: list[Any], caplog
 
 
 def test_those_that_are_too_many_to_be_caught_up_too(misfires: list[Any], settings: Settings) -> None:
-    settings.SINGLEJOB = {"MAX_CATCH_UP": 2}
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "MAX_CATCH_UP": 2}
     job = scheduled(catch_up="all", misfire_grace=2 * HOUR)
     fall_behind(job, 5)
     ticked()

@@ -403,7 +403,7 @@ def end_after(duration: timedelta) -> None:
 @pytest.mark.parametrize(
     "act",
     [
-        lambda: runs().surplus(ZERO, 0).prune(),
+        lambda: [rows.prune() for rows in runs().surplus(ZERO, 0)],
         lambda: runs().abandon_orphans("It is gone."),
         lambda: list(runs().all()),
     ],

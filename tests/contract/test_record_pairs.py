@@ -14,7 +14,7 @@ from django.db.models.signals import post_save
 
 from django_singlejob import current_run, database, job_lock, recording, registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.locking import acquire
+from django_singlejob.locking import acquire, single_statement
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import JobRun
@@ -359,8 +359,8 @@ END = Ending(status="successful", duration=SECOND)
 
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any) -> None:
-    """Lose the answer to the next COMMIT."""
-    usual = database.durable
+    """Lose the answer to the next COMMIT, or to the next statement that commits itself."""
+    usual, usual_answer = database.durable, single_statement._answer
     first = iter([True])
 
     @contextmanager
@@ -374,7 +374,16 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any
             then()
             raise OperationalError("the answer is lost")
 
+    def answer_lost(*args: Any) -> Any:
+        is_lost = next(first, False)
+        answer = usual_answer(*args) if carried_out or not is_lost else None
+        if is_lost:
+            then()
+            raise OperationalError("the answer is lost")
+        return answer
+
     monkeypatch.setattr(database, "durable", lossy)
+    monkeypatch.setattr(single_statement, "_answer", answer_lost)
 
 
 @pytest.mark.on_database("postgresql")

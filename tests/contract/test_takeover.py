@@ -6,13 +6,14 @@ import json
 import time
 from datetime import timedelta
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import connection
 
 from django_singlejob import SKIPPED, LockHeld, job_lock, singleton_job
 from django_singlejob.clock import DBNow, local_now, utc_now
+from django_singlejob.locking import acquire, single_statement
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
@@ -156,22 +157,30 @@ def is_over(watch: Watch) -> bool:
     return watch.look(lock(), asked_at) == timedelta()
 
 
-@pytest.mark.parametrize("caller", [ask, lambda: Watchman().dead()], ids=["acquire", "clear"])
+LOOKS = {"acquire": (acquire, "look", ask), "clear": (JobLockQuerySet, "watched", lambda: Watchman().dead())}
+
+
+@pytest.mark.parametrize(("owner", "name", "caller"), LOOKS.values(), ids=LOOKS)
 def test_a_look_counts_from_before_the_row_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, caller: Callable[[], object]
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, caller: Callable[[], object]
 ) -> None:
     take()
-    times, watched, look = [], JobLockQuerySet.watched, Watch.look
+    times, read, look, answer = [], getattr(owner, name), Watch.look, single_statement._answer
 
-    def reading(rows: JobLockQuerySet) -> list[JobLock]:
+    def reading(*asked: Any) -> Any:
         times.append(local_now())
-        return watched(rows)
+        return read(*asked)
 
     def looking(watch: Watch, lock: JobLock, asked_at: float) -> timedelta | None:
         times.append(asked_at)
         return look(watch, lock, asked_at)
 
-    monkeypatch.setattr(JobLockQuerySet, "watched", reading)
+    def asking(*asked: Any) -> Any:
+        times.append(local_now())
+        return answer(*asked)
+
+    monkeypatch.setattr(single_statement, "_answer", asking)
+    monkeypatch.setattr(owner, name, reading)
     monkeypatch.setattr(Watch, "look", looking)
     caller()
     read_at, asked_at = times

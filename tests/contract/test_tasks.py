@@ -11,6 +11,7 @@ from collections import Counter as Tally
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from io import StringIO
 from itertools import islice
@@ -676,6 +677,24 @@ def test_it_is_tried_again_as_its_job_wants(tasks: Any) -> None:
     ticked()
     result.refresh()
     assert (result.status, result.attempts, result.return_value) == ("SUCCESSFUL", 2, [[], {}])
+    assert [failure.exception_class for failure in result.errors] == [ZeroDivisionError]
+
+
+@with_and_without_a_lock
+def test_the_errors_of_all_attempts_are_kept(tasks: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._jobs, "stock", once(registry.get("stock")))
+    result = getattr(tasks, name).enqueue()
+    for error in ZeroDivisionError("first"), LookupError("second"):
+        tasks.body = partial(fail_with, error)
+        ticked()
+        assert one_offs().retry() == 1
+    result.refresh()
+    assert [failure.exception_class for failure in result.errors] == [ZeroDivisionError, LookupError]
+    assert ["first" in failure.traceback for failure in result.errors] == [True, False]
+
+
+def fail_with(error: Exception) -> None:
+    raise error
 
 
 def test_a_job_that_was_asked_for_in_both_ways_runs_for_both(tasks: Any, heard: list[Any]) -> None:
@@ -759,7 +778,7 @@ def test_a_module_that_cannot_be_imported_stops_no_others_and_is_tried_once(
     name = f"tasks_of_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "TASK_MODULES": [name]}
     for function in "one", "two":
         tasks.plain.using(priority=10).enqueue()
         one_offs().filter(task_path="tests.app.django_tasks.plain").update(task_path=f"{name}.{function}")
@@ -790,7 +809,7 @@ def test_what_a_module_does_to_the_connection_stops_no_others(
     name = f"tasks_of_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(f"from django.db import connection, transaction\n{code}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "TASK_MODULES": [name]}
     tasks.plain.using(priority=10).enqueue()
     one_offs().update(task_path=f"{name}.send")
     tasks.plain.enqueue()
@@ -816,7 +835,7 @@ def test_a_module_that_is_neither_in_an_app_nor_in_the_setting_is_not_imported(
     assert statuses() == [("waiting", 0), ("done", 1)]
     assert caplog.text.count(f"The task '{name}.plain' is not looked up") == 1
     assert name not in sys.modules
-    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "TASK_MODULES": [name]}
     ticked()
     assert statuses() == [("done", 1)] * 2
 

@@ -314,7 +314,7 @@ def test_no_fence_is_given_out_twice_while_the_name_is_forgotten_again_and_again
     over = threading.Event()
 
     def run() -> None:
-        while len(fences) < 50:
+        while len(fences) < 50 or len(forgotten) <= 10:
             with suppress(LockHeld), job_lock("nightly", wait=timedelta(seconds=5)) as lease:
                 fences.append(lease.fence)
 
@@ -333,6 +333,5 @@ def test_no_fence_is_given_out_twice_while_the_name_is_forgotten_again_and_again
             over.set()
 
     all_at_once([run_all, forget, forget])
-    assert len(forgotten) > 10
     assert len({*fences}) == len(fences)
     assert fences == sorted(fences)

@@ -129,9 +129,27 @@ def test_a_holder_that_sends_no_heartbeats_is_not_watched(world: World) -> None:
     world.row.heartbeat_interval = None
     watch = Watch()
     assert world.look(watch) is None
-    world.pass_on(60)
+    world.pass_on(62)
     assert world.look(watch) == ZERO
     assert world.look(Watch()) == ZERO
+
+
+@pytest.mark.parametrize("seconds", [60, 61, 61.9])
+def test_for_a_moment_after_its_lease_it_is_left_alone(
+    world: World, seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clocks of two servers may be that far apart."""
+    world.row.heartbeat_interval = None
+    world.pass_on(seconds)
+    assert world.look(Watch()) == timedelta(seconds=62 - seconds)
+    assert not caplog.records
+
+
+def test_the_moment_is_short_if_the_lease_is(world: World) -> None:
+    world.row.heartbeat_interval = None
+    world.row.expires_at = world.row.heartbeat_at + 3 * SECOND
+    world.pass_on(3)
+    assert world.look(Watch()) == SECOND
 
 
 @pytest.mark.parametrize(("column", "value"), [("heartbeats", 99), ("token", UUID(int=2)), ("timeline", 99)])
@@ -309,10 +327,12 @@ def test_a_gap_does_not_make_it_forget_since_when_the_row_is_unchanged(world: Wo
     assert world.watched_until_dead(watch) == looked_at + 2 * INTERVAL
 
 
+@pytest.mark.parametrize("interval", [INTERVAL, None])
 @pytest.mark.parametrize("skew", [20, 500, 2000])
-def test_clocks_that_are_as_right_as_clocks_are_rob_nobody(world: World, skew: int) -> None:
+def test_clocks_that_are_as_right_as_clocks_are_rob_nobody(world: World, skew: int, interval: timedelta | None) -> None:
     """Two faults: the holder is silent, and the database's clock is set ahead. It is not a fault if the clocks of two
     servers are a few milliseconds apart, and an interrupt takes a moment to reach the job."""
+    world.row.heartbeat_interval = interval
     world.database += HOUR
     world.observer += timedelta(milliseconds=skew)
     world.watched_until_dead(Watch(), step=0.01)
@@ -360,6 +380,7 @@ def test_a_look_at_a_live_lease_shows_nothing(world: World) -> None:
 
 def test_without_heartbeats_one_look_is_enough(stale: World) -> None:
     stale.row.heartbeat_interval = None
+    stale.pass_on(2)
     assert Sighting.of(stale.lock).left(stale.lock) == ZERO
 
 
@@ -468,7 +489,7 @@ def host(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 def test_a_host_whose_clock_is_set_robs_nobody(host: World, interval: timedelta | None, step: timedelta) -> None:
     host.row.heartbeat_interval = interval
     host.database += step
-    assert host.watched_until_dead(Watch()) == LEASE + 2 * (interval or ZERO)
+    assert host.watched_until_dead(Watch()) == LEASE + 2 * (interval or SECOND)
     assert not host.is_trusted
 
 

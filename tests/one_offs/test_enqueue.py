@@ -210,3 +210,75 @@ def written(row: OneOffJob, args: str, kwargs: str) -> bool:
 def test_it_can_be_asked_for_in_a_coroutine() -> None:
     row = async_to_sync(mailing().aenqueue)(1)
     assert row.args == [1]
+
+
+# --- many at once
+
+
+def test_many_are_enqueued_in_their_order_and_each_is_run() -> None:
+    rows = mailing().enqueue_many([((1,), {}), ([], {"two": 2}), ((b"3", {"four": 4}), {"five": (6,)})])
+    expected = [([1], {}), ([], {"two": 2}), (["3", {"four": 4}], {"five": [6]})]
+    assert [(row.args, row.kwargs, row.status) for row in rows] == [(*call, "waiting") for call in expected]
+    ticked()
+    results = dict(one_offs().values_list("pk", "result"))
+    assert [results[row.pk] for row in rows] == [list(call) for call in expected]
+
+
+def test_many_may_have_options_and_come_from_a_generator() -> None:
+    order = mailing().using(priority=5, queue_name="mail", run_after=datetime(2030, 1, 1, tzinfo=UTC))
+    rows = order.enqueue_many(((number,), {}) for number in range(3))
+    assert [row.args for row in rows] == [[0], [1], [2]]
+    assert {(row.priority, row.queue_name, row.run_after) for row in one_offs()} == {(5, "mail", order.run_after)}
+
+
+def test_none_at_all_are_enqueued_without_a_statement(django_assert_num_queries: Any) -> None:
+    with django_assert_num_queries(0):
+        assert mailing().enqueue_many([]) == []
+
+
+def test_many_can_be_asked_for_in_a_coroutine() -> None:
+    (row,) = async_to_sync(mailing().aenqueue_many)([((1,), {"two": 2})])
+    assert (row.args, row.kwargs) == ([1], {"two": 2})
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_many_are_part_of_the_callers_transaction(is_committed: bool) -> None:
+    job = mailing()
+    with transaction.atomic():
+        job.enqueue_many([((1,), {}), ((2,), {})])
+        transaction.set_rollback(not is_committed)
+    assert one_offs().count() == 2 * is_committed
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (((object(),), {}), r"of calls\[1\], argument 0 is <object object at .*, of the type object, which JSON"),
+        (
+            ((), {"at": [{1}]}),
+            r"of calls\[1\], argument 'at'\[0\] is \{1\}, of the type set, which JSON does not support",
+        ),
+        (
+            (("x" * 1_000_000,), {}),
+            r"of calls\[1\], the arguments together have more than 1,000,000 characters as JSON",
+        ),
+        (((), {"\0": 1}), r"of calls\[1\], the name of a keyword argument has a character"),
+        (4711, r"calls\[1\] is 4711\. Make it a pair"),
+        ((4711,), r"calls\[1\] is \(4711,\)\. Make it a pair"),
+        ((4711, {}), r"calls\[1\] is \(4711, {}\)\. Make it a pair"),
+        (("mail", {}), r"calls\[1\] is \('mail', {}\)\. Make it a pair"),
+        (((), None), r"calls\[1\] is \(\(\), None\)\. Make it a pair"),
+        (((), {1: 2}), r"calls\[1\] is \(\(\), {1: 2}\)\. Make it a pair"),
+        ({"a": 1}, r"calls\[1\] is {'a': 1}\. Make it a pair"),
+    ],
+    ids=["object", "set", "length", "name", "number", "one", "args", "text", "none", "key", "dict"],
+)
+def test_one_call_that_cannot_be_is_named_and_none_is_enqueued(
+    call: Any, message: str, django_assert_num_queries: Any
+) -> None:
+    job = mailing()
+    with (
+        django_assert_num_queries(0),
+        pytest.raises(InvalidOrder, match=f"^The job 'mail' cannot be enqueued: {message}"),
+    ):
+        job.enqueue_many([((1,), {}), call, ((2,), {})])

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from tests.proxy import Proxy
 
 
+#: What is in the request that commits a grant, and in the one that commits a release: in portable ones and in single
+#: statements.
+GRANT = {False: b"COMMIT", True: b"WITH seen"}
+RELEASE = {False: b"COMMIT", True: b"WITH held"}
+
 Act = Callable[[], None]
 
 

@@ -19,7 +19,10 @@ from tests.processes.witness import ends, eventually
 if TYPE_CHECKING:
     from tests.processes.conftest import Call
 
-pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.usefixtures("single_statement"),
+]
 
 POLL = timedelta(seconds=1.5)
 # Enough for five processes on a busy machine with two cores. Without a takeover, the holder's sleep would have to end.

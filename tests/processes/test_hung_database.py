@@ -14,6 +14,7 @@ import pytest
 
 from django_singlejob.models import JobLock, JobStatus
 from tests.databases import APPS, PostgreSQL
+from tests.processes.conftest import GRANT, RELEASE
 from tests.processes.witness import ends, eventually
 from tests.processes.workers import SETTINGS, enqueue, needs_tasks
 
@@ -51,9 +52,11 @@ def insist(child: Child) -> None:
     assert "Traceback" not in child.output
 
 
-def test_in_the_commit_of_a_grant_which_is_then_in_doubt(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
+def test_in_the_commit_of_a_grant_which_is_then_in_doubt(
+    single_statement: bool, spawn: Spawn, proxy: Proxy, through_proxy: Env
+) -> None:
     JobStatus.objects.create(name="quick")  # so that the grant is the first COMMIT
-    proxy.fall_silent_at(b"COMMIT")
+    proxy.fall_silent_at(GRANT[single_statement])
     child = spawn.command("run_singleton", "quick", **through_proxy)
     assert proxy.fell_silent.wait(30)
     eventually(JobLock.objects.filter(name="quick").exists)
@@ -89,10 +92,12 @@ def test_in_a_statement_of_the_job_which_may_clean_up(spawn: Spawn, proxy: Proxy
     assert "cleaned up" in child.output
 
 
-def test_in_the_commit_of_a_release(spawn: Spawn, proxy: Proxy, through_proxy: Env, go: Path) -> None:
+def test_in_the_commit_of_a_release(
+    single_statement: bool, spawn: Spawn, proxy: Proxy, through_proxy: Env, go: Path
+) -> None:
     child = spawn.command("run_singleton", "until_told", **through_proxy)
     child.wait_for("started")
-    proxy.fall_silent_at(b"COMMIT")
+    proxy.fall_silent_at(RELEASE[single_statement])
     go.touch()
     assert proxy.fell_silent.wait(30)
     insist(child)

@@ -14,6 +14,7 @@ from django_singlejob.models import JobLock, JobRun, JobStatus
 from tests.app.jobs import LEASE
 from tests.app.models import Counter
 from tests.databases import APPS
+from tests.processes.conftest import GRANT, RELEASE
 from tests.processes.witness import ends, eventually, is_over
 from tests.processes.workers import SETTINGS, all_are_done, end, enqueue
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.django_db(transaction=True, available_apps=APPS),
     pytest.mark.on_database("postgresql", "mysql"),
+    pytest.mark.usefixtures("single_statement"),
 ]
 
 OUTAGE = 2.5
@@ -53,11 +55,11 @@ def test_a_restart_of_the_database_does_not_harm_a_job(
 
 
 def test_a_grant_that_takes_longer_than_the_lease_is_checked_again(
-    call: Call, go: Path, proxy: Proxy, through_proxy: Env
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env, single_statement: bool
 ) -> None:
     """As when a standby or a node is lost. A run that failed before it began would cost its slot."""
     JobStatus.objects.create(name="until_told")
-    proxy.fall_silent_at(b"COMMIT")
+    proxy.fall_silent_at(GRANT[single_statement])
     child = call("until_told()", **through_proxy)
     eventually(JobLock.objects.stale().exists)
     proxy.come_back()
@@ -82,11 +84,11 @@ def test_killed_connections_do_not_harm_a_job(call: Call, go: Path, kill_connect
 
 @pytest.mark.parametrize("has_gate", [False, True], ids=["cut at the gate", "cut at the grant"])
 def test_a_grant_whose_answer_is_cut_off_is_ours(
-    call: Call, go: Path, proxy: Proxy, through_proxy: Env, has_gate: bool
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env, has_gate: bool, single_statement: bool
 ) -> None:
     if has_gate:  # so that the grant is the first COMMIT
         JobStatus.objects.create(name="until_told")
-    proxy.cut_answer_to(b"COMMIT")
+    proxy.cut_answer_to(GRANT[has_gate and single_statement])
     child = call("until_told()", **through_proxy)
     child.wait_for("started")
     assert proxy.answer_cut.is_set()
@@ -98,11 +100,11 @@ def test_a_grant_whose_answer_is_cut_off_is_ours(
 
 
 def test_a_release_whose_answer_is_cut_off_is_a_release_and_counts_once(
-    call: Call, go: Path, proxy: Proxy, through_proxy: Env
+    call: Call, go: Path, proxy: Proxy, through_proxy: Env, single_statement: bool
 ) -> None:
     child = call("until_told()", **through_proxy)
     child.wait_for("started")
-    proxy.cut_answer_to(b"COMMIT")
+    proxy.cut_answer_to(RELEASE[single_statement])
     go.touch()
     child.wait_for("returned None")
     assert proxy.answer_cut.is_set()

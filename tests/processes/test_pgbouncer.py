@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.django_db(transaction=True, available_apps=APPS),
     pytest.mark.on_database("postgresql"),
+    pytest.mark.usefixtures("single_statement"),
 ]
 
 # Fewer sessions than threads, so that they have to share.

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from tests.processes.conftest import Act, Call
     from tests.proxy import Proxy
 
-pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.usefixtures("single_statement"),
+]
 
 on_a_server = pytest.mark.on_database("postgresql", "mysql")
 LONG = timedelta(seconds=30)

@@ -5,5 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tests.settings import *  # noqa: F403
+from tests.settings import SINGLEJOB
 
-SINGLEJOB = {"LEASE": timedelta(seconds=5)}
+SINGLEJOB = {**SINGLEJOB, "LEASE": timedelta(seconds=5)}

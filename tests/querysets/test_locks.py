@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from django.db import connections
 
 from django_singlejob.clock import DBNow
-from django_singlejob.database import sent_now
+from django_singlejob.database import durable, sent_now
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from tests.contract.acts import everything, expire, lock, set_the_databases_clock, start_run, take
@@ -115,6 +116,43 @@ def test_a_heartbeat_that_arrives_late_does_not_hide_that_a_newer_one_was_sent()
     assert locks().renew("nightly", lease.token, MINUTE, sent_at)
     assert locks().renew("nightly", lease.token, MINUTE, sent_at - SECOND)
     assert (lock().heartbeats, lock().sent_at) == (2, sent_at)
+
+
+def test_heartbeats_together_renew_each_lease() -> None:
+    leases, sent_at = [take(name) for name in ("first", "second")], sent_now()
+    bystander = take("bystander")
+    with durable(locks().db):
+        assert locks().renew_together(leases, HOUR, sent_at) == {lease.token for lease in leases}
+    for lease in leases:
+        renewed = lock(lease.name)
+        assert (renewed.token, renewed.heartbeats, renewed.sent_at) == (lease.token, 1, sent_at)
+        assert abs(renewed.expires_at - renewed.heartbeat_at - HOUR) < SECOND
+    assert lock(bystander.name).heartbeats == 0
+
+
+def test_heartbeats_together_change_no_row_of_another_holder() -> None:
+    kept, robbed, gone = (take(name) for name in ("kept", "robbed", "gone"))
+    locks().filter(name="robbed").update(token=uuid4())
+    locks().filter(name="gone").delete()
+    before = locks().filter(name="robbed").values().get()
+    with durable(locks().db):
+        assert locks().renew_together([kept, robbed, gone], HOUR, sent_now()) <= {kept.token}
+    assert locks().filter(name="robbed").values().get() == before
+    assert not locks().filter(name="gone").exists()
+
+
+def test_without_any_row_of_its_own_nothing_is_renewed() -> None:
+    gone = [take(name) for name in ("first", "second")]
+    locks().all().delete()
+    with durable(locks().db):
+        assert locks().renew_together(gone, HOUR, sent_now()) == set()
+
+
+def test_a_server_that_cannot_pass_over_a_locked_row_renews_none_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections[locks().db].features, "has_select_for_update", True)
+    monkeypatch.setattr(connections[locks().db].features, "has_select_for_update_skip_locked", False)
+    leases = [take(name) for name in ("first", "second")]
+    assert locks().renew_together(leases, HOUR, sent_now()) == set()
 
 
 def test_a_token_changes_no_row_but_its_own() -> None:

@@ -25,9 +25,9 @@ from django_singlejob.scheduling.schedule import (
     latest_slot,
     next_slot,
     parse,
-    schedule_in_words,
     slots_between,
 )
+from django_singlejob.scheduling.words import schedule_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -312,20 +312,6 @@ def test_any_interval_can_be_written_and_read(interval: timedelta) -> None:
 
 
 # --- in words
-
-
-@pytest.mark.parametrize(
-    ("schedule", "words"),
-    [
-        ("0 8 * * 1-5", "At 08:00 on Monday through Friday (Europe/Rome)"),
-        ("@hourly", "At the start of every hour (Europe/Rome)"),
-        ("30 2 * * *", "At 02:30 every day (Europe/Rome)"),
-        (90 * MINUTE, "Every 1 hour 30 minutes"),
-        (DAY, "Every 1 day"),
-    ],
-)
-def test_a_schedule_in_words(schedule: str | timedelta, words: str) -> None:
-    assert schedule_in_words(parse(schedule, ROME)) == words
 
 
 @pytest.mark.parametrize(

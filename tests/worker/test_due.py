@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import current_run, database, singleton_job
+from django_singlejob import current_run, database, registry, singleton_job
+from django_singlejob.clock import DBNow, local_now
 from django_singlejob.locking.clear import clear
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.worker.due import due_jobs, keep_up
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import deferred_signals
+from django_singlejob.worker import tick, timetable
+from django_singlejob.worker.due import due_jobs, is_anything_due, keep_up, next_exclusive
+from django_singlejob.worker.pool import Inline
 from tests.contract.acts import (
+    HOUR,
     MINUTE,
     closing,
     coming_slot,
@@ -25,7 +35,7 @@ from tests.contract.acts import (
 )
 
 if TYPE_CHECKING:
-    from pytest_django import DjangoAssertNumQueries
+    from pytest_django import DjangoAssertNumQueries, Settings
 
 
 pytest_plugins = "tests.fixtures"
@@ -73,7 +83,7 @@ def test_a_tick_enters_new_jobs_in_the_database(django_assert_num_queries: Djang
     job = scheduled()
     keep_up()
     assert (gate().schedule, gate().time_zone, gate().next_slot) == (job.schedule, "UTC", coming_slot(job))
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(3):
         keep_up()
 
 
@@ -99,3 +109,210 @@ def test_a_new_job_is_left_for_the_next_tick_while_others_begin_theirs() -> None
     assert not gates().filter(name="nightly").exists()
     keep_up()
     assert gate("nightly").schedule
+
+
+# --- with many jobs, a tick does not read them all
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six jobs, whose rows follow them. Turn 0 looks closely at one of them, which is not the nightly one."""
+    monkeypatch.setattr(timetable, "AT_ONCE", 1)
+    for name in ["nightly", *(f"a-{number}" for number in range(5))]:
+        scheduled(name)
+    keep_up()
+
+
+def edit(name: str = "nightly", **columns: Any) -> None:
+    assert gates().filter(name=name).update(**columns) == 1
+
+
+@pytest.mark.parametrize("count", [10, 1_000])
+def test_it_takes_three_queries_whatever_the_number_of_jobs(
+    django_assert_num_queries: DjangoAssertNumQueries, count: int
+) -> None:
+    rows = []
+    for number in range(count):
+        job = scheduled(f"job-{number}")
+        row = {"schedule": job.schedule, "time_zone": "UTC", "next_slot": coming_slot(job)}
+        rows.append(gates().model(name=job.name, **row))
+    gates().bulk_create(rows)
+    with django_assert_num_queries(3):
+        keep_up()
+    with django_assert_num_queries(1):
+        assert not is_anything_due()
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_and_reads_few_rows_in_full(many: None, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    for number in range(count):
+        scheduled(f"b-{number}")
+    keep_up()
+    read: list[str] = []
+    usual = gates().model.from_db
+
+    def from_db(model: Any, *row: Any, **options: Any) -> Any:
+        found = usual(*row, **options)
+        read.append(found.name)
+        return found
+
+    monkeypatch.setattr(gates().model, "from_db", classmethod(from_db))
+    keep_up()
+    assert read == ["a-0"]
+
+
+def test_a_schedule_that_changed_in_the_code_is_noticed_at_once(many: None) -> None:
+    job = scheduled("nightly", schedule="17 3 * * *")
+    keep_up()
+    assert (gate().schedule, gate().next_slot) == ("17 3 * * *", coming_slot(job))
+
+
+def test_and_a_time_zone(many: None, settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    keep_up()
+    assert {status.time_zone for status in gates().scheduled()} == {"Asia/Kolkata"}
+
+
+def test_and_what_another_release_has_written_meanwhile(many: None) -> None:
+    edit(schedule="17 3 * * *", next_slot=DBNow() + HOUR)
+    keep_up()
+    assert gate().schedule == registry.get("nightly").schedule
+    edit(time_zone="Europe/Rome")
+    keep_up()
+    assert gate().time_zone == "UTC"
+
+
+def test_and_a_new_job(many: None) -> None:
+    job = scheduled("new")
+    keep_up()
+    assert gate("new").next_slot == coming_slot(job)
+
+
+def test_and_a_job_that_has_no_schedule_any_more(many: None) -> None:
+    singleton_job("nightly")(current_run)
+    keep_up()
+    assert (gate().schedule, gate().time_zone, gate().next_slot) == ("", "", None)
+
+
+def test_and_a_row_that_was_deleted_by_hand(many: None) -> None:
+    gates().filter(name="nightly").delete()
+    keep_up()
+    assert gate().next_slot == coming_slot(registry.get("nightly"))
+
+
+def test_and_a_row_whose_schedule_or_next_slot_was_deleted_by_hand(many: None) -> None:
+    for column in {"schedule": ""}, {"next_slot": None}:
+        edit(**column)
+        keep_up()
+        assert (gate().schedule, gate().next_slot) == (
+            registry.get("nightly").schedule,
+            coming_slot(registry.get("nightly")),
+        )
+
+
+def test_and_also_of_a_paused_job(many: None) -> None:
+    edit(paused=True, next_slot=None)
+    keep_up()
+    assert (gate().paused, gate().next_slot) == (True, coming_slot(registry.get("nightly")))
+
+
+def test_and_that_the_databases_clock_was_set_back(many: None, caplog: pytest.LogCaptureFixture) -> None:
+    """It was two days fast when the job last ran."""
+    edit(last_started_at=DBNow() + 48 * HOUR, next_slot=DBNow() + 49 * HOUR)
+    keep_up()
+    assert "the database's clock was set back" in caplog.text
+
+
+def test_a_slot_that_was_put_far_ahead_by_hand_is_noticed_when_its_turn_comes(
+    many: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    edit(next_slot=DBNow() + 49 * HOUR)
+    keep_up()
+    assert not caplog.records
+    for turn in range(1, 6):
+        keep_up(turn)
+    assert [record.getMessage()[:21] for record in caplog.records] == ["The job 'nightly' wai"]
+
+
+@pytest.mark.on_database("sqlite")
+def test_a_row_that_cannot_be_read_is_passed_over_and_logged_once(many: None, caplog: pytest.LogCaptureFixture) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_singlejob_jobstatus SET fence = 'many' WHERE name = 'nightly'")
+    scheduled("new")
+    for turn in range(12):
+        keep_up(turn)
+    assert gate("new").schedule
+    assert ["'nightly'" in record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [True]
+
+
+def test_a_row_of_another_release_is_left_alone(many: None) -> None:
+    del registry._jobs["nightly"]
+    before = gate().__dict__ | {"_state": None}
+    keep_up()
+    assert gate().__dict__ | {"_state": None} == before
+
+
+def test_the_end_of_a_run_that_a_gate_keeps_is_recorded_at_once(many: None) -> None:
+    edit(unrecorded={"written": "by hand"})
+    keep_up()
+    assert gate().unrecorded is None
+
+
+def test_each_pass_of_a_worker_has_another_turn(many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+    monkeypatch.setattr(tick, "keep_up", turns.append)
+    one = tick.Tick(tick.Plan(), Inline())
+    for _ in range(3):
+        one._keep_up_at = one._look_at = local_now()
+        one.look()
+    one.batches.close()
+    assert turns == [turns[0], turns[0] + 1, turns[0] + 2]
+
+
+def test_a_signal_ends_it_though_thousands_of_schedules_have_changed(many: None, settings: Settings) -> None:
+    """To move each one takes a few milliseconds. The next worker goes on where this one stopped."""
+    settings.TIME_ZONE = "Asia/Kolkata"
+    scheduled("new")
+    with deferred_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        keep_up()
+    assert {status.time_zone for status in gates().scheduled()} == {"UTC"}
+    assert not gates().filter(name="new").exists()
+    keep_up()
+    assert {status.time_zone for status in gates().scheduled()} == {"Asia/Kolkata"}
+    assert gate("new").schedule
+
+
+# --- one-offs, of many jobs
+
+
+def test_the_next_one_off_is_found_without_a_list_of_all_jobs(many: None) -> None:
+    registry.get("a-2").using(priority=5).enqueue()  # type: ignore[attr-defined]
+    with CaptureQueriesContext(connection) as queries:
+        row = next_exclusive([])
+    assert row is not None
+    assert row.job_name == "a-2"
+    assert not any("nightly" in query["sql"] for query in queries)
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_also_behind_those_of_jobs_that_are_unknown_or_passed_over(many: None, is_reported: bool) -> None:
+    for priority, name in enumerate(["a-1", "a-2", "stranger"]):
+        one_offs().create(
+            job_name=name, priority=priority, run_after=DBNow() - HOUR, created_at=DBNow(), max_attempts=1
+        )
+    unknown = {"stranger"} if is_reported else set()
+    row = next_exclusive([], {"a-2"}, unknown=unknown)
+    assert row is not None
+    assert row.job_name == "a-1"
+    assert next_exclusive([], {"a-1", "a-2"}, unknown=unknown) is None
+    row = next_exclusive([], names={"a-2", "stranger"})
+    assert row is not None
+    assert row.job_name == "a-2"
+
+
+def test_one_that_has_become_known_is_not_passed_over(many: None) -> None:
+    one_offs().create(job_name="late", run_after=DBNow() - HOUR, created_at=DBNow(), max_attempts=1)
+    assert next_exclusive([], unknown={"late"}) is None
+    scheduled("late")
+    assert next_exclusive([], unknown={"late"}) is not None

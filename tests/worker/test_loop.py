@@ -23,7 +23,7 @@ from django_singlejob.querysets.runs import runs
 from django_singlejob.worker import batches, due, loop, pool, tick
 from django_singlejob.worker.due import is_anything_due
 from django_singlejob.worker.loop import Worker
-from django_singlejob.worker.tick import Plan, Tick, run_one_off
+from django_singlejob.worker.tick import Plan, run_one_off
 from tests.contract.acts import BEAT, HOUR, InlinePool, expire, fall_behind, gate, last_run, lock, scheduled, take
 
 if TYPE_CHECKING:
@@ -377,11 +377,3 @@ def test_a_job_is_not_under_way_for_ever_whatever_goes_wrong(
     monkeypatch.setattr(tick, "run_one_off", run)
     assert ran() == ["mail"]
     assert "ZeroDivisionError" in caplog.text
-
-
-def test_what_was_released_is_not_claimed_ahead_again(days: Days) -> None:
-    busy = Tick(PLAN, days.pool(PLAN.threads))
-    busy._mean_duration, busy._prune_at = 0.001, HOUR.total_seconds()
-    assert busy._room == 5 * PLAN.threads
-    busy.recall()
-    assert busy._room == PLAN.threads

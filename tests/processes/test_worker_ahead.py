@@ -1,0 +1,56 @@
+"""Real workers that have claimed more tasks than they have threads, and are kept from running them."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_singlejob.models import OneOffJob
+from tests.databases import APPS
+from tests.processes.witness import eventually
+from tests.processes.workers import end, enqueue, enqueue_noted, needs_tasks, notes, one_off, worker
+
+if TYPE_CHECKING:
+    from tests.children import Spawn
+
+pytestmark = [needs_tasks, pytest.mark.django_db(transaction=True, available_apps=APPS)]
+
+SHORT = 100
+
+
+def short_tasks_but_one(behind: int) -> None:
+    """Many short tasks, then one that takes long, and ``behind`` short ones."""
+    noted = [one_off("tasks.noted", number) for number in range(SHORT + behind)]
+    OneOffJob.objects.bulk_create([*noted[:SHORT], one_off("tasks.nap", 600.0), *noted[SHORT:]])
+
+
+def are_left(statuses: set[tuple[str, int]], behind: int) -> bool:
+    return set(OneOffJob.objects.order_by("-pk")[:behind].values_list("status", "attempt")) == statuses
+
+
+@pytest.mark.parametrize("behind", [1, 30])
+def test_what_a_long_task_keeps_from_running_runs_on_another_worker(spawn: Spawn, behind: int) -> None:
+    """The busy worker looks so seldom that it does not put the tasks back by looking."""
+    short_tasks_but_one(behind)
+    busy = worker(spawn, "--threads", "1", "--interval", "600")
+    busy.wait_for("started")
+    other = worker(spawn)
+    eventually(partial(are_left, {("done", 1)}, behind))
+    end(other)
+    assert notes() == [(number, 1) for number in range(SHORT + behind)]
+    busy.kill()
+
+
+def test_what_has_not_begun_is_put_back_at_a_signal(spawn: Spawn) -> None:
+    enqueue_noted("tasks", range(SHORT))
+    enqueue("tasks.tells")
+    enqueue_noted("tasks", range(SHORT, SHORT + 10))
+    child = worker(spawn, "--threads", "1", "--grace", "0")
+    child.wait_for("started")
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 0
+    assert are_left({("waiting", 0)}, 11)
+    assert notes() == [(number, 1) for number in range(SHORT)]
