@@ -37,6 +37,9 @@ parser.add_argument(
     choices=["read uncommitted", "read committed", "repeatable read", "serializable"],
     help="the isolation level on a server (default: read committed)",
 )
+parser.add_argument(
+    "--single-statement", action="store_true", help="on PostgreSQL: grant and release with one statement each"
+)
 parser.add_argument("--exhaustive", metavar="SCENARIO", help="carry out all schedules of a short scenario, or of 'all'")
 parser.add_argument(
     "--preemptions", type=int, help="with --exhaustive: the most preemptions in a schedule (default: any number)"
@@ -55,6 +58,8 @@ if given.database == "sqlite" and given.isolation:
     parser.error("--isolation needs a server: name it with --database")
 if given.database != "sqlite" and not os.environ.get("DATABASE_URL"):
     parser.error(f"--database {given.database} needs {'MYSQL' if given.database == 'mysql' else 'DATABASE'}_URL")
+if given.single_statement:
+    os.environ["SINGLEJOB_TEST_SINGLE_STATEMENT"] = "1"
 django.setup()
 
 from tests.simulation.campaign import Summary, Task, carried_out, explained, theatre  # noqa: E402

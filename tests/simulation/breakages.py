@@ -79,6 +79,19 @@ def renew_by_name() -> Iterator[None]:
 
 
 @contextmanager
+def renew_together_unconditionally() -> Iterator[None]:
+    """Heartbeats that are sent together count for all of them, whatever became of the rows."""
+    renew = JobLockQuerySet.renew_together
+
+    def renew_all(self: Any, held: Any, *others: Any) -> Any:
+        renew(self, held, *others)
+        return {each.token for each in held}
+
+    with patch.object(JobLockQuerySet, "renew_together", renew_all):
+        yield
+
+
+@contextmanager
 def no_proof_before_the_body() -> Iterator[None]:
     """A holder does not look at its deadline before the body begins."""
     with patch.object(Lease, "prove", lambda _: None):
@@ -93,6 +106,7 @@ BREAKAGES: dict[str, Callable[[], AbstractContextManager[None]]] = {
         no_fence,
         release_by_name,
         renew_by_name,
+        renew_together_unconditionally,
         no_proof_before_the_body,
     )
 }

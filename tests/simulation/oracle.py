@@ -57,6 +57,12 @@ class Held(NamedTuple):
         is_gone = process.is_dead or process.is_ended or lease._is_lost or lease._is_over or lease._is_ending
         return not is_gone and process.monotonic.at(now) < lease.deadline
 
+    @property
+    def may_be_released(self) -> bool:
+        """Whether a request that commits itself is under way. If it waited for a row, the server may have carried it
+        out since, before its process goes on."""
+        return any(getattr(connection, "request", None) for connection in self.process.connections)
+
 
 class Oracle:
     """What it has seen of one schedule, and what was wrong with it."""
@@ -234,7 +240,7 @@ class Oracle:
     def _judge_loss(self, name: str, token: str, process: Process | None) -> None:
         """The row of this token is gone."""
         held = self._owners.get(token)
-        if held is None or held.process is process:
+        if held is None or held.process is process or held.may_be_released:
             return
         self.counts["takeovers and clears"] += 1
         interval = held.lease.grant.request.heartbeat_interval

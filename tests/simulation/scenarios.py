@@ -16,7 +16,7 @@ from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.clear import clear, dead_locks
-from django_singlejob.locking.heartbeat import kept_alive
+from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 LEASE = timedelta(seconds=60)
 LOCK = "simulated"
+OTHER_LOCK = "simulated-too"
 
 
 class Actor:
@@ -206,6 +207,25 @@ def _hold(actor: Actor, request: LockRequest, work: Callable[[Lease], object]) -
                 lease.finish()
 
 
+def _hold_two_locks(actor: Actor) -> None:
+    """Hold two leases in one process, which are renewed together."""
+
+    def work(first: Lease, second: Lease) -> None:
+        for _ in range(actor.one_of(1, 2, 3)):
+            actor.write(actor.one_of(first, second))
+            clock.sleep(actor.one_of(0.5, 12.0, 35.0, 70.0))
+            first.check()
+            second.check()
+
+    def hold(first: Lease) -> None:
+        clock.sleep(actor.one_of(0.0, 3.0))
+        wait = timedelta(seconds=actor.one_of(0, 5))
+        request = LockRequest.of(OTHER_LOCK, lease=LEASE, heartbeat=True, wait=wait, holder=this_process(["simulated"]))
+        _hold(actor, request, partial(work, first))
+
+    actor.rounds(lambda: _hold(actor, _asked_for(heartbeat=True, wait=actor.one_of(0, 5, 30)), hold))
+
+
 CALLED = Job(name="called", func=_body_once, lease=LEASE)
 PATIENT = Job(name="called", func=_body_once, lease=LEASE, wait=timedelta(seconds=20))
 SHARING = [Job(name=name, func=_body_once, lease=LEASE, lock="shared") for name in ("first", "second")]
@@ -333,6 +353,7 @@ SCENARIOS = {
     for scenario in (
         Scenario("lock", [_hold_a_lock], [LOCK]),
         Scenario("job", [_call_a_job], ["called"]),
+        Scenario("two_locks", [_hold_two_locks], [LOCK, OTHER_LOCK]),
         Scenario("shared", [_share_a_lock], ["shared", "first", "second"]),
         Scenario("slots", [_run_slots], ["scheduled", "rerun"]),
         Scenario("one_offs", [_run_one_offs], ["once", "again"], prepare=_enqueue),

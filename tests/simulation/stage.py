@@ -23,8 +23,8 @@ from django.conf import settings
 from django.db import connections
 from django.test.utils import override_settings
 
-from django_singlejob import clock, database, holder, interrupt, received_signals, recording, timeline
-from django_singlejob.locking import acquire, at_exit, heartbeat, lease as lease_module
+from django_singlejob import alarms, clock, database, holder, interrupt, received_signals, recording, timeline
+from django_singlejob.locking import acquire, at_exit, crew, keeper, lease as lease_module
 from django_singlejob.locking.lease import Lease
 from django_singlejob.querysets import rows
 from django_singlejob.worker import tick
@@ -71,34 +71,42 @@ class Time:
 class Thread:
     """Replaces ``threading.Thread``: a strand of the same process."""
 
-    def __init__(self, *, target: Callable[[], object], name: str, daemon: bool) -> None:
+    def __init__(self, *, target: Callable[[], object], name: str) -> None:
         self._target, self._name = target, name
+        self._strand: Strand | None = None
 
     def start(self) -> None:
         here = _here()
         here.scheduler.check()
         here.history.note(here.here.name, f"starts the thread {self._name!r}")
-        here.scheduler.start(here.here, self._name, self._target)
+        self._strand = here.scheduler.start(here.here, self._name, self._target)
+
+    def is_alive(self) -> bool:
+        return self._strand is not None and not self._strand.is_over
 
 
-class Timer:
-    """Replaces ``threading.Timer``."""
+def start_thread(target: Callable[[], object], name: str) -> Thread:
+    """Replaces ``received_signals.start_thread``."""
+    thread = Thread(target=target, name=name)
+    thread.start()
+    return thread
 
-    def __init__(self, seconds: float, act: Callable[[], object]) -> None:
-        self._seconds, self._act, self._is_cancelled = seconds, act, False
-        self.daemon = True
 
-    def start(self) -> None:
-        here = _here()
-        here.scheduler.start(here.here, "timer", self._run)
+@contextmanager
+def alarm_at(instant: float, act: Callable[[], object]) -> Iterator[None]:
+    """Replaces ``alarms.alarm_at``: each alarm has a strand of its own."""
+    here, over = _here(), Event()
 
-    def cancel(self) -> None:
-        self._is_cancelled = True
+    def ring() -> None:
+        here.wait_for(over.is_set, max(0.0, instant - clock.local_now()))
+        if not over.is_set():
+            act()
 
-    def _run(self) -> None:
-        _here().wait_for(lambda: self._is_cancelled, self._seconds)
-        if not self._is_cancelled:
-            self._act()
+    here.scheduler.start(here.here, "alarm", ring)
+    try:
+        yield
+    finally:
+        over.set()
 
 
 class Delivery:
@@ -157,6 +165,7 @@ _MEMORY: list[tuple[Any, str, Callable[[], Any]]] = [
     (timeline, "_known_since", dict),
     (rows, "_reported", set),
     (at_exit, "_granted", dict),
+    (keeper, "_keeper", keeper.Keeper),
     (received_signals, "_hands", set),
 ]
 
@@ -228,7 +237,8 @@ def _outside_replaced() -> Iterator[None]:
         replace(clock, "random", SimpleNamespace(uniform=_uniform))
         replace(tick, "random", SimpleNamespace(uniform=_uniform))
         replace(acquire, "uuid", SimpleNamespace(uuid4=_new_token))
-        replace(heartbeat, "threading", threads)
+        replace(crew, "threading", threads)
+        replace(keeper, "threading", threads)
         replace(interrupt, "_ToThread", Delivery)
         replace(interrupt, "_ToMainThread", Delivery)
         replace(lease_module, "os", system)
@@ -237,11 +247,11 @@ def _outside_replaced() -> Iterator[None]:
         replace(Lease, "__init__", _announced(Lease.__init__))
         for original, substitute in (
             (clock.wait, wait),
-            (clock.later, Timer),
+            (alarms.alarm_at, alarm_at),
             (database.in_turn, lambda _: nullcontext()),
             (database.is_on_one_host, _is_of_one_host),
             (database.has_one_writer, _is_of_one_host),
-            (received_signals.blocked_signals, nullcontext),
+            (received_signals.start_thread, start_thread),
         ):
             stack.enter_context(_replaced_everywhere(original, substitute))
         yield

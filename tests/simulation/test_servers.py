@@ -11,7 +11,7 @@ from django_singlejob import clock
 from django_singlejob.querysets.jobs import gates
 from tests.simulation.backend import server
 from tests.simulation.campaign import theatre
-from tests.simulation.faults import DIE, PAUSE, Fault
+from tests.simulation.faults import DIE, LATE, PAUSE, Fault
 from tests.simulation.scenarios import SCENARIOS, Scenario
 from tests.simulation.schedule import Schedule
 from tests.simulation.stage import ALIAS
@@ -35,7 +35,7 @@ def stage(django_db_blocker: DjangoDbBlocker) -> Iterator[Theatre]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_no_promise_is_broken(stage: Theatre, scenario: str) -> None:
+def test_no_promise_is_broken(stage: Theatre, single_statement: bool, scenario: str) -> None:
     result = stage.play(Schedule.of(2, scenario, SERVERS), is_kept=True)
     assert result.violation == "", str(result.history)
 
@@ -48,6 +48,24 @@ def contended(seed: int, *faults: Fault) -> Schedule:
 def test_a_seed_always_has_the_same_history(stage: Theatre) -> None:
     first, second = (stage.play(contended(8), is_kept=True) for _ in range(2))
     assert str(first.history) == str(second.history)
+
+
+# --- single statements
+
+
+@pytest.mark.on_database("postgresql")
+@pytest.mark.parametrize("seconds", [0.005, 2.0, 61.0])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_statement_that_the_server_gets_late_breaks_no_promise(
+    stage: Theatre, single_statement: bool, number: int, seconds: float
+) -> None:
+    late = Fault(LATE, 0, on="COMMIT", at=number, seconds=seconds)
+    schedule = Schedule(seed=3, scenario="job", profile=SERVERS, processes=3, faults=(late,), switches=0.5)
+    result = stage.play(schedule, is_kept=True)
+    history = str(result.history)
+    assert "FAULT late" in history
+    assert ("SET LOCAL synchronous_commit = 'on'; SET LOCAL lock_timeout" in history) is single_statement
+    assert result.violation == "", history
 
 
 # --- row locks

@@ -65,6 +65,7 @@ from functools import wraps
 from typing import IO, TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from django_singlejob.locking import acquire
 from django_singlejob.locking.grant import Granting
 from django_singlejob.locking.lease import Lease
 from django_singlejob.querysets.jobs import JobStatusQuerySet
@@ -73,7 +74,7 @@ from django_singlejob.timeline import next_fence
 from tests.simulation import world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.simulation.baton import Process, Strand
     from tests.simulation.oracle import Held
@@ -182,8 +183,13 @@ def _looked(trace: Trace, _: Any, args: Any, __: Any, lock: Any) -> dict[str, An
     return {"lock": args[0], **seen, "beats": lock.heartbeat_interval is not None}
 
 
+def _looked_at_all(trace: Trace, name: Any, _: Any, others: Any, seen: Any) -> dict[str, Any]:
+    return _looked(trace, None, [name], others, seen.lock)
+
+
 _EVENTS: list[tuple[Any, str, str, Any]] = [
     (JobLockQuerySet, "look_up", "look", _looked),
+    (acquire, "look", "look", _looked_at_all),
     (JobLockQuerySet, "grant", "insert", _granted),
     (JobLockQuerySet, "take_over", "take_over", _taken_over),
     (JobLockQuerySet, "renew", "renew", _name_and_token),
@@ -214,12 +220,27 @@ def _with_gates(look_up: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(look_up)
     def call(self: Any, *args: Any, **others: Any) -> Any:
         found = look_up(self, *args, **others)
-        here = world.current
-        if here is not None and here.trace is not None:
-            for name, gate in sorted(found.items()):
-                token = here.trace.token(gate.token)
-                here.trace.event("look_gate", here.here, lock=name, fence=gate.fence, token=token)
+        _tell_of(found)
         return found
+
+    return call
+
+
+def _tell_of(gates: Mapping[str, Any]) -> None:
+    here = world.current
+    if here is not None and here.trace is not None:
+        for name, gate in sorted(gates.items()):
+            token = here.trace.token(gate.token)
+            here.trace.event("look_gate", here.here, lock=name, fence=gate.fence, token=token)
+
+
+def _with_seen_gates(snapshot: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(snapshot)
+    def call(self: Any, seen: Any) -> Any:
+        taken = snapshot(self, seen)
+        if {self.request.name, self.request.own_name} <= seen.gates.keys():  # if not, they were looked up
+            _tell_of(seen.gates)
+        return taken
 
     return call
 
@@ -244,5 +265,7 @@ def listening() -> Iterator[None]:
             stack.enter_context(patch.object(owner, name, _traced(vars(owner)[name], event, facts)))
         gates = _with_gates(vars(JobStatusQuerySet)["look_up"])
         stack.enter_context(patch.object(JobStatusQuerySet, "look_up", gates))
-        stack.enter_context(patch.object(Lease, "_prove", _with_deadline(vars(Lease)["_prove"])))
+        snapshot = _with_seen_gates(vars(acquire.Acquisition)["_snapshot"])
+        stack.enter_context(patch.object(acquire.Acquisition, "_snapshot", snapshot))
+        stack.enter_context(patch.object(Lease, "proven", _with_deadline(vars(Lease)["proven"])))
         yield

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.baton import Process
 
-_LOCKS = re.compile(r'FROM ["`]django_singlejob_joblock["`]')
+_LOCKS = re.compile(r'(?<!DELETE )(?:FROM|JOIN) ["`]django_singlejob_joblock["`]')
 
 
 class Session:
@@ -25,6 +25,9 @@ class Session:
 
     The driver's connection is behind it, so that it can be taken away while the package still uses it.
     """
+
+    #: The statement under way, if it commits itself.
+    request: str | None = None
 
     def __init__(self, raw: Any, process: Process | None) -> None:
         self.raw = raw
@@ -161,12 +164,15 @@ class Stepped:
         session = None if wrapper is None else wrapper.connection
         if here is None or session is None:
             return execute()
-        process, label = session.process, sql.split(maxsplit=1)[0].rstrip(";")
+        # A grant, or a release, by one statement commits itself.
+        commits_itself = sql.startswith("SET LOCAL") and "; WITH " in sql
+        process, label = session.process, "COMMIT" if commits_itself else sql.split(maxsplit=1)[0].rstrip(";")
+        session.request = sql if commits_itself else None
         try:
             with here.step(label, session) as will_be_lost:
                 result = here.carry_out(execute, wrapper.is_busy)
                 here.history.statement(process.name, sql, self)
-                if label == "SELECT" and _LOCKS.search(sql):
+                if (label == "SELECT" or commits_itself) and _LOCKS.search(sql):
                     here.oracle.looked(process)
                 if label == "BEGIN":
                     here.oracle.began(process)
@@ -178,6 +184,8 @@ class Stepped:
         except BaseException as error:
             here.history.step(process.name, label, f"{type(error).__name__}: {error}")
             raise
+        finally:
+            session.request = None
         return result
 
 

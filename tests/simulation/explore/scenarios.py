@@ -12,7 +12,7 @@ from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.clear import clear, dead_locks
-from django_singlejob.locking.heartbeat import kept_alive
+from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates

@@ -19,7 +19,7 @@ from tests.simulation.backend.server import Line, Server, ServerSession
 from tests.simulation.backend.stepping import Stepped, Stepping
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator
+    from collections.abc import Callable, Collection, Generator
 
     from tests.simulation.baton import Process
 
@@ -154,8 +154,46 @@ class PostgreSQLSession(ServerSession):
         if world.current is None:
             return sql
         if sql.startswith("SET LOCAL"):
-            return self._without_limits(sql)
+            sql = self._without_limits(sql)
+        return self.at_this_time(sql)
+
+    def at_this_time(self, sql: str) -> str:
+        """The statement, by the simulated clock."""
+        assert world.current is not None
         return sql.replace("STATEMENT_TIMESTAMP()", f"TIMESTAMPTZ '{world.current.database_now.isoformat()}'")
+
+    def execute(self, sql: str, execute: Callable[[], Any]) -> Any:
+        if self.request is None:
+            return super().execute(sql, execute)
+        try:
+            result = super().execute(sql, execute)
+            self.has_changed = True
+        finally:
+            if self.raw is not None and not self.raw.is_in_transaction:
+                self.raw.limits.clear()
+                self.server.settle()
+        return result
+
+    def let_go(self) -> Callable[[], None]:
+        """The server gets what was sent later; by then, it waits for nobody."""
+        if self.request is None:
+            return super().let_go()
+        sql, process, raw, server = self.request, self.process, self.take(), self.server
+        raw.process = process
+        server.orphans[raw.number] = raw, False
+
+        def finish() -> None:
+            if raw.number not in server.orphans:
+                return  # the server has ended it in the meantime
+            if world.current is not None:
+                rest = sql.partition("SET CONSTRAINTS")[2]
+                request = f"SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = 1; SET CONSTRAINTS{rest}"
+                raw.pgconn.exec_(self.at_this_time(request).encode())
+                server.settle()
+                world.current.oracle.committed(process, "late")
+            server.end(raw)
+
+        return finish
 
     def _without_limits(self, sql: str) -> str:
         raw = self._open

@@ -86,7 +86,16 @@ class SQLiteSession(Session):
 
     @isolation_level.setter
     def isolation_level(self, level: str | None) -> None:
-        self._open.isolation_level = level
+        """Django sets it to turn autocommit on, also after an interrupt that came right before a COMMIT. The driver
+        then commits."""
+        raw = self._open
+        was_inside = raw.in_transaction
+        raw.isolation_level = level
+        if was_inside and not raw.in_transaction and world.current is not None:
+            self.changes = raw.total_changes
+            world.current.releases += 1
+            world.current.history.step(self.process.name if self.process else "", "COMMIT", "by turning autocommit on")
+            world.current.oracle.committed(self.process, "ok")
 
 
 class Cursor(Stepped, base.SQLiteCursorWrapper):
