@@ -88,7 +88,7 @@ def names() -> list[str]:
 def address(name: str) -> str:
     """The URL with this name, of the first row if it needs a row."""
     name_of_model, _, page = name.partition("_")
-    if page in ("changelist", "add", "clear", "forget"):
+    if page in ("changelist", "add", "clear", "forget", "day", "winners"):
         return reverse(f"admin:django_singlejob_{name}")
     change = page_of(name_of_model)
     return change.replace("/change/", "/" if page == "onwards" else f"/{page}/")
@@ -134,6 +134,7 @@ class Page(HTMLParser):
     Attributes:
         fields: the values of the form fields, by name, except those of the admin's own search and log-out.
         links: the URLs it links to.
+        targets: the URLs its forms and buttons post to.
         text: all text, including what only a screen reader reads.
         inline: what a strict Content-Security-Policy refuses.
     """
@@ -142,6 +143,7 @@ class Page(HTMLParser):
         super().__init__()
         self.fields: dict[str, list[str]] = defaultdict(list)
         self.links: list[str] = []
+        self.targets: list[str] = []
         self.text = ""
         self.inline: list[str] = []
         self._inside = ""
@@ -155,6 +157,7 @@ class Page(HTMLParser):
             self.fields[given["name"]].append(given.get("value", ""))
         if tag == "a":
             self.links.append(given.get("href", ""))
+        self.targets += [given[name] for name in ("action", "formaction") if given.get(name)]
         read = ["title", "aria-label", "alt", "placeholder", "label"]
         read += ["value"] if tag == "input" and given.get("type") == "submit" else []
         self.text += "".join(f"\n{given[name]}\n" for name in read if name in given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import pytest
 from django.db import connection
@@ -49,7 +50,9 @@ def every_page() -> list[str]:
     histories = [page_of(model).replace("/change/", "/history/") for model in MODELS]
     forms = [reverse("admin:django_singlejob_oneoffjob_add"), clear_page(*locks().values_list("name", flat=True))]
     forms.append(forget_page(*known_gates().values_list("name", flat=True)))
-    return [*pages, *histories, *forms, reverse("admin:django_singlejob_overview_changelist"), reverse("admin:index")]
+    overview = [reverse(f"admin:django_singlejob_overview_{page}") for page in ("changelist", "day", "winners")]
+    days = [f"{overview[1]}?{urlencode({'job': name})}" for name in known_gates().values_list("name", flat=True)]
+    return [*pages, *histories, *forms, *overview, *days, reverse("admin:index")]
 
 
 def live_a_little() -> None:
@@ -209,3 +212,21 @@ def test_every_message_can_be_translated(admin_client: Client) -> None:
     answers += messages_of(admin_client.post(forget_page(), {"name": ["nightly", "weekly"]}, follow=True))
     assert len(answers) == 13
     assert [text for text in answers if not text.startswith("⟦")] == []
+
+
+@pytest.mark.parametrize("model", ["joblock", "jobstatus", "oneoffjob"])
+def test_the_admins_log_is_not_called_like_the_history_of_the_runs(viewer: Client, model: str) -> None:
+    singleton_job("nightly")(lambda: None)
+    begin("nightly")
+    log = page_of(model).replace("/change/", "/history/")
+    page = shown(viewer, page_of(model))
+    assert log in Page(page).links
+    assert "Admin log" in page
+    assert "History" not in page
+    assert "<h1>Admin log: nightly" in shown(viewer, log)
+    assert "istory" not in Page(shown(viewer, log)).text.partition("This object")[0]
+
+
+def test_a_run_has_no_log(viewer: Client) -> None:
+    begin("nightly")
+    assert "historylink" not in shown(viewer, page_of("jobrun"))

@@ -65,6 +65,10 @@ QUERIES = [
     "job_name=%00",
     "queue_name__exact=%00",
     "token=%00",
+    "priority=%00",
+    f"priority={10**400}",
+    "priority=%D9%A6",
+    "priority=x",
     "%00=1",
     "status__exact%00=1",
     "started_at__year=%00",
@@ -194,6 +198,7 @@ def test_a_list_admits_its_own_filters_alone(viewer: Client, model: str) -> None
         *(("jobrun", f"started_at__year=2025{query}") for query in ("", "&started_at__month=2&started_at__day=28")),
         ("jobrun", f"token={'0' * 32}"),
         *(("oneoffjob", query) for query in ("status__exact=failed", "status__exact=failed&queue_name__exact=mail")),
+        *(("oneoffjob", query) for query in ("priority=5", "name=nightly")),
     ],
 )
 def test_these_are_its_own(viewer: Client, model: str, query: str) -> None:

@@ -45,8 +45,8 @@ def nightly(fresh_process: None, ran: list[str]) -> SingletonJob[[], None]:
 
 def names(client: Client, query: str = "") -> list[str]:
     """The names of the jobs in the list, from top to bottom."""
-    found = re.findall(r'class="field-name"><a href="[^"]*">([^<]*)<', shown(client, list_of("jobstatus", query)))
-    return [name.strip() for name in found]
+    found = re.findall(r'class="field-title"><a href="[^"]*">(.*?)</a>', shown(client, list_of("jobstatus", query)))
+    return [name.strip().replace("<wbr>", "") for name in found]
 
 
 def entries(name: str = "nightly") -> list[str]:
@@ -128,7 +128,7 @@ def test_what_is_known_of_the_last_runs_is_shown(admin_client: Client, nightly: 
         registry.get("hourly").run()  # type: ignore[attr-defined]
     gates().filter(name="hourly").update(consecutive_failures=2)
     for url in list_of("jobstatus"), page_of("jobstatus", "hourly"):
-        page = shown(admin_client, url)
+        page = shown(admin_client, url).replace("<wbr>", "")
         assert "2 times in a row" in page
         assert "ZeroDivisionError: division by zero" in page
         assert "1 run, 1 of them bad" in page
@@ -433,3 +433,16 @@ def test_what_was_written_by_hand_is_shown(admin_client: Client) -> None:
     shown(admin_client, page_of("jobstatus", "nightly"))
     shown(admin_client, list_of("joblock"))
     assert admin_client.get(page_of("jobstatus", "x").replace("x/change", "%00/change")).status_code == 302
+
+
+@pytest.mark.usefixtures("nightly")
+def test_nothing_of_a_dead_holder_looks_as_if_it_were_running(admin_client: Client) -> None:
+    start_run("nightly")
+    pages = [list_of("jobstatus"), page_of("jobstatus", "nightly"), list_of("joblock"), page_of("joblock", "nightly")]
+    assert ['class="singlejob-badge singlejob-busy"' in shown(admin_client, page) for page in pages] == [True] * 4
+    expire()
+    for page in pages:
+        words = shown(admin_client, page)
+        assert 'class="singlejob-badge singlejob-bad">stale' in words
+        assert 'class="singlejob-badge singlejob-busy"' not in words
+        assert 'class="singlejob-busy"><title>' not in words

@@ -119,8 +119,8 @@ def entries() -> list[tuple[str, str, bool, str]]:
 
 def names(client: Client, query: str = "") -> list[str]:
     """The names of the locks in the list, from top to bottom."""
-    found = re.findall(r'class="field-name"><a href="[^"]*">([^<]*)<', shown(client, list_of("joblock", query)))
-    return [name.strip() for name in found]
+    found = re.findall(r'class="field-title"><a href="[^"]*">(.*?)</a>', shown(client, list_of("joblock", query)))
+    return [name.strip().replace("<wbr>", "") for name in found]
 
 
 @pytest.mark.slow
@@ -136,6 +136,15 @@ def test_the_stale_ones_come_first(admin_client: Client) -> None:
     assert names(admin_client, "?hostname=web-7") == ["yearly"]
     assert names(admin_client, "?q=night") == ["nightly"]
     assert names(admin_client, "?q=coffee") == ["yearly"]
+
+
+def test_a_narrow_list_tells_for_how_long_a_holder_has_been_silent(admin_client: Client) -> None:
+    """Not "stale" above "for 3 h", since that is for how long the lock has been held."""
+    begin("nightly")
+    locks().update(acquired_at=DBNow() - 3 * HOUR, heartbeat_at=DBNow())
+    assert 'singlejob-narrow">for 3\xa0h\xa00\xa0min<' in shown(admin_client, list_of("joblock"))
+    locks().update(heartbeat_at=DBNow() - 2 * HOUR, expires_at=DBNow() - HOUR)
+    assert 'singlejob-narrow">silent for 2\xa0h\xa00\xa0min<' in shown(admin_client, list_of("joblock"))
 
 
 def test_it_leads_to_its_job_and_its_run(admin_client: Client) -> None:
@@ -216,7 +225,7 @@ def test_a_live_one_is_not_offered_without_the_permission_to_force_it(operator: 
     page = Page(shown(operator, clear_page("nightly")))
     assert not page.fields.keys() & {"lock", "force"}
     assert "Its holder is alive, so you cannot clear it." in page.text
-    assert 'type="submit" class="deletelink"' not in shown(operator, clear_page("nightly"))
+    assert "singlejob-delete" not in shown(operator, clear_page("nightly"))
     page = Page(shown(forcer, clear_page("nightly")))
     assert page.fields["force"] == ["nightly"]
     assert "Its holder is alive. If you clear the lock, another server may run the job at the same time" in page.text

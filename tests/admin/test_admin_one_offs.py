@@ -20,8 +20,8 @@ from django_singlejob.clock import DBNow
 from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
 from django_singlejob.querysets.runs import runs
-from tests.admin.pages import Page, act, list_of, messages_of, page_of, shown
-from tests.contract.acts import HOUR, last_run, ticked
+from tests.admin.pages import Page, act, begin, list_of, messages_of, page_of, shown
+from tests.contract.acts import HOUR, expire, last_run, ticked
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -346,7 +346,7 @@ def test_one_that_changed_since_its_page_was_opened_is_left_alone(operator: Clie
 def test_to_choose_none_deletes_none(operator: Client, one_of_each: dict[str, int]) -> None:
     act(operator, "oneoffjob", "discard", confirmed="yes")
     page = ask_to_discard(operator, one_of_each["waiting"])
-    assert 'class="deletelink"' not in page
+    assert "singlejob-delete" not in page
     assert len(statuses()) == 5
 
 
@@ -503,7 +503,7 @@ def test_the_long_columns_are_not_read(operator: Client, mail: Any) -> None:
         for url in list_of("oneoffjob"), page_of("oneoffjob", row.pk), page_of("jobstatus", "mail"):
             shown(operator, url)
     table = connection.ops.quote_name(one_offs().model._meta.db_table)
-    for name in "args", "kwargs", "result", "traceback", "error", "worker_ids":
+    for name in "args", "kwargs", "result", "traceback", "error", "errors", "worker_ids":
         column = f"{table}.{connection.ops.quote_name(name)}"
         for query in queries:
             selected = query["sql"].partition(" FROM ")[0]
@@ -537,3 +537,114 @@ def test_what_was_written_by_hand_is_shown(operator: Client, mail: Any, written:
     with timezone.override("Europe/Rome"):
         shown(operator, list_of("oneoffjob"))
         shown(operator, page_of("oneoffjob", row.pk))
+
+
+# --- jobs and tasks, filters, and what went wrong in each attempt
+
+
+@pytest.fixture
+def of_all_kinds(fresh_process: None) -> dict[str, int]:
+    """The keys of a job's one-offs and of a task's."""
+    orders = {
+        "mail": Order(job_name="mail", queue_name="slow", priority=5),
+        "urgent": Order(job_name="mail", priority=100),
+        "report": Order(job_name="shop:report_1", priority=-100),
+        "task": Order(task_path="shop.tasks.mail", queue_name="slow"),
+    }
+    return {name: place(order, [], {}).pk for name, order in orders.items()}
+
+
+def test_they_are_filtered_by_queue_priority_and_name(viewer: Client, of_all_kinds: dict[str, int]) -> None:
+    found = {
+        "?queue_name__exact=slow": {"mail", "task"},
+        "?queue_name__exact=unknown": set(),
+        "?priority=5": {"mail"},
+        "?priority=0": {"task"},
+        "?priority=-100": {"report"},
+        "?priority=101": set(),
+        "?priority=x": set(),
+        "?priority=5.5": set(),
+        "?name=mail": {"mail", "urgent"},
+        "?name=shop.tasks.mail": {"task"},
+        "?name=shop": set(),
+        "?name=mail&queue_name__exact=slow&priority=5&status__exact=waiting": {"mail"},
+    }
+    keys = {query: {*listed(viewer, query)} for query in found}
+    assert keys == {query: {of_all_kinds[name] for name in names} for query, names in found.items()}
+
+
+def test_the_filters_offer_what_there_is(viewer: Client, of_all_kinds: dict[str, int]) -> None:
+    one_offs().filter(pk=of_all_kinds["report"]).update(priority=1000)
+    links = Page(shown(viewer, list_of("oneoffjob"))).links
+    assert [link for link in links if "priority=" in link] == ["?priority=100", "?priority=5", "?priority=0"]
+    assert [link for link in links if "queue_name__exact=" in link] == [
+        "?queue_name__exact=default",
+        "?queue_name__exact=slow",
+    ]
+    assert [link for link in links if "?name=" in link] == [
+        "?name=mail",
+        "?name=shop.tasks.mail",
+        "?name=shop%3Areport_1",
+    ]
+
+
+def test_a_task_and_a_job_can_be_told_apart(viewer: Client, of_all_kinds: dict[str, int]) -> None:
+    for name, kind in ("mail", "job"), ("task", "task"):
+        page = shown(viewer, page_of("oneoffjob", of_all_kinds[name]))
+        assert f'<span class="singlejob-note">{kind}</span>' in page
+    page = shown(viewer, list_of("oneoffjob"))
+    assert page.count('<span class="singlejob-note">job</span>') == 3
+    assert page.count('<span class="singlejob-note">task</span>') == 1
+
+
+def test_one_whose_worker_died_looks_dead(viewer: Client) -> None:
+    begin("nightly")
+    pages = list_of("oneoffjob"), page_of("oneoffjob")
+    assert all('singlejob-busy">in progress' in shown(viewer, page) for page in pages)
+    expire("nightly")
+    for page in pages:
+        assert 'singlejob-bad">stale' in shown(viewer, page)
+        assert "its worker is dead" in shown(viewer, page)
+        assert 'singlejob-busy">' not in shown(viewer, page)
+    assert "</a> stale: " in shown(viewer, page_of("jobstatus", "nightly"))
+
+
+def failing(*errors: Exception | None) -> Any:
+    """A job whose runs raise these errors, one after the other."""
+    left = iter(errors)
+
+    def mail() -> None:
+        if error := next(left):
+            raise error
+
+    return singleton_job("mail")(mail)
+
+
+def test_the_error_of_each_attempt_stays(operator: Client) -> None:
+    row = failing(ValueError("first <b>"), LookupError("second"), None).enqueue()
+    ticked()
+    page = shown(operator, page_of("oneoffjob", row.pk))
+    assert "Errors of earlier attempts" not in page
+    assert "ValueError: first &lt;b&gt;" in page
+    assert "In your code: mail, line" in page
+    act(operator, "oneoffjob", "retry", row.pk)
+    ticked()
+    page = shown(operator, page_of("oneoffjob", row.pk))
+    places = [page.index(text) for text in ("LookupError: second", "Errors of earlier attempts", "ValueError: first")]
+    assert places == sorted(places)
+    act(operator, "oneoffjob", "retry", row.pk)
+    ticked()
+    page = shown(operator, page_of("oneoffjob", row.pk))
+    assert one_offs().get().status == "done"
+    assert "What went wrong" not in page
+    earlier = page[page.index("Errors of earlier attempts") :]
+    assert earlier.index("ValueError: first") < earlier.index("LookupError: second")
+
+
+def test_errors_that_were_written_by_hand_are_shown_or_passed_over(viewer: Client, mail: Any) -> None:
+    row = mail.enqueue(1)
+    hostile = '{"error": "</script><b>"}\n{"traceback": "<b>"}'
+    for text in "x", "[1]", '{"error": 1}', "{", "[" * 5000, hostile, "{}\n" * 99:
+        one_offs().update(errors=text)
+        assert "<b>" not in shown(viewer, page_of("oneoffjob", row.pk))
+    assert "x" * 300 not in shown(viewer, page_of("oneoffjob", row.pk))

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
+from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import translation
 from django.utils.html import escape
 
 from django_singlejob import singleton_job
@@ -50,15 +52,15 @@ def log_in(client: Client, django_user_model: Any, *permissions: str) -> Client:
     return client
 
 
-def page(client: Client, **query: str) -> str:
-    response = client.get(URL, query)
+def page(client: Client, at: str = URL, **query: str) -> str:
+    response = client.get(at, query)
     assert response.status_code == 200
     return response.content.decode()
 
 
-def said(client: Client, **query: str) -> str:
+def said(client: Client, at: str = URL, **query: str) -> str:
     """The page's text, without its tags."""
-    _head, _live, body = page(client, **query).partition('<div id="singlejob-live"')
+    _head, _live, body = page(client, at, **query).partition('id="singlejob-live"')
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", f"<div {body}")).split())
 
 
@@ -70,11 +72,16 @@ def headline(client: Client) -> tuple[str, str]:
 
 
 def ran(ago: timedelta = MINUTE, **columns: Any) -> int:
-    """Create a run that began this long ago and took a second. Returns its primary key."""
+    """Create a run that began this long ago and took a second, or whose live holder is still running it. Returns its
+    primary key."""
     second = timedelta(seconds=1)
     facts = {"job_name": "nightly", "fence": 1, "token": uuid4(), "trigger": "call", "hostname": "web-1", "pid": 1}
     times = {"started_at": DBNow() - ago, "finished_at": DBNow() - ago + second, "duration": second}
-    return runs().create(**{"status": "successful"} | facts | times | columns).pk
+    run = runs().create(**{"status": "successful"} | facts | times | columns)
+    if run.status == "running":
+        take(f"lock-of-{run.pk}")
+        locks().filter(name=f"lock-of-{run.pk}").update(token=run.token)
+    return run.pk
 
 
 def known(name: str = "nightly", **columns: Any) -> None:
@@ -111,7 +118,7 @@ def test_what_runs_is_told_with_its_holder(viewer: Client) -> None:
     locks().update(hostname="web-7", acquired_at=DBNow() - 2 * HOUR)
     assert headline(viewer) == ("good", "All is well")
     assert "1 running" in said(viewer)
-    assert "nightly web-7, pid" in said(viewer)
+    assert re.search(r"Running now Job State nightly web-7, pid \d+ running for 2 h 0 min", said(viewer))
 
 
 def test_a_stale_lock_needs_attention(viewer: Client) -> None:
@@ -120,7 +127,8 @@ def test_a_stale_lock_needs_attention(viewer: Client) -> None:
     locks().update(hostname="web-7")
     assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
     assert "nightly stale The lock 'nightly' is held by web-7, pid" in said(viewer)
-    assert "Nothing besides what needs attention." in said(viewer)
+    assert re.search(r"Running now Job State nightly web-7, pid \d+ stale silent for \S+", said(viewer))
+    assert "running" not in said(viewer).partition("stale silent for")[2].partition("The last")[0]
     assert f'<a href="{reverse("admin:django_singlejob_jobstatus_change", args=["nightly"])}">nightly</a>' in page(
         viewer
     )
@@ -143,11 +151,22 @@ def test_an_overdue_job_needs_attention(viewer: Client) -> None:
 def test_a_failing_job_is_told_with_its_last_error(viewer: Client) -> None:
     known(consecutive_failures=3)
     ran(2 * HOUR, status="failed", error="ValueError: the first")
-    ran(HOUR, status="failed", error="ValueError: the last\nand more")
+    last = ran(HOUR, status="failed", error="ValueError: the last\nand more")
     assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
     assert "nightly failing The last 3 runs of the job 'nightly' did not succeed." in said(viewer)
     assert "run the job again. ValueError: the last" in said(viewer)
     assert "and more" not in said(viewer)
+    of_the_run = reverse("admin:django_singlejob_jobrun_change", args=[last])
+    assert f'<a href="{of_the_run}">ValueError: the last</a>' in page(viewer)
+
+
+@pytest.mark.parametrize("errors", [[], [""]], ids=["pruned", "not recorded"])
+def test_a_failing_job_without_an_error_leads_to_its_runs(viewer: Client, errors: list[str]) -> None:
+    known(consecutive_failures=3)
+    for error in errors:
+        ran(HOUR, status="failed", error=error)
+    of_the_job = reverse("admin:django_singlejob_jobrun_changelist")
+    assert f'<a href="{of_the_job}?job_name=nightly">Its runs</a>' in page(viewer)
 
 
 def test_a_job_that_nobody_has_asked_for_is_a_warning(viewer: Client) -> None:
@@ -233,9 +252,17 @@ def test_the_queues_and_the_workers_are_shown(one_off_viewer: Client) -> None:
     wait_for_a_worker(run_after=DBNow() - MINUTE)
     shown = said(one_off_viewer)
     assert headline(one_off_viewer) == ("good", "All is well")
-    assert "Queues Queue Due Oldest Failed lately Workers default 1 1 min 0 s 0 1 mail 0 0 1 " in shown
-    assert re.search(r"Worker State Queues \S+, pid \d+ alive default, mail ", shown)
+    assert "Queues Queue Due Failed lately Workers default 1 for 1 min 0 s 0 1 mail 0 0 1 " in shown
+    assert re.search(r"Workers 1 alive Worker State Queues \S+, pid \d+ alive default, mail ", shown)
     assert "django_singlejob.worker.1" not in shown.partition("Running now")[2].partition("The last")[0]
+
+
+def test_a_dead_worker_comes_first(viewer: Client) -> None:
+    for number in range(3):
+        take(f"django_singlejob.worker.{number}")
+    expire("django_singlejob.worker.2")
+    locks().filter(name="django_singlejob.worker.2").update(hostname="web-7")
+    assert re.search(r"Workers 2 alive 1 dead Worker State Queues web-7, pid \d+ dead all ", said(viewer))
 
 
 def test_a_worker_that_died_is_told_with_its_lock(viewer: Client) -> None:
@@ -260,7 +287,7 @@ def test_many_queues_and_workers_are_cut(one_off_viewer: Client, monkeypatch: py
     assert headline(one_off_viewer) == ("bad", "Critical: 15 problems need attention")
     for told in ("And 5 more locks", "And 3 more queues", "And 5 more workers", "And 3 more"):
         assert told in shown
-    assert shown.count("And 3 more ") == 3
+    assert shown.count("And 3 more ") == 4
 
 
 def test_of_very_many_it_says_so(one_off_viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,6 +337,45 @@ def test_what_began_before_and_goes_on_is_shown(viewer: Client) -> None:
     assert "No run has ended yet." in said(viewer)
 
 
+@pytest.mark.parametrize("ago", [HOUR, 30 * HOUR])
+def test_a_run_whose_holder_is_dead_does_not_look_as_if_it_ran(viewer: Client, ago: timedelta) -> None:
+    ran(ago, status="running", finished_at=None, duration=None)
+    locks().update(expires_at=DBNow() - MINUTE, heartbeat_at=DBNow() - ago)
+    shown = said(viewer)
+    assert "1 run, 1 stale" in shown
+    assert "stale 1" in shown.partition("Results")[2]
+    assert "running" not in shown.partition("Results")[2]
+    bars = re.findall(r'class="(singlejob-\w+)"><title>([^<]*)<', page(viewer))
+    assert [(colour, "nightly: stale, began at" in title) for colour, title in bars] == [("singlejob-bad", True)]
+
+
+def test_nor_does_one_whose_lock_is_gone(viewer: Client) -> None:
+    ran(status="running", finished_at=None, duration=None)
+    locks().all().delete()
+    assert "1 run, 1 stale" in said(viewer)
+
+
+def test_a_run_whose_end_is_only_kept_is_not_that_of_a_dead_holder(viewer: Client) -> None:
+    ran(status="running", finished_at=None, duration=None)
+    locks().all().delete()
+    known(unrecorded={"status": "successful"})
+    assert "stale" not in said(viewer)
+
+
+def test_with_many_servers_each_has_few_lanes() -> None:
+    now = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    begin = now - HOUR
+    ended = [("failed", now), ("running", None), ("successful", now)]
+    some = [
+        history.Run(1, "nightly", status, f"web-{number}", begin + MINUTE, end, None)
+        for number in range(20)
+        for status, end in ended
+    ]
+    rows = gantt.rows(history.Period(now=now, begin=begin, runs=some, earlier=[], is_cut=False))
+    assert {len(row.lanes) for row in rows} == {1}
+    assert [bar.tone for bar in rows[0].lanes[0]] == ["good", "busy", "bad"]  # what is drawn last is on top
+
+
 def test_of_very_many_runs_the_newest_are_shown(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST", 3)
     for ago in range(1, 6):
@@ -325,28 +391,6 @@ def test_of_very_many_servers_those_with_most_runs_are_shown(viewer: Client, mon
         ran(hostname=hostname)
     assert "These are the 2 servers with the most runs." in said(viewer)
     assert 'aria-label="web-1' not in page(viewer)
-
-
-def test_who_won_is_told(viewer: Client) -> None:
-    ran(hostname="web-1")
-    for status in ("failed", "successful", "running"):
-        ran(hostname="web-2", status=status)
-    assert "web-2 3 (75%) 1 " in said(viewer)
-    assert "web-1 1 (25%) 0 " in said(viewer)
-
-
-def test_what_the_locks_cost_is_told(viewer: Client) -> None:
-    for cost in (1, 2, 3, 900):
-        ran(acquire_duration=timedelta(milliseconds=cost))
-    shown = said(viewer)
-    assert "Least 1 ms Median 2 ms Mean 226 ms 95th percentile 900 ms Most 900 ms" in shown
-    assert "up to 5 ms 3 (75%)" in shown
-    assert "more 0 (0%)" in shown
-
-
-def test_runs_without_a_cost_are_left_out(viewer: Client) -> None:
-    ran()
-    assert "No lock cost has been recorded." in said(viewer)
 
 
 def test_how_many_were_successful_is_told(viewer: Client) -> None:
@@ -375,6 +419,49 @@ def test_the_last_that_failed_are_told_with_their_errors(viewer: Client) -> None
     assert f'<a href="{reverse("admin:django_singlejob_jobrun_change", args=[pk])}">nightly</a>' in page(viewer)
 
 
+# --- winners and lock cost
+
+
+def winners_of(client: Client, **query: str) -> str:
+    """The text of the page about the winners and the lock cost."""
+    return said(client, at=f"{URL}winners/", **query)
+
+
+def test_who_won_is_told(viewer: Client) -> None:
+    ran(hostname="web-1")
+    for status in ("failed", "successful", "running"):
+        ran(hostname="web-2", status=status)
+    assert "web-2 3 (75%) 1 " in winners_of(viewer)
+    assert "web-1 1 (25%) 0 " in winners_of(viewer)
+
+
+def test_what_the_locks_cost_is_told(viewer: Client) -> None:
+    for cost in (1, 2, 3, 900):
+        ran(acquire_duration=timedelta(milliseconds=cost))
+    shown = winners_of(viewer)
+    assert "Least 1 ms Median 2 ms Mean 226 ms 95th percentile 900 ms Most 900 ms" in shown
+    assert "up to 5 ms 3 (75%)" in shown
+    assert "more 0 (0%)" in shown
+
+
+def test_runs_without_a_cost_are_left_out(viewer: Client) -> None:
+    ran()
+    assert "No lock cost has been recorded." in winners_of(viewer)
+
+
+def test_the_overview_leads_there_and_has_none_of_it(viewer: Client) -> None:
+    ran(acquire_duration=timedelta(milliseconds=3))
+    assert f'href="{URL}winners/"' in page(viewer)
+    assert "Runs won" not in said(viewer)
+    assert "95th percentile" not in said(viewer)
+
+
+def test_the_winners_go_back_as_far_as_one_chooses(viewer: Client) -> None:
+    ran(30 * HOUR, hostname="web-7")
+    assert "web-7" not in winners_of(viewer)
+    assert "web-7 1 (100%) 0 " in winners_of(viewer, hours="72")
+
+
 # --- permissions
 
 
@@ -389,6 +476,18 @@ def test_who_lacks_a_permission_sees_nothing_of_it(client: Client, django_user_m
 def test_who_has_all_finds_it_on_the_index(viewer: Client) -> None:
     for url in reverse("admin:index"), reverse("admin:app_list", args=["django_singlejob"]):
         assert f'href="{URL}"' in viewer.get(url).content.decode()
+
+
+def test_it_is_the_first_entry_of_the_menu(viewer: Client) -> None:
+    (app,) = [app for app in admin.site.get_app_list(request_of(viewer)) if app["app_label"] == "django_singlejob"]
+    assert [model["object_name"] for model in app["models"]][:2] == ["Overview", "JobStatus"]
+    with translation.override("de"):
+        (app,) = [app for app in admin.site.get_app_list(request_of(viewer)) if app["app_label"] == "django_singlejob"]
+        assert app["models"][0]["object_name"] == "Overview"
+
+
+def request_of(client: Client) -> Any:
+    return client.get(URL).wsgi_request
 
 
 def test_a_superuser_sees_it(client: Client, django_user_model: Any) -> None:
@@ -462,7 +561,7 @@ def test_tables_say_what_their_cells_are(viewer: Client) -> None:
     ran(status="failed", acquire_duration=timedelta(milliseconds=3))
     shown = page(viewer).partition('<div class="singlejob-page"')[2]
     tables = re.findall(r"<table.*?</table>", shown, re.DOTALL)
-    assert len(tables) == 5
+    assert len(tables) == 3
     for table in tables:
         assert "<caption>" in table or "aria-labelledby" in table
         assert not re.search(r"<th(?! scope=| class=|ead)", table)
@@ -473,7 +572,7 @@ def test_it_takes_as_many_queries_however_much_there_is(one_off_viewer: Client) 
     fill("a", 1)
     few = queries_of(one_off_viewer)
     fill("b", 20)
-    assert queries_of(one_off_viewer) == few <= 17
+    assert queries_of(one_off_viewer) == few <= 18
 
 
 def fill(prefix: str, number: int) -> None:

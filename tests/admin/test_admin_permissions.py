@@ -49,6 +49,7 @@ for model in "joblock", "jobstatus", "jobrun", "oneoffjob":
         f"{model}_onwards": ONWARDS,
     }
 MATRIX |= {"joblock_clear": WHO_ACTS, "jobstatus_forget": WHO_ACTS, "overview_changelist": WHO_SEES}
+MATRIX |= {"overview_day": WHO_SEES, "overview_winners": WHO_SEES}
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
-from tests.admin.pages import Page, act, begin, list_of, page_of, shown
+from tests.admin.pages import Page, act, begin, list_of, messages_of, page_of, shown
 from tests.contract.acts import MINUTE, expire, last_run, start_run, take, ticked
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def ran(job_name: str = "nightly", at: datetime = LONG_AGO, **facts: Any) -> Job
     gates().remember(job_name)
     gates().filter(name=job_name).update(last_started_at=at)
     usual = {"fence": 1, "token": uuid4(), "trigger": "call", "hostname": "web-1", "pid": 1, "status": "successful"}
-    return runs().create(job_name=job_name, started_at=at, finished_at=at + MINUTE, **usual | facts)
+    return runs().create(job_name=job_name, started_at=at, **{"finished_at": at + MINUTE} | usual | facts)
 
 
 def listed(client: Client, query: str = "") -> list[int]:
@@ -240,3 +240,200 @@ def test_the_whole_error_is_shown(admin_client: Client) -> None:
     abandoned = ran(status="abandoned", error="It died.\nAlas")
     shown_page = shown(admin_client, page_of("jobrun", abandoned.pk))
     assert '<pre class="singlejob-text" tabindex="0">It died.\nAlas</pre>' in shown_page
+
+
+# --- what went wrong
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/shop/jobs.py", line 23, in nightly
+    send(<all>)
+  File "/usr/lib/python3.12/smtplib.py", line 405, in getreply
+    raise SMTPServerDisconnected("closed")
+smtplib.SMTPServerDisconnected: closed
+"""
+
+
+def text_of(client: Client, run: JobRun) -> str:
+    """The page of the run as people read it, on one line."""
+    return " ".join(Page(shown(client, page_of("jobrun", run.pk)).replace("<wbr>", "")).text.split())
+
+
+def test_it_begins_with_what_went_wrong(viewer: Client) -> None:
+    failed = ran(status="failed", error="SMTPServerDisconnected: closed", traceback=TRACEBACK)
+    words = text_of(viewer, failed)
+    places = [
+        words.index("What went wrong"),
+        words.index("SMTPServerDisconnected: closed"),
+        words.index("In your code: nightly, line 23 of /srv/shop/jobs.py send(<all>)"),
+        words.index("Traceback (most recent call last)"),
+        words.index("Began"),
+        words.index("Its neighbours"),
+    ]
+    assert places == sorted(places)
+
+
+def test_where_nothing_went_wrong_the_facts_come_first(viewer: Client) -> None:
+    words = text_of(viewer, ran())
+    assert "What went wrong" not in words
+    assert "Traceback" not in words
+
+
+def test_a_long_error_leaves_room_for_the_frame(viewer: Client) -> None:
+    message = "x" * 900
+    failed = ran(
+        status="failed", error=f"ValueError: {message}", traceback=TRACEBACK.replace("closed\n", f"{message}\n")
+    )
+    assert "ValueError: " + "x" * 287 + "…" in text_of(viewer, failed)
+    abandoned = ran(status="abandoned", error=message)
+    assert message in text_of(viewer, abandoned)
+
+
+def test_hostile_text_stays_text(viewer: Client) -> None:
+    evil = "</code><script>alert(1)</script>\u202e"
+    traceback = TRACEBACK.replace("nightly", evil).replace("send(<all>)", evil).replace("shop", evil)
+    page = shown(viewer, page_of("jobrun", ran(status="failed", error=evil, traceback=traceback).pk))
+    error = "SMTPServerDisconnected: closed"
+    page += shown(viewer, page_of("jobrun", ran(status="failed", error=error, traceback=traceback).pk))
+    assert "<script>alert" not in page
+    assert "\u202e" not in page
+    assert page.count("\\u202e") >= 5
+    assert Page(page).inline == []
+
+
+def test_a_run_of_a_dead_holder_looks_dead(viewer: Client) -> None:
+    start_run("nightly")
+    page, words = list_of("jobrun"), text_of(viewer, last_run())
+    assert "No live process is running it." not in words
+    assert 'singlejob-busy">running' in shown(viewer, page)
+    expire()
+    for url in page, page_of("jobrun"):
+        assert 'singlejob-bad">stale' in shown(viewer, url)
+        assert 'singlejob-busy">' not in shown(viewer, url)
+    assert "No live process is running it." in text_of(viewer, last_run())
+
+
+def test_a_run_that_a_newer_release_recorded_is_shown(viewer: Client) -> None:
+    assert "evaporated" in text_of(viewer, ran(status="evaporated", trigger="wish"))
+
+
+# --- its neighbours
+
+
+def neighbours_of(client: Client, run: JobRun) -> dict[str, list[int]]:
+    """The runs that its page links to, by what it calls them."""
+    parts = re.split("<dt>(.*?)</dt>", shown(client, page_of("jobrun", run.pk)))[1:]
+    found = zip(parts[::2], parts[1::2], strict=True)
+    return {name: [int(key) for key in re.findall(r"jobrun/(\d+)/change/", links)] for name, links in found}
+
+
+def test_the_runs_before_and_after_it_are_those_of_its_job(viewer: Client) -> None:
+    first, second, third, fourth = (ran(at=LONG_AGO + number * MINUTE) for number in range(4))
+    ran("hourly", at=LONG_AGO + 1.5 * MINUTE)
+    before, after, of_slot = "The run before", "The run after", "Other attempts at its slot"
+    assert neighbours_of(viewer, second) == {before: [first.pk], after: [third.pk], of_slot: []}
+    assert neighbours_of(viewer, first) == {before: [], after: [second.pk], of_slot: []}
+    assert neighbours_of(viewer, fourth) == {before: [third.pk], after: [], of_slot: []}
+
+
+def test_the_other_attempts_at_its_slot_are_shown(viewer: Client) -> None:
+    slot: dict[str, Any] = {"slot": LONG_AGO, "trigger": "schedule"}
+    one = ran(status="abandoned", hostname="web-1", **slot)
+    two = ran(status="failed", hostname="web-2", attempt=2, at=LONG_AGO + MINUTE, **slot)
+    ran(at=LONG_AGO + MINUTE / 2, slot=LONG_AGO - MINUTE)
+    three = ran(attempt=3, at=LONG_AGO + 2 * MINUTE, **slot)
+    ran("hourly", **slot)
+    assert neighbours_of(viewer, two)["Other attempts at its slot"] == [one.pk, three.pk]
+    assert "web-2" in text_of(viewer, one)
+
+
+def test_a_longer_history_takes_no_more_queries(
+    viewer: Client, django_assert_max_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_singlejob.monitoring.history.NEAR", 3)
+    some = [ran(at=LONG_AGO + number * MINUTE, slot=LONG_AGO) for number in range(12)]
+    viewer.get(page_of("jobrun", some[6].pk))  # the first request also reads content types
+    with django_assert_max_num_queries(10):
+        found = neighbours_of(viewer, some[6])
+    assert found["Other attempts at its slot"] == [run.pk for run in [*some[3:6], *some[7:10]]]
+
+
+# --- run again
+
+
+def again(client: Client, run: JobRun) -> tuple[str, str, dict[str, list[str]]] | None:
+    """The button of its page: the list that it posts to, the action, and what is posted with it."""
+    page = shown(client, page_of("jobrun", run.pk))
+    button = re.search(r'formaction="([^"]+)" name="action" value="([^"]+)"', page)
+    return (button[1], button[2], Page(page).fields) if button else None
+
+
+def press(client: Client, run: JobRun) -> list[str]:
+    button = again(client, run)
+    assert button
+    url, action, fields = button
+    sent = {name: values for name, values in fields.items() if name in ("_selected_action", "back", "version")}
+    return messages_of(client.post(url, sent | {"action": action}, follow=True))
+
+
+@pytest.mark.parametrize(("trigger", "words"), [("schedule", "Run again"), ("call", "Run now"), ("command", "Run now")])
+def test_a_job_is_run_again_as_from_its_page(operator: Client, trigger: str, words: str) -> None:
+    singleton_job("nightly")(lambda: None)
+    failed = ran(status="failed", error="x", trigger=trigger)
+    assert words in text_of(operator, failed)
+    assert press(operator, failed) == ["The next free worker will run the job nightly."]
+    assert one_offs().get().requested_by == "operator"
+    assert press(operator, failed) == ["The job nightly is already waiting for a free worker. Is a worker running?"]
+    assert one_offs().count() == 1
+
+
+def test_a_one_off_is_retried_with_its_arguments(operator: Client) -> None:
+    outcomes = iter([ValueError("no"), None])
+
+    def mail(number: int) -> None:
+        if error := next(outcomes):
+            raise error
+
+    singleton_job("mail")(mail).enqueue(4711)
+    ticked()
+    assert press(operator, last_run("mail")) == ["1 one-off will be retried as soon as a worker is free."]
+    assert again(operator, last_run("mail")) is None
+    assert f"It is retried as the one-off #{one_offs().get().pk}" in text_of(operator, last_run("mail"))
+    ticked()
+    assert one_offs().get().status == "done"
+    assert again(operator, last_run("mail")) is None
+
+
+def test_one_that_changed_since_it_was_shown_is_left_alone(operator: Client) -> None:
+    singleton_job("mail")(lambda: 1 / 0).enqueue()
+    ticked()
+    button = again(operator, last_run("mail"))
+    assert button
+    sent = {name: button[2][name] for name in ("_selected_action", "back", "version")}
+    one_offs().all().retry()
+    one_offs().update(status="failed")
+    assert "1 was left alone" in act(operator, "oneoffjob", "retry", **sent)[0]
+
+
+def test_what_cannot_be_run_again_has_no_button(operator: Client, viewer: Client, log_in: Any) -> None:
+    singleton_job("nightly")(lambda: None)
+    singleton_job("mail")(lambda number: None)
+    for run in ran("unknown"), ran("mail"), ran(status="running", finished_at=None), ran(trigger="one_off"):
+        assert again(operator, run) is None
+    failed = ran(status="failed")
+    assert again(operator, failed)
+    assert again(viewer, failed) is None
+    assert again(log_in("blind", "view_jobrun", "run_jobstatus"), failed) is None
+    assert again(log_in("runner", "view_jobrun", "view_jobstatus", "run_jobstatus"), failed)
+
+
+def test_no_link_has_a_lookup_that_is_refused(viewer: Client) -> None:
+    """Django's own link to clear all filters would, if there is a date."""
+    begin()
+    day = runs().get().started_at
+    date = f"started_at__day={day.day}&started_at__month={day.month}&started_at__year={day.year}"
+    page = shown(viewer, list_of("jobrun", f"?{date}&status__exact=failed"))
+    assert "Clear all filters" in page
+    for link in Page(page).links:
+        if link.startswith("?"):
+            assert viewer.get(list_of("jobrun", link)).status_code == 200, link

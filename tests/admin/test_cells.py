@@ -7,7 +7,18 @@ import pytest
 from django.utils.html import format_html
 
 from django_singlejob.admin import cells
-from django_singlejob.admin.cells import badge, clock_time, distance, duration, first_line, link, moment, noted
+from django_singlejob.admin.cells import (
+    badge,
+    breakable,
+    clock_time,
+    distance,
+    duration,
+    first_line,
+    link,
+    moment,
+    narrow,
+    noted,
+)
 from django_singlejob.models import JobRun, OneOffJob
 from django_singlejob.monitoring.health import Level, State
 
@@ -97,3 +108,31 @@ def test_each_state_has_a_tone() -> None:
     assert values - cells.TONES.keys() == {"idle", "waiting", "cancelled"}
     assert cells.TONES.keys() <= values
     assert {cells.tone(value) for value in values} == {"good", "busy", "warn", "bad", "quiet"}
+
+
+def whole(text: str) -> str:
+    return f'<span class="singlejob-whole">{text}</span>'
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("import_catalogue", "import_|catalogue"),
+        ("SMTPServerDisconnected: timed out", "SMTPServer|Disconnected: timed out"),
+        ("web-1.example.com", "web-|1.|example.|com"),
+        ("nightly", "nightly"),
+        ("a" * 40, f"{'a' * 16}|{'a' * 16}|{'a' * 8}"),
+        (" two  words ", " two  words "),
+        ("worker --lease-time -t 4-5", f"worker {whole('--l')}ease-|time {whole('-t')} 4-|5"),
+        ("x --<b> -", "x --&lt;b&gt; -"),
+        ("", ""),
+        ("<b>_\u202e", "&lt;b&gt;_\\u202e"),
+    ],
+)
+def test_a_line_ends_between_the_parts_of_a_word(text: str, shown: str) -> None:
+    assert format_html("{}", breakable(text)) == shown.replace("|", "<wbr>")
+
+
+def test_what_a_narrow_list_adds_is_only_what_there_is() -> None:
+    assert narrow("a", "-", "", None) == "a"
+    assert narrow("<a>", "<b>") == '&lt;a&gt;<span class="singlejob-note singlejob-narrow">&lt;b&gt;</span>'

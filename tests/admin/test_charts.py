@@ -86,6 +86,11 @@ def test_the_bars_of_a_plot_are_side_by_side() -> None:
     assert lines(svg) == {}
 
 
+def test_a_bar_without_a_duration_is_to_be_seen() -> None:
+    svg = plot([ran(10), ran(None, "stale")], None, None)
+    assert rects(svg, "y", "height", "class") == [("0.0", "160.0", "singlejob-good"), ("157", "3", "singlejob-bad")]
+
+
 def test_the_mean_and_the_limit_are_lines() -> None:
     svg = plot([ran(10)], 5 * MINUTE, 20 * MINUTE)
     assert lines(svg) == {

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SERVERS = ["web-1", "web-2", "web-3"]
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+#: For how long the exchange rates have not been asked for.
+LATE = HOUR
 SMTP_ERROR = "SMTPServerDisconnected: Connection unexpectedly closed: timed out"
 TRACEBACK = f"""Traceback (most recent call last):
   File "/srv/shop/newsletter/jobs.py", line 23, in newsletter
@@ -86,10 +88,11 @@ def furnish() -> None:
 
 def _runs(habit: Habit, now: datetime, dice: random.Random) -> Iterable[JobRun]:
     policy = registry.get(habit.name).policy
-    slots: Any = slots_between(policy.schedule, now - DAY, now - 2 * MINUTE) if policy else [now - 5 * HOUR]
+    until = now - (LATE if habit.name == "exchange_rates" else 2 * MINUTE)
+    slots: Any = slots_between(policy.schedule, now - DAY, until) if policy else [now - 5 * HOUR]
     for fence, slot in zip(count(1), slots, strict=False):
         began_at = slot + timedelta(seconds=dice.uniform(0.1, 2))
-        length = timedelta(seconds=habit.seconds * dice.uniform(0.7, 1.25))
+        length = min(timedelta(seconds=habit.seconds * dice.uniform(0.7, 1.25)), now - began_at)
         is_failed = habit.name == "newsletter" and slot > now - 3 * HOUR
         yield JobRun(
             job_name=habit.name,
@@ -126,7 +129,9 @@ def _disturb(now: datetime) -> None:
     _hold("backup", "web-3", 8123, now - 3 * HOUR, silence=2 * HOUR + 50 * MINUTE)
     _hold("sales_report", "web-1", 2210, now - 4 * MINUTE)
     _hold("stock_sync", "web-2", 2215, now - timedelta(seconds=40))
-    gates().filter(name="exchange_rates").update(next_slot=now - 47 * MINUTE)
+    policy = registry.get("exchange_rates").policy
+    assert policy
+    gates().filter(name="exchange_rates").update(next_slot=next_slot(policy.schedule, now - LATE))
     gates().filter(name="thumbnails").update(paused=True)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Theme = Literal["light", "dark"]
 Size = Literal["desktop", "phone"]
 
-SIZES: dict[Size, ViewportSize] = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 375, "height": 812}}
+SIZES: dict[Size, ViewportSize] = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 # In milliseconds. The machine may be busy with other things.
 PATIENCE = 30_000
 # The findings of axe that count. The rest is advice.
@@ -105,9 +105,13 @@ def session_of(person: User) -> str:
     return client.cookies[settings.SESSION_COOKIE_NAME].value
 
 
-def assert_accessible(page: Page) -> None:
-    # The colours of links change slowly when the theme does.
+def settle(page: Page) -> None:
+    """Wait until colours that change slowly, such as those of links when the theme does, have changed."""
     page.evaluate("Promise.allSettled(document.getAnimations().map(animation => animation.finished)).then(() => 0)")
+
+
+def assert_accessible(page: Page) -> None:
+    settle(page)
     found = Axe().run(page, NOT_OURS, OPTIONS).response["violations"]
     serious = [violation for violation in found if violation["impact"] in IMPACTS]
     assert not serious, "\n".join([f"axe does not like {urlsplit(page.url).path}:", *map(_report, serious)])

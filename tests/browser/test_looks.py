@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.usefixtures("shop"), pytest.mark.on_database("sqlite")
 PAGES = {
     "index": lambda: reverse("admin:index"),
     "overview": lambda: OVERVIEW,
+    "day": lambda: f"{OVERVIEW}day/",
+    "winners": lambda: f"{OVERVIEW}winners/",
     "jobs": lambda: list_of("jobstatus"),
     "job": lambda: page_of("jobstatus", "sales_report"),
     "job-stale": lambda: page_of("jobstatus", "backup"),
@@ -40,13 +42,15 @@ PAGES = {
     "one-off": lambda: page_of("oneoffjob", OneOffJob.objects.get(status="failed").pk),
     "one-off-add": lambda: reverse("admin:django_singlejob_oneoffjob_add"),
 }
-EMPTY = ["overview", "jobs", "locks", "runs", "one-offs"]
+EMPTY = ["overview", "day", "winners", "jobs", "locks", "runs", "one-offs"]
 # The pictures in the documentation.
 DOCUMENTED = {
     "overview-light-desktop": "overview",
     "overview-dark-phone": "overview-phone",
+    "day-light-desktop": "day",
     "jobs-light-desktop": "jobs",
     "job-light-desktop": "job",
+    "run-light-desktop": "run",
     "clear-light-desktop": "clear",
 }
 THEMES: list[Theme] = ["light", "dark"]

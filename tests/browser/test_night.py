@@ -45,7 +45,8 @@ def test_the_lock_of_a_dead_server_is_cleared(
     expect(page.get_by_role("table", name="Needs attention")).to_contain_text("has sent no heartbeat for")
     picture(page, "night-1-stale")
 
-    page.get_by_role("link", name="invoices").click()
+    expect(page.get_by_role("table", name="Running now")).to_contain_text("silent for")
+    page.get_by_role("table", name="Needs attention").get_by_role("link", name="invoices").click()
     page.get_by_role("link", name="Clear its stale lock").click()
     expect(page.get_by_role("main")).to_contain_text(f"pid {holder.pid}")
     expect(page.get_by_role("main")).to_contain_text("presumed dead")
