@@ -9,11 +9,13 @@ import pytest
 from django_singlejob.clock import DBNow
 from django_singlejob.monitoring import history
 from django_singlejob.monitoring.history import (
+    STALE,
     Run,
     Winner,
     costs,
     errors_of,
     last_errors,
+    neighbours,
     period,
     recent_runs,
     success_rate,
@@ -78,6 +80,29 @@ def test_the_newest_runs_of_each_job_come_oldest_first(
         "never": [],
         "unknown": [],
     }
+
+
+def test_a_run_of_a_dead_holder_is_stale(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    gates().remember("nightly")
+    ran(2 * HOUR)
+    running(HOUR)
+    with django_assert_num_queries(3):
+        assert [run.status for run in recent_runs(["nightly"])["nightly"]] == ["successful", STALE]
+
+
+# --- the runs around one
+
+
+def test_the_neighbours_take_three_queries(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    first, second = ran(3 * HOUR), ran(2 * HOUR)
+    third = running(HOUR)
+    run = runs().get(pk=second)
+    with django_assert_num_queries(3):
+        found = neighbours(run)
+    assert found.before
+    assert found.after
+    assert (found.before.pk, found.after.pk, found.after.status) == (first, third, STALE)
+    assert found.of_slot == []
 
 
 # --- the runs of a period
@@ -189,10 +214,18 @@ def test_the_last_error_of_each_failing_job(django_assert_num_queries: DjangoAss
     gates().remember("nightly", "hourly", "well", "pruned")
     gates().filter(name__in=["nightly", "hourly", "pruned"]).update(consecutive_failures=2)
     ran(3 * HOUR, status="failed", error="the first")
-    ran(2 * HOUR, status="abandoned", error="the last")
+    last = ran(2 * HOUR, status="abandoned", error="the last")
     running(HOUR)
-    ran(HOUR, "hourly", status="interrupted", error="too long")
+    too_long = ran(HOUR, "hourly", status="interrupted", error="too long")
     ran(HOUR, "well", status="failed", error="long ago")
     with django_assert_num_queries(1):
         found = last_errors(["nightly", "hourly", "pruned", "well"])
-    assert found == {"nightly": "the last", "hourly": "too long", "pruned": ""}
+    assert found == {"nightly": (last, "the last"), "hourly": (too_long, "too long")}
+
+
+def test_the_last_error_is_of_one_run_if_two_began_at_the_same_instant() -> None:
+    gates().remember("nightly")
+    gates().update(consecutive_failures=2)
+    at = datetime.now(UTC)
+    keys = [ran(HOUR, status="failed", started_at=at, error=f"number {number}") for number in range(9)]
+    assert last_errors(["nightly"]) == {"nightly": (keys[-1], "number 8")}

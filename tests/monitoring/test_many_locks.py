@@ -152,3 +152,56 @@ def test_it_takes_at_most_four_queries(django_assert_num_queries: DjangoAssertNu
     fine_jobs_and_locks()
     with django_assert_num_queries(4):
         assert len(survey().healths) <= 3 * MOST
+
+
+# --- very many jobs that are registered
+
+
+def register_many(count: int = MANY) -> list[str]:
+    names = [f"r-{number:02}" for number in range(count)]
+    for name in names:
+        singleton_job(name, schedule="30 2 * * *")(print)
+    return names
+
+
+def all_requested(names: list[str]) -> None:
+    seen = {"schedule": "30 2 * * *", "time_zone": "UTC", "next_slot": DBNow() + MINUTE}
+    for name in names:
+        job(name, **seen)
+
+
+def test_only_the_worst_of_the_registered_jobs_are_read(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    all_requested(register_many())
+    gates().filter(name="r-13").update(consecutive_failures=1)
+    with django_assert_num_queries(3):
+        surveyed = survey()
+    assert (len(surveyed.healths), surveyed.is_cut, surveyed.is_ill_cut) == (MOST, True, False)
+    assert found(judge()) == {("failing", "r-13")}
+
+
+def test_a_registered_job_that_no_server_has_requested_is_not_hidden() -> None:
+    singleton_job("z-unseen", schedule="30 2 * * *")(print)
+    all_requested(register_many())
+    assert found(judge()) == {("unseen", "z-unseen")}
+
+
+def test_of_very_many_that_no_server_has_requested_some_are_shown() -> None:
+    register_many()
+    verdict = judge()
+    shown = {("unseen", f"r-{number:02}") for number in range(MOST)}
+    assert found(verdict) == shown | {("not_judged", "jobs and locks")}
+    assert (verdict.is_cut, verdict.is_ill_cut) == (True, True)
+
+
+def test_a_job_without_a_schedule_that_never_ran_is_no_trouble() -> None:
+    for number in range(MANY):
+        singleton_job(f"r-{number:02}")(print)
+    surveyed = survey()
+    assert (len(surveyed.healths), surveyed.is_cut, surveyed.is_ill_cut) == (MOST, True, False)
+    assert judge().level == Level.OK
+
+
+def test_a_registered_job_whose_lock_is_held_is_shown_among_very_many() -> None:
+    all_requested(register_many())
+    hold("r-19", job_name="r-19", silent=True)
+    assert found(judge()) == {("stale", "r-19")}
