@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
+from django.conf import settings
 from django.db import connection
 
 from django_singlejob import recording
+from django_singlejob.locking import crew, keeper
 from tests.children import ROOT, Spawn
+from tests.locking.keeping import dismiss
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -40,6 +43,31 @@ def database_url(django_db_setup: None) -> str:
 def no_history_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what a test did to the history before the next test."""
     monkeypatch.setattr(recording, "_away_until", float("-inf"))
+
+
+@pytest.fixture(autouse=True)
+def no_keeper_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test may fork, or replace the clocks, and begins without the threads of those before it."""
+    monkeypatch.setattr(crew, "IDLE", 0.1)
+    yield
+    if keeper._keeper._thread:
+        dismiss(keeper._keeper)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "single_statement" in metafunc.fixturenames and metafunc.config.getoption("--database") == "postgresql":
+        metafunc.parametrize("single_statement", [False, True], ids=["portable", "single"], indirect=True)
+
+
+@pytest.fixture
+def single_statement(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether this process, and those that the test starts, grant and release with single statements. The test is
+    carried out both ways on PostgreSQL."""
+    is_chosen = bool(getattr(request, "param", False))
+    if is_chosen:
+        monkeypatch.setattr(settings, "SINGLEJOB", {**settings.SINGLEJOB, "SINGLE_STATEMENT": True})
+        monkeypatch.setenv("SINGLEJOB_TEST_SINGLE_STATEMENT", "1")
+    return is_chosen
 
 
 @pytest.fixture

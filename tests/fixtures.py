@@ -11,11 +11,12 @@ from django.db import connection, connections
 
 from django_singlejob import registry
 from django_singlejob.database import drop
-from django_singlejob.locking import at_exit
+from django_singlejob.locking import at_exit, keeper
 from django_singlejob.querysets import rows
 from django_singlejob.worker import loop
 from tests.contract.acts import InlinePool, closing
 from tests.databases import free_port
+from tests.locking.keeping import dismiss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +39,15 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_jobs", {})
     monkeypatch.setattr(at_exit, "_granted", {})
     monkeypatch.setattr(rows, "_reported", set())
+
+
+@pytest.fixture
+def fresh_keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[keeper.Keeper]:
+    """A keeper that has no thread yet. Its thread ends with the test."""
+    fresh = keeper.Keeper()
+    monkeypatch.setattr(keeper, "_keeper", fresh)
+    yield fresh
+    dismiss(fresh)
 
 
 @pytest.fixture

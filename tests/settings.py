@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import django
 import environ
@@ -80,6 +81,10 @@ elif isolation:
     options["isolation_level"] = isolation
 
 DATABASES = {"default": database | {"TEST": {"NAME": test_name}}}
+
+SINGLEJOB: dict[str, Any] = {}
+if env.bool("SINGLEJOB_TEST_SINGLE_STATEMENT", default=False):
+    SINGLEJOB = {"SINGLE_STATEMENT": True}
 
 # Django 5.2 ignores this.
 TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend", "QUEUES": []}}

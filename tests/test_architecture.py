@@ -20,6 +20,7 @@ TESTS = ROOT / "tests"
 #: The modules without a test module of their own, and where they are tested.
 TESTED_BY = {
     "admin/clearing": "admin/test_admin_locks",
+    "admin/failures": "admin/test_admin_runs",
     "admin/gantt": "admin/test_admin_overview",
     "admin/reading": "admin/test_admin_queries",
     "admin/recent": "admin/test_admin_overview",
@@ -30,6 +31,7 @@ TESTED_BY = {
     "management/child": "processes/test_left_behind",
     "management/reload": "processes/test_worker",
     "one_offs/django_tasks": "contract/test_tasks",
+    "querysets/looks": "querysets/test_look_up",
     "querysets/one_offs": "querysets/test_plans",
     "querysets/passes": "querysets/test_worker_passes",
     "recording": "contract/test_record",

@@ -560,3 +560,67 @@ def test_djangos_check_tells_of_options_that_cannot_be(
     settings.TASKS = {"default": {"BACKEND": BACKEND}, "other": {"BACKEND": BACKEND, "OPTIONS": options}}
     (error,) = [message for message in run_checks() if "TASKS['other']['OPTIONS']" in message.msg]
     assert error.id == expected
+
+
+# --- many at once
+
+
+def enqueued_many(found: Any, calls: Any) -> list[TaskResult[..., Any]]:
+    return found.get_backend().enqueue_many(found, calls)  # type: ignore[no-any-return]
+
+
+def enqueued_many_async(found: Any, calls: Any) -> list[TaskResult[..., Any]]:
+    return async_to_sync(found.get_backend().aenqueue_many)(found, calls)  # type: ignore[no-any-return]
+
+
+many_in_both_worlds = pytest.mark.parametrize("enqueue_many", [enqueued_many, enqueued_many_async])
+
+
+@many_in_both_worlds
+@each_kind
+def test_many_are_enqueued_at_once(enqueue_many: Callable[..., list[TaskResult[..., Any]]], name: str) -> None:
+    found = getattr(tasks, name).using(priority=3)
+    results = enqueue_many(found, [((number,), {"two": [number]}) for number in range(3)])
+    assert [result.args for result in results] == [[0], [1], [2]]
+    assert [result.kwargs for result in results] == [{"two": [0]}, {"two": [1]}, {"two": [2]}]
+    assert {(result.task, result.status) for result in results} == {(found, TaskResultStatus.READY)}
+    assert [found.get_result(result.id) for result in results] == results
+
+
+def test_each_of_many_is_told_to_who_listens() -> None:
+    heard: list[str] = []
+
+    def listen(task_result: TaskResult[..., Any], **_: Any) -> None:
+        heard.append(task_result.id)
+
+    task_enqueued.connect(listen)
+    try:
+        results = enqueued_many(tasks.plain, [((), {})] * 3)
+    finally:
+        task_enqueued.disconnect(listen)
+    assert heard == [result.id for result in results]
+
+
+@many_in_both_worlds
+def test_one_of_many_that_cannot_be_is_named(enqueue_many: Callable[..., list[TaskResult[..., Any]]]) -> None:
+    with pytest.raises(InvalidOrder, match=r"of calls\[1\], argument 0 is <object"):
+        enqueue_many(tasks.plain, [((), {}), ((object(),), {})])
+    assert not one_offs().exists()
+
+
+@many_in_both_worlds
+def test_of_a_task_that_no_worker_finds_none_is_enqueued(
+    enqueue_many: Callable[..., list[TaskResult[..., Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tasks.plain
+    monkeypatch.delattr(tasks, "plain")
+    with pytest.raises(InvalidTask, match="cannot find a task"):
+        enqueue_many(found, [((), {})])
+    assert not one_offs().exists()
+
+
+def test_a_task_takes_one_statement(django_assert_num_queries: Any) -> None:
+    with django_assert_num_queries(1):
+        tasks.plain.enqueue(1)
+    with django_assert_num_queries(1):
+        enqueued_many(tasks.plain, [((1,), {}), ((2,), {})])

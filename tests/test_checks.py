@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import django
 import pytest
-from django.core.checks import CheckMessage
+from django.apps import apps
+from django.core.checks import CheckMessage, Tags
 from django.core.checks.registry import registry as all_checks
 from django.db import OperationalError, connections
 
 from django_singlejob import registry, singleton_job, timeline
+from django_singlejob.apps import CHECKS
 from django_singlejob.checks import (
     check_database,
     check_jobs,
@@ -50,9 +52,34 @@ def ids(messages: list[CheckMessage]) -> list[str | None]:
 
 
 def test_they_are_registered_and_content_with_good_settings() -> None:
-    ours: list[Any] = [check_settings, check_task_modules, check_time, check_jobs, check_database]
-    assert all(check in list(all_checks.get_checks()) for check in ours)
-    assert [message for check in ours for message in check(None)] == []
+    ours = [check_settings, check_task_modules, check_time, check_jobs, check_database, check_server]
+    every = all_checks.get_checks(include_deployment_checks=True)
+    found: list[Any] = [check for check in every if check.__module__ == "django_singlejob.apps"]
+    assert {check.__name__ for check in found} == {check.__name__ for check in ours}
+    assert {*found} == {*CHECKS}
+    assert [message for check in found for message in check(None, databases=[])] == []
+
+
+def test_the_one_that_asks_the_server_is_left_to_check_database() -> None:
+    apps.get_app_config("django_singlejob").ready()  # once more, which changes nothing
+    every: list[Any] = list(all_checks.get_checks())
+    assert [check.tags for check in every if check.__name__ == "check_server"] == [(Tags.database,)]
+
+
+def test_they_are_imported_only_when_they_run() -> None:
+    """Every command of the project loads the app."""
+    apps = "INSTALLED_APPS=['django.contrib.contenttypes', 'django_singlejob'], USE_TZ=True"
+    code = (
+        f"import sys, django; from django.conf import settings; settings.configure({apps}); django.setup();"
+        "print([name for name in sys.modules if name.startswith(('django_singlejob.', 'cronsim', 'ctypes'))]);"
+        "from django.core.checks import run_checks; run_checks(); print('django_singlejob.checks' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded, is_imported = done.stdout.splitlines()
+    assert "'django_singlejob.models'" in loaded
+    for name in "django_singlejob.checks", "django_singlejob.registry", "django_singlejob.runner", "cronsim", "ctypes":
+        assert f"'{name}'" not in loaded
+    assert is_imported == "True"
 
 
 # --- settings
@@ -337,7 +364,7 @@ def check(add_database: AddDatabase, settings: Settings) -> Any:
         if differences.get("ENGINE") == MYSQL["ENGINE"]:
             pytest.importorskip("MySQLdb")  # without it Django cannot even name the vendor
         add_database("locks", **differences)
-        settings.SINGLEJOB = {"DATABASE": "locks"}
+        settings.SINGLEJOB = {**settings.SINGLEJOB, "DATABASE": "locks"}
         return check_database(None)
 
     return check
@@ -382,6 +409,17 @@ def test_w001_sqlite_without_immediate_transactions(check: Any, options: dict[st
 @pytest.mark.parametrize("mode", ["IMMEDIATE", "immediate"])
 def test_sqlite_with_them(check: Any, mode: str) -> None:
     assert check(**SQLITE | {"OPTIONS": {"transaction_mode": mode}}) == []
+
+
+@pytest.mark.parametrize(("database", "expected"), [("sqlite", ["singlejob.W010"]), ("postgresql", [])])
+def test_w010_single_statements_on_another_database(
+    check: Any, settings: Settings, database: str, expected: list[str]
+) -> None:
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "SINGLE_STATEMENT": True}
+    given = POSTGRESQL if database == "postgresql" else SQLITE | {"OPTIONS": {"transaction_mode": "IMMEDIATE"}}
+    messages = check(**given)
+    assert ids(messages) == expected
+    assert all("is not PostgreSQL" in message.msg and "round trips" in message.hint for message in messages)
 
 
 @pytest.mark.parametrize("pool", [{"max_size": 1}, {"min_size": 1}, {"min_size": 1, "max_size": None}])

@@ -270,6 +270,7 @@ def test_a_connection_that_is_gone_is_lost(lose_connection: Callable[[], None]) 
 def test_a_transaction_that_was_silent_for_too_long_is_lost() -> None:
     def be_silent() -> None:
         with durable("default", idle_timeout=timedelta(milliseconds=1)):
+            execute("SELECT 1")  # from then on
             Event().wait(0.1)
             execute("SELECT 1")
 

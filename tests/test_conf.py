@@ -30,6 +30,7 @@ DEFAULTS = {
     "RECORD_COMMAND": "name",
     "AUTODISCOVER": ("jobs", "tasks"),
     "TASK_MODULES": (),
+    "SINGLE_STATEMENT": False,
     "HOSTNAME": None,
 }
 OTHERS = {
@@ -46,6 +47,7 @@ OTHERS = {
     "RECORD_COMMAND": "shop.holders.command",
     "AUTODISCOVER": ["jobs", "reports.nightly"],
     "TASK_MODULES": ["shop_tasks", "lib.tasks"],
+    "SINGLE_STATEMENT": True,
     "HOSTNAME": "web-1",
 }
 IMPOSSIBLE: dict[str, list[object]] = {
@@ -62,6 +64,7 @@ IMPOSSIBLE: dict[str, list[object]] = {
     "RECORD_COMMAND": ["everything", "", None, ["name"], "full.", "shop. command", 1],
     "AUTODISCOVER": ["jobs", None, [1], ["jobs.py "], ["jobs/nightly"], {"jobs"}],
     "TASK_MODULES": ["shop", None, [1], ["shop.tasks "], [""], ["shop."], ["shop/tasks"], ["__main__"], {"shop"}],
+    "SINGLE_STATEMENT": [1, "True", None],
     "HOSTNAME": ["", 1],
 }
 
@@ -71,7 +74,7 @@ def as_options(given: dict[str, Any]) -> Options:
 
 
 def test_without_the_setting_the_defaults_count(settings: Settings) -> None:
-    assert not hasattr(settings, "SINGLEJOB")
+    del settings.SINGLEJOB
     assert options() == as_options(DEFAULTS)
     assert tuple(DEFAULTS) == tuple(conf.KEYS)
 

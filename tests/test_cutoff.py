@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
-from threading import active_count
+from threading import active_count, get_ident
 from typing import TYPE_CHECKING
 
 import pytest
 from django.db import Error, connection, transaction
 
 from django_singlejob.clock import local_now
-from django_singlejob.cutoff import cut_off_at
+from django_singlejob.cutoff import cut_off, cut_off_at
 from django_singlejob.database import drop, is_connection_lost
 
 if TYPE_CHECKING:
@@ -89,6 +90,20 @@ def test_another_connection_under_the_same_number_is_not_cut() -> None:
         assert connection.connection.fileno() in (number, number + 1, number + 2)
         time.sleep(0.5)
         ask()
+
+
+@with_a_server
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_cuts_off_no_connection_of_its_parent() -> None:
+    """Its threads may have the numbers of its parent's."""
+    ask()
+    child = os.fork()
+    if not child:
+        cut_off(get_ident())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    ask()
 
 
 def test_what_was_closed_inside_a_transaction_is_left_alone() -> None:

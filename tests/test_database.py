@@ -33,7 +33,7 @@ from django_singlejob.querysets.jobs import gates
 from tests.contract.acts import closing, in_thread, take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from pytest_django import Settings
@@ -184,9 +184,44 @@ def test_if_its_connection_is_lost_there_is_none_until_it_is_needed() -> None:
     assert not gates().exists()
 
 
+@pytest.mark.on_database("postgresql", "mysql")
+def test_what_is_called_after_its_commit_may_begin_others() -> None:
+    """Django's signals tell a project of the lock's row, and it waits for the commit before it does anything."""
+    calls = []
+
+    def call() -> None:
+        with durable("default"):
+            calls.append(connection.in_atomic_block)
+        calls.append(connection.get_autocommit())
+
+    with durable("default"):
+        transaction.on_commit(call)
+    assert calls == [True, True]
+
+
 def test_it_is_nobodys_part() -> None:
     with transaction.atomic(), pytest.raises(RuntimeError, match="durable"), durable("default"):
         pytest.fail("it would be rolled back with the outer one")
+
+
+@pytest.fixture
+def server_side_binding(breakable_connection: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A request to PostgreSQL is one statement."""
+    options = {**connection.settings_dict["OPTIONS"], "server_side_binding": True}
+    with monkeypatch.context() as patch:
+        patch.setitem(connection.settings_dict, "OPTIONS", options)
+        connection.close()
+        yield
+    connection.close()
+
+
+@pytest.mark.on_database("postgresql")
+@pytest.mark.usefixtures("server_side_binding")
+def test_postgresql_bounds_it_if_the_server_binds_the_parameters() -> None:
+    test_postgresql_bounds_it_and_nothing_after_it()
+    job = singleton_job("nightly")(lambda: ask("SHOW lock_timeout"))
+    assert job() == ask("SHOW lock_timeout")
+    assert gates().get(name="nightly").last_status == "successful"
 
 
 @pytest.mark.on_database("postgresql")

@@ -17,7 +17,7 @@ from django.db import OperationalError
 
 from django_singlejob import LeaseLost, singleton_job
 from django_singlejob.locking import at_exit
-from django_singlejob.locking.heartbeat import _Keeper
+from django_singlejob.locking.keeper import Kept
 from django_singlejob.locking.request import Reason
 from django_singlejob.logs import PREFIX, about
 from django_singlejob.querysets.locks import locks
@@ -206,7 +206,9 @@ def test_a_lost_lease(log: pytest.LogCaptureFixture) -> None:
     locks().release("shop", lease.token)
     with pytest.raises(LeaseLost):
         lease.renew()
-    _Keeper(lease, Deaf(), None)._look_at_the_clock()
+    loss = Kept(lease, Deaf(), None, wake=lambda: None).look_at_the_clock()
+    assert loss is not None
+    loss.report()
     assert logged(log, "The lease on 'shop' was lost") == of_the_run() | {"reason": "LeaseLost"}
 
 

@@ -29,7 +29,8 @@ FIELDS: dict[type[Model], str] = {
     JobRun: """id job_name fence token status trigger requested_by slot attempt hostname pid started_at finished_at
         duration acquire_duration error traceback""",
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
-        version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class traceback
+        version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class errors
+        traceback
         created_at requested_by""",
     WorkerPass: "key queues hostname pid seen_at",
 }

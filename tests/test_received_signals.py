@@ -26,7 +26,7 @@ from django_singlejob.received_signals import (
 from tests.test_interrupt import Stop, fire, in_thread, spin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 
 @pytest.fixture
@@ -257,6 +257,24 @@ def test_a_thread_that_is_started_with_signals_blocked_gets_none() -> None:
         in_thread(look)
     assert {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} <= seen[0]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_an_interrupt_while_signals_are_blocked_leaves_none_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python calls the handlers of signals that arrived before as soon as these are blocked."""
+    block = signal.pthread_sigmask
+
+    def raise_then(how: int, signums: Collection[int]) -> object:
+        before = block(how, signums)
+        if how == signal.SIG_BLOCK and signums:
+            raise KeyboardInterrupt
+        return before
+
+    before = block(signal.SIG_BLOCK, [])
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "pthread_sigmask", raise_then)
+        with pytest.raises(KeyboardInterrupt), blocked_signals():
+            pytest.fail("the block began")
+    assert block(signal.SIG_SETMASK, before) == before
 
 
 def test_where_signals_cannot_be_blocked_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
