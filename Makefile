@@ -23,7 +23,7 @@ INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 # A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve check test-fast test test-all coverage lint format bench chaos simulate clusters pictures docs mutation mutants model
+.PHONY: demo serve check test-fast test test-all coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -75,8 +75,11 @@ format: $(INSTALLED)-lint
 # For example: make chaos SECONDS=600 DATABASE_URL=mysql://root@127.0.0.1:3306/chaos
 SECONDS ?= 60
 
+# For example: make bench PARTS="cost waits" or make bench PARTS=endurance CYCLES=100000 PLOTS=docs/images
+CYCLES ?= 2000
+
 bench: $(INSTALLED)-bench
-	$(PYTHON) -m tests.benchmarks
+	$(PYTHON) -m tests.benchmarks $(PARTS) --cycles $(CYCLES) $(addprefix --plots ,$(PLOTS))
 
 # Breaks each function of a wing in all the ways that mutmut knows, and lists what no test on SQLite notices.
 # For example: make mutation WING=querysets.locks
@@ -122,3 +125,8 @@ docs: $(INSTALLED)-docs
 $(INSTALLED)-%: pyproject.toml .venv/created
 	$(PYTHON) -m pip install --quiet --editable '.[$(EXTRAS)]' --group $*
 	touch $@
+
+# Brings the translations up to date with the texts. What is left to translate then, tests/test_translations.py says.
+messages: $(INSTALLED)-test
+	cd django_singlejob && ../$(PYTHON) -m django makemessages --locale de --locale es --no-wrap --no-location --no-obsolete
+	cd django_singlejob && ../$(PYTHON) -m django compilemessages
