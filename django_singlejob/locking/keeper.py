@@ -10,9 +10,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 from weakref import ref
 
@@ -150,7 +151,8 @@ class Keeper:
     def __init__(self) -> None:
         # Weak, so that a lease is not kept for ever if an interrupt cuts its leaving short.
         self._kept: dict[Pulse, ref[Kept]] = {}
-        self._called = threading.Event()
+        # Not an event: a signal handler may run a job while it interrupts a call.
+        self._calls: SimpleQueue[bool] = SimpleQueue()
         # When the keeper looks again by itself. If a lease needs it sooner, it has to be called.
         self._looks_at = float("inf")
         self._heartbeats = Heartbeats()
@@ -179,7 +181,7 @@ class Keeper:
 
     def wake(self) -> None:
         """Have the keeper look at the clock at once."""
-        self._called.set()
+        self._calls.put(True)
 
     @property
     def _is_watching(self) -> bool:
@@ -208,12 +210,24 @@ class Keeper:
     def _watch_once(self) -> bool:
         """Look at the clock, and wait. ``False`` if there was no lease, and none came."""
         # The order matters: no call may be lost. While the keeper looks, every lease that comes calls it, since it may
-        # be too late to be seen. A call stays until the next look.
+        # be too late to be seen. A call stays until the next look, which answers all calls that have come.
         self._looks_at = float("inf")
-        self._called.clear()
+        self._forget_calls()
         self._looks_at = looks_at = self._look()
         is_needed = bool(self._kept or self._reports)
-        return wait(self._called.wait, max(0.0, min(looks_at - local_now(), LONGEST_WAIT))) or is_needed
+        return self._is_called(max(0.0, min(looks_at - local_now(), LONGEST_WAIT))) or is_needed
+
+    def _forget_calls(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()
+
+    def _is_called(self, seconds: float) -> bool:
+        """Wait for a call. ``False``: none came."""
+        try:
+            return wait(partial(self._calls.get, True), seconds)
+        except Empty:
+            return False
 
     def _look(self) -> float:
         """Look at the clock for all leases. Returns when to look again."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -391,6 +392,40 @@ def test_a_body_is_interrupted_even_if_no_thread_can_report_it(
     assert bell.rung == [LeaseLost]
 
 
+# --- signals
+
+INTERRUPTING = """
+import faulthandler, os, signal
+from datetime import timedelta
+from django_singlejob import job_lock
+from django_singlejob.clock import local_now
+from django_singlejob.locking import keeper
+
+def handle(*_):
+    keeper._keeper.wake()
+    signal.setitimer(signal.ITIMER_REAL, 0.0003)
+
+with job_lock("nightly", lease=timedelta(minutes=1)):
+    faulthandler.dump_traceback_later(30, exit=True)
+    signal.signal(signal.SIGALRM, handle)
+    end_at = local_now() + 4
+    signal.setitimer(signal.ITIMER_REAL, 0.0003)
+    while local_now() < end_at:
+        keeper._keeper.wake()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers")
+def test_a_signal_handler_may_call_the_keeper_at_any_step(spawn: Spawn) -> None:
+    """As with a job that a program runs in its own handler. In the middle of a call, it must not wait for that."""
+    child = spawn.code(INTERRUPTING)
+    assert child.finish() == 0
+    assert child.output == "done\n"
+
+
 # --- forks
 
 FORKING = """
@@ -406,7 +441,6 @@ parents = keeper._keeper
 with job_lock("parent", lease=LEASE):
     (kept,) = (weak() for weak in parents._kept.values())
     connections.close_all()
-    parents._called._cond.acquire()  # as another thread of the parent may do
     child = os.fork()
     if not child:
         assert keeper._keeper is not parents
@@ -418,7 +452,6 @@ with job_lock("parent", lease=LEASE):
         parents.leave(kept)
         print("and the parent's was left alone", flush=True)
         os._exit(0)
-    parents._called._cond.release()
     _, status = os.waitpid(child, 0)
     assert not status, status
     assert locks().get(name="parent").heartbeats

@@ -909,11 +909,11 @@ OTHERS = (
         name="call-of-the-keeper-is-lost",
         breaks="The keeper forgets the calls that come while it looks at the clock.",
         edits=(
-            Edit(KEEPER, "        self._called.clear()\n", ""),
+            Edit(KEEPER, "        self._forget_calls()\n", ""),
             Edit(
                 KEEPER,
                 "self._looks_at = looks_at = self._look()\n",
-                "self._looks_at = looks_at = self._look()\n        self._called.clear()\n",
+                "self._looks_at = looks_at = self._look()\n        self._forget_calls()\n",
             ),
         ),
         tests=(
