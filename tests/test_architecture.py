@@ -10,10 +10,15 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.children import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# It reads files, so it does not matter on which database.
+pytestmark = pytest.mark.on_database("sqlite")
 
 PACKAGE = ROOT / "django_singlejob"
 TESTS = ROOT / "tests"

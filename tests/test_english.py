@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# It reads files, so it does not matter on which database.
+pytestmark = pytest.mark.on_database("sqlite")
+
 #: What to look for, and what to write instead.
 PATTERNS = {
     r"\b[Ww]hoever\b": "'anyone who', or a noun: the caller, the holder, another server",
