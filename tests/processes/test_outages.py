@@ -126,6 +126,9 @@ def test_a_holder_distrusts_itself_within_a_lease_though_its_heartbeat_is_stuck(
     assert is_over("looks_at_its_lease", "failed")
 
 
+IN_COMMIT = "datname = current_database() AND wait_event = 'PgSleep'"
+
+
 @pytest.fixture
 def slow_commits() -> Iterator[None]:
     """Every COMMIT of a write to a counter takes half a minute."""
@@ -141,6 +144,8 @@ def slow_commits() -> Iterator[None]:
         )
     yield
     with connection.cursor() as cursor:
+        # The server does not notice that its client is gone, and would go on sleeping.
+        cursor.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {IN_COMMIT}")
         cursor.execute(f"DROP TRIGGER slow ON {table}")
         cursor.execute("DROP FUNCTION take_half_a_minute")
 
@@ -161,7 +166,7 @@ def test_a_holder_that_loses_its_lease_in_a_commit_that_hangs_gets_lease_lost(sp
 
 def is_in_commit() -> bool:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'")
+        cursor.execute(f"SELECT 1 FROM pg_stat_activity WHERE {IN_COMMIT}")
         return cursor.fetchone() is not None
 
 
