@@ -6,6 +6,7 @@ the SQL, and the SQL has a place for any other. So there is one SQL for each dat
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -192,7 +193,9 @@ class Reading(Generic[AnyModel]):
         self._model, self._alias = rows.model, rows.db
         self._fields = {selected[position].target.attname: position for position in own}
         self._annotations: dict[str, int] = dict(compiler.annotation_col_map)
-        self._converters = compiler.get_converters(selected)
+        self._columns = selected
+        # Converters belong to a connection, and that to a thread: they must not keep it open when the thread has ended.
+        self._of_thread = threading.local()
 
     def row(self, values: Sequence[Any]) -> AnyModel | None:
         """The row that has these values, one for each column; ``None`` if an outer join found no row."""
@@ -206,7 +209,18 @@ class Reading(Generic[AnyModel]):
 
     def _read(self, values: Sequence[Any]) -> list[Any]:
         read, connection = list(values), connections[self._alias]
-        for place, (converters, column) in self._converters.items():
+        for place, column, converters in self._converters(connection):
             for convert in converters:
                 read[place] = convert(read[place], column, connection)
         return read
+
+    def _converters(self, connection: BaseDatabaseWrapper) -> Sequence[tuple[int, Any, Sequence[Any]]]:
+        own: dict[str, Any] = vars(self._of_thread)
+        if own.get("connection") is not connection:
+            own["converters"] = [
+                (place, column, [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)])
+                for place, column in enumerate(self._columns)
+            ]
+            own["connection"] = connection
+        found: Sequence[tuple[int, Any, Sequence[Any]]] = own["converters"]
+        return found

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import UnreadableRow
 from django_singlejob.fields import LAST
+from django_singlejob.querysets import looks
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.looks import Seen, look
-from tests.contract.acts import expire, gate, lock, start_run, take
+from tests.contract.acts import closing, expire, gate, lock, start_run, take
 from tests.impossible import spoil
 
 if TYPE_CHECKING:
@@ -96,3 +100,19 @@ def test_what_python_cannot_hold_saturates() -> None:
     assert seen.lock
     assert seen.lock.acquired_at == LAST
     assert seen.gates["nightly"].name == "nightly"
+
+
+@pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
+def test_it_keeps_no_connection_of_a_thread_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "_known", {})
+
+    def look_first() -> weakref.ref[Any]:
+        look("nightly", "nightly", ZERO)
+        return weakref.ref(connections["default"])
+
+    with ThreadPoolExecutor() as pool:
+        seen = pool.submit(closing, look_first).result()
+    gc.collect()
+    assert seen() is None
+    take()
+    assert look("nightly", "nightly", ZERO).lock == lock()
