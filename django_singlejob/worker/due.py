@@ -51,11 +51,13 @@ def keep_up(turn: int = 0) -> None:
     with suppress(HistoryFailed):
         catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
     wanted, others = set(map(name_of, code.positions - positions)), set(map(name_of, positions - code.positions))
-    for name in _until_a_signal(wanted - others):
-        _despite_others(name, partial(gates().remember, name))
     if unread := (wanted | (code.unscheduled & others)) - statuses.keys():
-        # A gate is missing if others were at it, or if another release forgets it at this moment.
         statuses |= gates().look_up(unread, ZERO)
+    if new := wanted - statuses.keys():
+        for name in _until_a_signal(new):
+            _despite_others(name, partial(gates().remember, name))
+        # A gate is missing if others were at it, or if another release forgets it at this moment.
+        statuses |= gates().look_up(new, ZERO)
     for name in _until_a_signal(filter(registry.is_known, statuses)):
         _keep_up_with(registry.get(name), statuses[name])
 

@@ -200,6 +200,14 @@ def test_and_a_row_that_was_deleted_by_hand(many: None) -> None:
     assert gate().next_slot == coming_slot(registry.get("nightly"))
 
 
+def test_also_beside_one_whose_name_only_begins_like_its_own(many: None) -> None:
+    """It was written by hand: no name has a new line."""
+    gates().filter(name="nightly").delete()
+    gates().create(name="nightly\nly", schedule="@daily", time_zone="UTC")
+    keep_up()
+    assert gate().next_slot == coming_slot(registry.get("nightly"))
+
+
 def test_and_a_row_whose_schedule_or_next_slot_was_deleted_by_hand(many: None) -> None:
     for column in {"schedule": ""}, {"next_slot": None}:
         edit(**column)
