@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
@@ -166,6 +166,8 @@ class Batches:
         self._unseen: dict[str, OneOffJob] = {}
         # Whether one of our COMMITs may have been carried out although its answer was lost.
         self._is_uncertain = False
+        #: Whether the last claim left due tasks alone that would have waited for a thread on their last attempt.
+        self.has_spared = False
 
     def stand_by(self) -> None:
         """Hold the lock though nothing is claimed, so that others see this worker. A lost lock is replaced."""
@@ -185,18 +187,23 @@ class Batches:
         """The waiting tasks that this release of the code can run."""
         return one_offs().parallel().in_queues(self._queues).exclude(task_path__in=self._unknown)
 
-    def record_and_claim(self, most: int, until: datetime | None = None) -> list[Claimed]:
+    def record_and_claim(self, most: int, until: datetime | None = None, ahead: int = 0) -> list[Claimed]:
         """Record what was handed in, and claim at most ``most`` other tasks that are due now, or were due at ``until``.
-        The caller calls each of them and hands in the report that it returns."""
+        The caller calls each of them and hands in the report that it returns.
+
+        ``ahead``: how many of them would have to wait for a thread. None that is on its last attempt has to: if this
+        process is killed, it fails, even if it has not begun.
+        """
+        self.has_spared = False
         if self._lease is None and most and self.waiting().due(until).exists():
             self._take_lock()
-        claimed = self._try_to_record_and_claim(most, until)
+        claimed = self._try_to_record_and_claim(most, until, ahead)
         while self._unseen:
             self._look_up()
-            claimed = self._try_to_record_and_claim(most, until)
+            claimed = self._try_to_record_and_claim(most, until, ahead)
         return claimed
 
-    def _try_to_record_and_claim(self, most: int, until: datetime | None) -> list[Claimed]:
+    def _try_to_record_and_claim(self, most: int, until: datetime | None, ahead: int) -> list[Claimed]:
         lease = self._lease
         if lease is None or not self._is_ours(lease):
             return []
@@ -204,7 +211,7 @@ class Batches:
             sleep(pause)
             was_uncertain = self._is_uncertain
             try:
-                claimed = self._record_and_claim(lease, most, until)
+                claimed = self._record_and_claim(lease, most, until, ahead)
             except LeaseLost as loss:
                 self._let_go(lease, loss)
                 return []
@@ -326,7 +333,7 @@ class Batches:
 
     # --- record and claim
 
-    def _record_and_claim(self, lease: Lease, most: int, until: datetime | None) -> list[Claimed] | None:
+    def _record_and_claim(self, lease: Lease, most: int, until: datetime | None, ahead: int) -> list[Claimed] | None:
         """``None`` means that another worker has claimed one of the tasks and nothing was written: look again."""
         performed, is_uncertain = list(self._performed), self._is_uncertain
         self._is_uncertain = True
@@ -337,7 +344,7 @@ class Batches:
             if is_uncertain:
                 one_offs().exclude(pk__in=[task.row.pk for task in self._claimed]).release(lease.token)
             _record(performed, lease, is_uncertain=is_uncertain)
-            locked = self._lock_due(most, until)
+            locked = self._without_spared(self._lock_due(most, until), most - ahead)
             is_claimed = not locked or one_offs().claim_locked(locked, lease.token, this_process())
             if not is_claimed:
                 database.roll_back(alias)
@@ -399,6 +406,12 @@ class Batches:
                 return locked[:most]
             looked_at = max(most, _MANY)  # there may be more of them in the way
         return []
+
+    def _without_spared(self, locked: "list[OneOffJob]", free: int) -> "list[OneOffJob]":
+        """Those for ``free`` threads, and those behind them that may wait for one."""
+        some = [*locked[:free], *takewhile(lambda row: row.attempt + 1 < row.max_attempts, locked[free:])]
+        self.has_spared = len(some) < len(locked)
+        return some
 
     def _takes_import(self, path: str) -> bool:
         return path not in self._seen and takes_import(path)

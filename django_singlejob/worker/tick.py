@@ -356,9 +356,12 @@ class Tick:
         if self._are_enough_ahead or not (most or self.batches.has_news):
             return
         asked_at = local_now()
-        claimed = self.batches.record_and_claim(most, self._until)
+        claimed = self.batches.record_and_claim(most, self._until, max(0, most - self._free))
         self._ahead.add(claimed, asked_at)
-        self._may_be_tasks = self._may_be_tasks and len(claimed) == most
+        if self.batches.has_spared:
+            self._ahead.most = 0  # the next ones wait until a thread is free
+        else:
+            self._may_be_tasks = self._may_be_tasks and len(claimed) == most
         self._started += len(claimed)
         for task in claimed:
             self._begin_with(task.row)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from django_singlejob.locking.clear import clear
 from django_singlejob.models import OneOffJob
+from django_singlejob.names import WORKER_LOCK
+from tests.contract.acts import expire, lock
 from tests.databases import APPS
 from tests.processes.witness import eventually
-from tests.processes.workers import end, enqueue, enqueue_noted, needs_tasks, notes, one_off, worker
+from tests.processes.workers import PATIENCE, SETTINGS, end, enqueue, enqueue_noted, needs_tasks, notes, one_off, worker
 
 if TYPE_CHECKING:
     from tests.children import Spawn
@@ -54,3 +57,22 @@ def test_what_has_not_begun_is_put_back_at_a_signal(spawn: Spawn) -> None:
     assert child.finish() == 0
     assert are_left({("waiting", 0)}, 11)
     assert notes() == [(number, 1) for number in range(SHORT)]
+
+
+@pytest.mark.parametrize("max_attempts", [1, 3])
+def test_a_worker_that_is_killed_fails_no_task_that_has_not_begun(spawn: Spawn, max_attempts: int) -> None:
+    """One task takes its worker with it each time, and many are claimed behind it."""
+    enqueue_noted("tasks", range(SHORT))
+    enqueue("tasks.tells")
+    enqueue_noted("tasks", range(SHORT, SHORT + 30))
+    OneOffJob.objects.update(max_attempts=max_attempts)
+    OneOffJob.objects.filter(args__0__gte=SHORT).update(attempt=max_attempts - 1)
+    child = worker(spawn, "--threads", "1")
+    child.wait_for("started")
+    child.kill()
+    expire(f"{WORKER_LOCK}.1")
+    assert clear(lock(f"{WORKER_LOCK}.1"), error="It was killed.")
+    OneOffJob.objects.filter(task_path__endswith=".tells").delete()
+    assert spawn.command("singleton_worker", "--drain", **SETTINGS).finish(PATIENCE) == 0
+    # Those of the others whose end was not recorded may have run twice.
+    assert [number for number, _ in notes() if number >= SHORT] == [*range(SHORT, SHORT + 30)]

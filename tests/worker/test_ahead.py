@@ -314,6 +314,40 @@ def test_what_has_not_begun_when_the_lock_is_lost_is_left_to_others(
 @needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
+def test_what_is_on_its_last_attempt_is_claimed_only_for_a_free_thread(working: Any) -> None:
+    """If the worker is killed, it fails. Until a thread is free, the worker does not ask again and again."""
+    enqueue(50)
+    one_offs().order_by("pk").filter(pk__gt=one_offs().order_by("pk")[29].pk).update(attempt=2)
+    busy = working(2)
+    while waiting():
+        busy.step(perform=2)
+        began = {task.row.pk for task in busy.threads.waiting[:2]}
+        ahead = one_offs().in_progress().exclude(pk__in=began)
+        assert set(ahead.values_list("attempt", flat=True)) <= {1}
+        assert busy.tick.patience > 0 or not busy.tick.batches.has_spared
+    assert one_offs().filter(attempt=3).count() == 20
+
+
+@needs_tasks
+@pytest.mark.django_db
+@pytest.mark.usefixtures("fresh_process")
+def test_a_worker_that_loses_its_lock_then_does_not_ask_again_and_again(working: Any) -> None:
+    enqueue(100)
+    robbed = working(2)
+    robbed.warm_up()
+    one_offs().waiting().update(attempt=2)
+    while not robbed.tick.batches.has_spared:
+        robbed.step(perform=2)
+    gates().revoke(f"{WORKER_LOCK}.1")
+    one_offs().waiting().cancel()
+    for _ in range(FEW):
+        robbed.step(perform=2)
+    assert robbed.tick.patience > 0
+
+
+@needs_tasks
+@pytest.mark.django_db
+@pytest.mark.usefixtures("fresh_process")
 def test_a_pass_without_threads_claims_one_at_a_time(clock: Clock) -> None:
     enqueue(FEW)
     inline = Inline()
