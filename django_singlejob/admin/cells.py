@@ -93,6 +93,11 @@ def breakable(text: str) -> SafeString:
     return format_html_join(BREAK, "{}", ((SafeString(_OPTION.sub(_KEPT_WHOLE, piece)),) for piece in pieces))
 
 
+def grouped(count: int) -> str:
+    """``1,000``, or as the language of the user writes it."""
+    return number_format(count, force_grouping=True)
+
+
 def duration(length: timedelta | None) -> str:
     """Two units at most, on one line: ``350 ms``, ``1.2 s``, ``2 min 7 s``, ``3 d 4 h``."""
     return NOTHING if length is None else _in_units(max(length, ZERO)).replace(" ", NO_BREAK_SPACE)

@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_singlejob.admin.addresses import address
-from django_singlejob.admin.cells import badge, clock_time, link
+from django_singlejob.admin.cells import badge, clock_time, grouped, link
 from django_singlejob.admin.states import state
 from django_singlejob.monitoring.day import Day, SlotState, Span, begin_of, days, quarter_of
 from django_singlejob.monitoring.health import Health, State, survey
@@ -78,7 +78,7 @@ def page_of(name: str) -> str:
 
 def in_words(counts: Mapping[SlotState, int]) -> str:
     """``3 successful, 1 not run``."""
-    parts = (f"{counts[state]:,} {state.label}" for state in SlotState if counts.get(state))
+    parts = (f"{grouped(counts[state])} {state.label}" for state in SlotState if counts.get(state))
     return ", ".join(parts) or _("nothing")
 
 

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_safe
 
 from django_singlejob.admin import day, recent
-from django_singlejob.admin.cells import badge, clock_time, duration, first_line, link, list_of
+from django_singlejob.admin.cells import badge, breakable, clock_time, duration, first_line, grouped, link, list_of
 from django_singlejob.admin.reading import ReadOnlyAdmin, register_jobs
 from django_singlejob.admin.states import how_long
 from django_singlejob.models import JobLock
@@ -159,7 +159,7 @@ def _cut(period: Period) -> str:
     """A note that a period has more runs than are shown; empty if it has not."""
     if not period.is_cut:
         return ""
-    facts = {"most": f"{history.MOST:,}", "time": clock_time(period.runs[-1].started_at)}
+    facts = {"most": grouped(history.MOST), "time": clock_time(period.runs[-1].started_at)}
     return format_html(_("Only the newest {most} runs are counted and shown: those since {time}."), **facts)
 
 
@@ -261,7 +261,7 @@ def _more(others: Sequence[Finding], *, is_cut: bool) -> list[tuple[str, str]]:
 
 
 def _at_least(count: int, *, is_cut: bool) -> str:
-    return _("at least %s") % f"{count:,}" if is_cut else str(count)
+    return _("at least %s") % grouped(count) if is_cut else str(count)
 
 
 def _rest(found: Sequence[object], *, is_cut: bool = False) -> str:

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import translation
 
 from django_singlejob import singleton_job
-from django_singlejob.admin.cells import duration
+from django_singlejob.admin.cells import duration, grouped
 from tests.admin.pages import Page, act, begin, list_of, page_of, shown
 from tests.contract.acts import expire
 
@@ -69,3 +69,11 @@ def test_every_page_is_shown(admin_client: Client, language: str) -> None:
 
 def test_a_duration_has_the_decimal_separator_of_the_language(language: str) -> None:
     assert duration(timedelta(milliseconds=1234)) == "1,2\xa0s"
+
+
+def test_a_large_count_is_grouped_as_in_the_language() -> None:
+    """In German, "5,000" is five."""
+    with translation.override("en"):
+        assert grouped(5000) == "5,000"
+    with translation.override("de"):
+        assert grouped(5000) == "5.000"
