@@ -32,10 +32,10 @@ TONES = {
     SlotState.SUCCESSFUL: "good",
     SlotState.TO_COME: "quiet",
 }
-HEIGHT, LOW, AXIS = 16, 8, 18
+HEIGHT, LOW, AXIS = 16, 8, 32
 HOURS_BETWEEN_TICKS = 6
-# In percent. Ticks outside this range, or this close to the label "now", have no label.
-LABELLED, NEAR = (4, 96), 5
+# In percent. Ticks outside this range have no label.
+LABELLED = (4, 96)
 
 
 def of_all(number: str | None) -> dict[str, Any]:
@@ -222,15 +222,13 @@ def _axis(span: Span) -> SafeString:
     labels = [
         (round(x, 2), date_format(begin, "H:i" if begin.hour else "D j"))
         for begin, (quarter, *_rest) in _by_hour(span)
-        if begin.hour % HOURS_BETWEEN_TICKS == 0
-        and begin.minute == 0
-        and first <= (x := _place(quarter, span)) <= last
-        and abs(x - _now(span)) > NEAR
+        if begin.hour % HOURS_BETWEEN_TICKS == 0 and begin.minute == 0 and first <= (x := _place(quarter, span)) <= last
     ]
     return format_html(
-        '<svg class="singlejob-axis" aria-hidden="true" width="100%" height="{}">{}</svg>',
+        '<svg class="singlejob-axis" aria-hidden="true" width="100%" height="{}">{}'
+        '<text x="{}%" y="28" text-anchor="middle">{}</text></svg>',
         AXIS,
-        format_html_join(
-            "", '<text x="{}%" y="12" text-anchor="middle">{}</text>', [*labels, (round(_now(span), 2), _("now"))]
-        ),
+        format_html_join("", '<text x="{}%" y="12" text-anchor="middle">{}</text>', labels),
+        round(_now(span), 2),
+        _("now"),
     )
