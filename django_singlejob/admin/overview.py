@@ -229,7 +229,7 @@ def _where(finding: Finding) -> SafeString:
     """A link to the page on which to act."""
     match finding.about:
         case "job":
-            return link("jobstatus", finding.subject, finding.subject)
+            return link("jobstatus", finding.subject, breakable(finding.subject))
         case "queue":
             name = _("queue %s") % finding.subject
             return format_html('<a href="{}">{}</a>', _one_offs_of(finding), name)
@@ -237,7 +237,7 @@ def _where(finding: Finding) -> SafeString:
             return link("joblock", finding.subject, _("worker %s") % finding.subject)
         case "row":
             return format_html("{}", finding.subject)
-    return link("joblock", finding.subject, finding.subject)
+    return link("joblock", finding.subject, breakable(finding.subject))
 
 
 def _one_offs_of(finding: Finding) -> str:
@@ -327,4 +327,4 @@ def _state_of_worker(worker: Worker) -> SafeString:
 
 def _page_of(health: Health) -> SafeString:
     """A link to the page of the job, or, if the lock belongs to no job, to the page of the lock."""
-    return link("jobstatus" if health.is_job else "joblock", health.name, health.name)
+    return link("jobstatus" if health.is_job else "joblock", health.name, breakable(health.name))

@@ -10,7 +10,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from django_singlejob.admin import gantt
-from django_singlejob.admin.cells import badge, clock_time, distance, duration, first_line, link, list_of
+from django_singlejob.admin.cells import badge, breakable, clock_time, distance, duration, first_line, link, list_of
 from django_singlejob.admin.charts import share
 from django_singlejob.models import JobRun
 from django_singlejob.monitoring import history
@@ -123,7 +123,7 @@ def _failures(found: Sequence[Run], period: Period) -> list[tuple[Any, ...]]:
     errors = history.errors_of(found) if found else {}
     return [
         (
-            link("jobrun", run.pk, run.job_name),
+            link("jobrun", run.pk, breakable(run.job_name)),
             badge(run.status, run.label),
             distance(run.started_at, period.now),
             clock_time(run.started_at),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
+from tests.browser.crowd import fill
 from tests.browser.paths import OVERVIEW, clearing, list_of, log_of, page_of
 from tests.browser.shop import furnish
 from tests.browser.stage import SIZES, Size, Theme, assert_accessible
@@ -54,6 +55,11 @@ DOCUMENTED = {
     "clear-light-desktop": "clear",
 }
 THEMES: list[Theme] = ["light", "dark"]
+#: The panels, and the cells of tables, whose words reach into the next one.
+TOO_NARROW = """() => [...document.querySelectorAll(".singlejob-panel, .singlejob-table :is(th, td)")]
+    .filter(cell => getComputedStyle(cell.parentElement.parentElement).position !== "absolute")
+    .filter(cell => cell.scrollWidth > cell.clientWidth)
+    .map(cell => cell.textContent)"""
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -84,6 +90,21 @@ def test_words_that_are_long_can_be_read(stage: Stage, superuser: User, picture:
     for size in SIZES:
         page.set_viewport_size(SIZES[size])
         fits(page, size)
+
+
+@pytest.mark.parametrize("language", ["de", "es"])
+def test_longer_words_fit(stage: Stage, superuser: User, settings: Any, picture: Picture, language: str) -> None:
+    settings.LANGUAGE_CODE = language
+    furnish()
+    fill(3, 2)
+    page = stage.visit(superuser, PAGES["overview"]())
+    for name in ["overview", "winners", "jobs", "locks", "runs", "one-offs"]:
+        page.goto(PAGES[name]())
+        for size in SIZES:
+            page.set_viewport_size(SIZES[size])
+            fits(page, size)
+            assert page.evaluate(TOO_NARROW) == [], f"{name} on a {size}"
+            picture(page, f"{name}-{language}-{size}")
 
 
 def looks_well(page: Page, name: str, picture: Picture) -> None:
