@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from django_singlejob.models import JobStatus, OneOffJob
 from tests.browser.paths import clearing, list_of, page_of
 from tests.browser.shop import furnish
-from tests.browser.stage import Stage, Theme, settle
+from tests.browser.stage import SIZES, Stage, Theme, settle
 from tests.browser.test_lock_pages import fall_silent
 from tests.browser.test_looks import PAGES
 from tests.contract.acts import SECOND, is_free
@@ -128,6 +128,13 @@ IS_ON_TOP = """element => {
     const {left, top, width, height} = element.getBoundingClientRect();
     return document.elementFromPoint(left + width / 2, top + height / 2) === element;
 }"""
+#: Pages whose width is the theme's affair.
+ITS_OWN = ["index", "job-log", "one-off-add"]
+FITS = "document.documentElement.scrollWidth <= window.innerWidth"
+#: The cells of a list that hide a part of what is in them.
+CUT = """() => [...document.querySelectorAll("#result_list td")]
+    .filter(cell => getComputedStyle(cell).overflowY == "hidden" && cell.scrollHeight > cell.clientHeight)
+    .map(cell => cell.textContent)"""
 IS_CUT = "element => element.scrollWidth > element.clientWidth || element.scrollHeight > element.clientHeight"
 
 
@@ -161,6 +168,12 @@ def test_each_page_can_be_read(themed: Stage, superuser: User, picture: Picture,
         assert response.status == 200, name
         picture(page, f"theme-{theme}-{name}-{scheme}")
         assert pale(page) == [], name
+        if name not in ITS_OWN:
+            page.set_viewport_size(SIZES["phone"])
+            page.wait_for_function(FITS)  # a theme may move its menu first
+            assert page.evaluate(CUT) == [], name
+            picture(page, f"theme-{theme}-{name}-{scheme}-phone")
+            page.set_viewport_size(SIZES["desktop"])
 
 
 #: What is ours on a page. The rest is the theme's affair, and so is the colour of links and of what is in them.
