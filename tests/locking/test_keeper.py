@@ -264,8 +264,9 @@ def test_a_thread_that_an_interrupt_hid_gives_way_to_the_next(fresh_keeper: Keep
         fresh_keeper._thread = None
         with kept_alive(lease, Bell()):
             assert hidden
-            fresh_keeper.wake()
-            hidden.join(PATIENCE)
+            for _ in range(100):  # either of the two may take a call
+                fresh_keeper.wake()
+                hidden.join(PATIENCE / 100)
             assert not hidden.is_alive()
             assert fresh_keeper._is_watching
 
