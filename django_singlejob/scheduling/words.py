@@ -5,29 +5,30 @@ are shown as they are.
 """
 
 import functools
+from collections.abc import Callable
 from datetime import datetime, time, timedelta
 
 from cronsim import CronSim
 from django.utils.dates import WEEKDAYS
 from django.utils.formats import time_format
-from django.utils.translation import get_language, gettext as _, ngettext_lazy
+from django.utils.translation import get_language, gettext as _, ngettext
 
 from django_singlejob.scheduling.schedule import MINUTE, Cron, Every, Schedule
 
 _DAY, _HOUR, _SECOND = timedelta(days=1), timedelta(hours=1), timedelta(seconds=1)
-_EVERY = {
-    _DAY: ngettext_lazy("Every %(count)d day", "Every %(count)d days", "count"),
-    _HOUR: ngettext_lazy("Every %(count)d hour", "Every %(count)d hours", "count"),
-    MINUTE: ngettext_lazy("Every %(count)d minute", "Every %(count)d minutes", "count"),
-    _SECOND: ngettext_lazy("Every %(count)d second", "Every %(count)d seconds", "count"),
+_EVERY: dict[timedelta, Callable[[int], str]] = {
+    _DAY: lambda count: ngettext("Every %(count)d day", "Every %(count)d days", count),
+    _HOUR: lambda count: ngettext("Every %(count)d hour", "Every %(count)d hours", count),
+    MINUTE: lambda count: ngettext("Every %(count)d minute", "Every %(count)d minutes", count),
+    _SECOND: lambda count: ngettext("Every %(count)d second", "Every %(count)d seconds", count),
 }
-_UNITS = {
-    _DAY: ngettext_lazy("%d day", "%d days"),
-    _HOUR: ngettext_lazy("%d hour", "%d hours"),
-    MINUTE: ngettext_lazy("%d minute", "%d minutes"),
-    _SECOND: ngettext_lazy("%d second", "%d seconds"),
-    timedelta(milliseconds=1): ngettext_lazy("%d millisecond", "%d milliseconds"),
-    timedelta(microseconds=1): ngettext_lazy("%d microsecond", "%d microseconds"),
+_UNITS: dict[timedelta, Callable[[int], str]] = {
+    _DAY: lambda count: ngettext("%d day", "%d days", count),
+    _HOUR: lambda count: ngettext("%d hour", "%d hours", count),
+    MINUTE: lambda count: ngettext("%d minute", "%d minutes", count),
+    _SECOND: lambda count: ngettext("%d second", "%d seconds", count),
+    timedelta(milliseconds=1): lambda count: ngettext("%d millisecond", "%d milliseconds", count),
+    timedelta(microseconds=1): lambda count: ngettext("%d microsecond", "%d microseconds", count),
 }
 
 
@@ -52,17 +53,17 @@ def _explained(text: str) -> str:
 def _interval_in_words(interval: timedelta) -> str:
     parts: list[str] = []
     rest = interval
-    for unit, name in _UNITS.items():
+    for unit, named in _UNITS.items():
         count, rest = divmod(rest, unit)
         if count and not (parts or rest) and unit in _EVERY:
             return _every(count, unit)
         if count:
-            parts.append(name % count)
+            parts.append(named(count) % count)
     return _("Every %(duration)s") % {"duration": " ".join(parts)}
 
 
 def _every(count: int, unit: timedelta) -> str:
-    return _EVERY[unit] % {"count": count}
+    return _EVERY[unit](count) % {"count": count}
 
 
 def _cron_in_words(cron: Cron) -> str:

@@ -26,6 +26,16 @@ def compile(pattern, flags=0):
 re.compile = compile
 """
 
+NOTE_LAZY_PLURALS = """
+import sys
+from django.utils import translation
+callers, usual = [], translation.ngettext_lazy
+def lazy_plural(*texts):
+    callers.append(sys._getframe(1).f_globals["__name__"])
+    return usual(*texts)
+translation.ngettext_lazy = lazy_plural
+"""
+
 
 def output(*code: str) -> Collection[str]:
     command = [sys.executable, "-c", "\n".join(code)]
@@ -61,3 +71,9 @@ def test_nor_does_it_compile_patterns_that_may_never_be_needed() -> None:
     """To mask secrets takes more than a dozen. To compile them took a tenth of the time of this import."""
     callers = output(SET_UP, NOTE_PATTERNS, IMPORT, 'print("\\n".join(callers))')
     assert not [caller for caller in callers if caller.startswith("django_singlejob")]
+
+
+def test_nor_do_the_words_for_a_schedule_define_a_class_for_each_unit() -> None:
+    """A lazy text with a plural is a class of its own. Each command imports the words, and few of them say any."""
+    lazies = output(NOTE_LAZY_PLURALS, SET_UP, IMPORT, 'print("\\n".join(callers))')
+    assert not [caller for caller in lazies if caller.startswith("django_singlejob")]
