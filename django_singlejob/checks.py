@@ -134,7 +134,7 @@ def _lease_problems(job: registry.Job) -> Iterator[CheckMessage]:
     if job.heartbeat and lease < SHORT_LEASE:
         yield CheckWarning(
             f"The job {job.name!r} has a lease of {lease}, so one slow heartbeat can cost a healthy holder its lock.",
-            hint=f"Use a lease of {SHORT_LEASE} or longer. The default is {conf.Options.lease}.",
+            hint=f"Use a lease of {SHORT_LEASE} or longer. The default is {conf.Options().lease}.",
             obj=job.path,
             id="singlejob.W003",
         )

@@ -1,10 +1,9 @@
 """The settings: one dict, ``SINGLEJOB``, read at each use and validated when it has changed."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
 from datetime import timedelta
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -13,8 +12,7 @@ ZERO = timedelta()
 LOCAL_TIME = "USE_TZ is False, but leases are judged in UTC, by the database's clock."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(NamedTuple):
     """``settings.SINGLEJOB``, with the defaults filled in. The keys are the fields' names in capitals."""
 
     database: str | None = None
@@ -50,7 +48,7 @@ class Options:
     """The name of this server; ``None`` means the operating system's hostname."""
 
 
-KEYS = {field.name.upper(): field.name for field in fields(Options)}
+KEYS = {name.upper(): name for name in Options._fields}
 
 
 def options() -> Options:

@@ -101,17 +101,17 @@ def moved(claim: Claim) -> dict[str, Any]:
 
 
 def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
-    counts = {"misfire_count": sum(missed.count for missed in misfires), "coalesced_count": coalesced}
+    counts = {"misfire_count": sum(missed.number for missed in misfires), "coalesced_count": coalesced}
     return {name: raised(gates().model, name, count) for name, count in counts.items() if count}
 
 
 def report_misfires(name: str, misfires: Sequence[Misfires]) -> None:
     """Log slots that no server ran in time, and send ``slot_misfired``, once for each series of slots."""
     for missed in misfires:
-        slots = f"{missed.count} slots from {instant_in_words(missed.first)} to" if missed.count > 1 else "the slot"
+        slots = f"{missed.number} slots from {instant_in_words(missed.first)} to" if missed.number > 1 else "the slot"
         last, outcome = instant_in_words(missed.last), missed.outcome
         extra = about(job=name, slot=missed.last, reason=outcome)
         logger.warning("The job %r misfired: %s %s, %s.", name, slots, last, outcome.label, extra=extra)
         slot_misfired.send_robust(
-            sender=Job, name=name, slot=missed.last, reason=missed.outcome, first=missed.first, count=missed.count
+            sender=Job, name=name, slot=missed.last, reason=missed.outcome, first=missed.first, count=missed.number
         )

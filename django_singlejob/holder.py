@@ -5,8 +5,8 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
+from typing import NamedTuple
 
 from django.utils.module_loading import import_string
 
@@ -19,8 +19,7 @@ from django_singlejob.redaction import redact
 logger = logging.getLogger("django_singlejob")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Holder:
+class Holder(NamedTuple):
     """A process: its hostname, its pid and its command."""
 
     hostname: str

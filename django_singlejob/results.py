@@ -3,8 +3,8 @@
 import asyncio
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from django.db import Error
 
@@ -18,8 +18,7 @@ ERROR_LENGTH = 1000
 TRACEBACK_LENGTH = 10_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
+class Ending(NamedTuple):
     """The result that is recorded in ``JobStatus`` and ``JobRun``.
 
     ``is_failure``: whether it counts as a consecutive failure. ``also_write``: a further write in the transaction that

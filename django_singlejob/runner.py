@@ -5,11 +5,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from asgiref.sync import async_to_sync
 
@@ -144,7 +145,7 @@ def run(
     Raises the job's own exception, unchanged; ``LeaseLost`` if the job ended without an error but not under its lock;
     ``LockHeld`` if the job has ``on_held="raise"``; ``UnsafeTransaction``; ``DatabaseUnreachable``.
     """
-    asked = RunRequest(job, args, kwargs or {}, trigger, command, early, one_off, on_grant)
+    asked = RunRequest(job, local_now(), args, kwargs or {}, trigger, command, early, one_off, on_grant)
     with Window() as window:
         if job.is_async:
             return async_to_sync(_run_in_loop)(asked, window)
@@ -162,7 +163,7 @@ def run(
 
 async def run_async(job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Outcome:
     """The same for an ``async def``. The job runs in the caller's event loop; only database queries use a thread."""
-    return await _run_in_loop(RunRequest(job, args, kwargs or {}), Window())
+    return await _run_in_loop(RunRequest(job, local_now(), args, kwargs or {}), Window())
 
 
 async def _run_in_loop(asked: "RunRequest", window: Window) -> Outcome:
@@ -178,19 +179,18 @@ async def _run_in_loop(asked: "RunRequest", window: Window) -> Outcome:
     return await finished(execution.finish)
 
 
-@dataclass(frozen=True)
-class RunRequest:
+class RunRequest(NamedTuple):
     """A run of a job, as requested. ``one_off``: the one-off that requests it, if any."""
 
     job: Job
+    asked_at: float
     args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = MappingProxyType({})
     trigger: str = "call"
     command: Sequence[str] | None = None
     early: timedelta = ZERO
     one_off: "OneOffJob | None" = None
     on_grant: Callable[[Lease], object] | None = None
-    asked_at: float = field(default_factory=local_now)
 
     def of_lock(self) -> LockRequest:
         """The request for the lock, which comes first."""
@@ -315,7 +315,7 @@ class _Execution:
             duration=since(self._started_at),
             acquire_duration=self._acquire_duration,
         )
-        return replace(end, also_write=self._also_write(end))
+        return end._replace(also_write=self._also_write(end))
 
     def _also_write(self, end: Ending) -> Callable[[], object] | None:
         """Update the one-off that requested this run, or enqueue a one-off that retries it after a failure."""

@@ -4,7 +4,6 @@ codes."""
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from io import StringIO
@@ -322,7 +321,7 @@ def test_a_release_that_was_carried_out_is_one_though_nobody_says_so_in_time(
         proxy.cut_answer_to(b"COMMIT")
 
     end = ending(None, duration=SECOND, acquire_duration=SECOND)
-    assert lease.finish(replace(end, also_write=let_somebody_queue))
+    assert lease.finish(end._replace(also_write=let_somebody_queue))
     assert proxy.answer_cut.is_set()
     keeper.result(10)
     assert is_free()

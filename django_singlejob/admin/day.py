@@ -2,10 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.paginator import Paginator
 from django.utils import timezone
@@ -102,8 +101,7 @@ def worst(counts: Mapping[SlotState, int]) -> SlotState:
 # --- one job, hour by hour
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hour:
+class Hour(NamedTuple):
     """An hour of the local time. If clocks are set back, there are two of the same name.
 
     ``is_past`` tells whether it began before now.

@@ -2,8 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import NamedTuple
 
 from django.utils import timezone
 from django.utils.formats import date_format
@@ -34,8 +34,7 @@ SHAPE = '<rect x="{}%" y="{}" width="{}%" height="{}" class="singlejob-{}"><titl
 BADNESS = ["bad", "warn", "busy", "quiet", "good"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bar:
+class Bar(NamedTuple):
     """A run that is long enough to be seen, or all the shorter ones of one cell; in percent of the width."""
 
     x: float
@@ -52,8 +51,7 @@ class Bar:
         return min((tone(run.status) for run in self.runs), key=BADNESS.index)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """What a server ran. The bars in a lane do not overlap."""
 
     hostname: str
@@ -61,8 +59,7 @@ class Row:
     lanes: Sequence[Sequence[Bar]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tick:
+class Tick(NamedTuple):
     """A point on the axis, in percent of the width, and its label: a time, or at midnight a day."""
 
     x: float

@@ -6,7 +6,6 @@ answers: a ``Lease``, a ``Refusal``, or one of the two ``Undecided`` values. One
 
 import logging
 import uuid
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -380,8 +379,8 @@ class Acquisition:
             self._in_doubt.entry.facts["fence"] = snapshot.gate.fence
             self._in_doubt.entry.adopt(lock.acquired_at)
         # The COMMIT may have been that of a try before the last one.
-        grant = replace(self._in_doubt, fence=snapshot.gate.fence, slot=lock.slot, attempt=lock.attempt)
-        return Lease(replace(grant, asked_at=asked_at, acquired_at=snapshot.time_at(asked_at)))
+        grant = self._in_doubt._replace(fence=snapshot.gate.fence, slot=lock.slot, attempt=lock.attempt)
+        return Lease(grant._replace(asked_at=asked_at, acquired_at=snapshot.time_at(asked_at)))
 
 
 def _report_takeover(lease: Lease, former: "JobLock") -> None:

@@ -5,9 +5,8 @@ proof (Lu 2025, "A Simple Way to Run One Copy of a Job on Many Servers").
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
 from django_singlejob import database
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 UNKNOWN_FENCE = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grant:
+class Grant(NamedTuple):
     """What the database is asked to grant.
 
     Attributes:
@@ -49,13 +47,13 @@ class Grant:
     entry: Entry | None
     slot: datetime | None
     attempt: int
-    columns: Mapping[str, Any] = field(repr=False)
+    columns: Mapping[str, Any]
 
     @classmethod
     def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
         """The grant to request at this moment, by what was seen."""
         grant = cls.unseen(request, token, planned, next_fence(snapshot.gate), snapshot.own.unrecorded)
-        return replace(grant, acquired_at=snapshot.time_at(grant.asked_at))
+        return grant._replace(acquired_at=snapshot.time_at(grant.asked_at))
 
     @classmethod
     def unseen(
@@ -103,8 +101,7 @@ class Grant:
         return gate.token != self.token and gate.fence >= self.fence
 
 
-@dataclass(frozen=True)
-class Granting:
+class Granting(NamedTuple):
     """One try at a grant: the writes of its transaction. Each returns ``False`` if it must be rolled back."""
 
     grant: Grant

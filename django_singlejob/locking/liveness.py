@@ -26,9 +26,8 @@ silent.
 """
 
 import logging
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from uuid import UUID
 
 from django_singlejob import recording
@@ -111,8 +110,7 @@ class Watch:
         return max(0.0, self._asked_at + interval.total_seconds() / LOOKS_PER_INTERVAL - local_now())
 
 
-@dataclass(frozen=True)
-class Sighting:
+class Sighting(NamedTuple):
     """What one look saw of a lock.
 
     Attributes:

@@ -1,7 +1,6 @@
 """The run that a request would start: pure functions of the request and of the rows as they were seen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 _MOST_ATTEMPTS = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """The rows of a name, as they were seen at one instant.
 
     Attributes:

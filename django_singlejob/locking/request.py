@@ -1,9 +1,8 @@
 """What a caller requests, and why it may be refused."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 LONGEST_INTERVAL = LONGEST_STAY / WATCHED_INTERVALS
 
 
-@dataclass(frozen=True, kw_only=True)
-class LockRequest:
+class LockRequest(NamedTuple):
     """A request: which lock, for which job (``""`` if none), for how long and under which conditions.
 
     ``policy`` is the job's schedule. If ``is_scheduled``, the request is for the run of a slot that is due; if cron
@@ -83,8 +81,7 @@ class Reason(models.TextChoices):
     UNDECIDED = "undecided", _("undecided")
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """The lock was not granted.
 
     Attributes:

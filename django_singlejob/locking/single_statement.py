@@ -10,7 +10,6 @@ the limits already hold while the server waits for a table or a row, and they en
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -150,7 +149,7 @@ def _granted(grant: Grant, fence: int, run: int | None, now: datetime) -> Grant:
     if grant.entry:
         grant.entry.facts |= {"fence": fence, "started_at": now}
         grant.entry.pk = run
-    return replace(grant, fence=fence, acquired_at=now)
+    return grant._replace(fence=fence, acquired_at=now)
 
 
 def _read(alias: str, values: Sequence[Any], judged: Mapping[str, Any]) -> "JobLock":

@@ -6,10 +6,9 @@ Quarters are numbered from the Unix epoch. All clocks in use are whole quarters 
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -40,8 +39,7 @@ class SlotState(models.TextChoices):
     TO_COME = "to_come", _("to come")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Span:
+class Span(NamedTuple):
     """The last and the next 24 hours, in quarters: from ``first`` to ``last``, both included."""
 
     now: datetime
@@ -55,8 +53,7 @@ class Span:
         return quarter_of(self.now + DAY)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Day:
+class Day(NamedTuple):
     """The slots of one job.
 
     Attributes:
@@ -93,8 +90,7 @@ def days(healths: Collection[Health], span: Span, most: int) -> list[Day]:
     return [_day(health, span, ends.get(health.name, _Ends()), ran, started) for health in healths]
 
 
-@dataclass(frozen=True)
-class _Ends:
+class _Ends(NamedTuple):
     """The slot of a job's oldest run, and when the newest one began that is not counted any more; ``None`` if there is
     no such run."""
 

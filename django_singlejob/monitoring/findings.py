@@ -2,10 +2,9 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from django.db import models
 from django.utils.formats import number_format
@@ -46,8 +45,7 @@ class Trouble(models.TextChoices):
 About = Literal["job", "lock", "queue", "worker", "row"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """Something that needs attention.
 
     Attributes:

@@ -1,9 +1,8 @@
 """How each job and each lock is doing, as far as the database knows. This module only reads."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import models
 from django.db.models import Q
@@ -58,8 +57,7 @@ class State(models.TextChoices):
         return Level.WARNING if self in (State.OVERRUNNING, State.UNSEEN) else Level.OK
 
 
-@dataclass(frozen=True, kw_only=True)
-class Health:
+class Health(NamedTuple):
     """How one job, or one lock that belongs to no job, is doing.
 
     Attributes:
@@ -89,8 +87,7 @@ class Health:
         return registry.is_known(self.name) or _has_run(self.status)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Survey:
+class Survey(NamedTuple):
     """How the jobs and the locks are doing.
 
     Attributes:
@@ -147,8 +144,7 @@ def _has_schedule(name: str) -> bool:
 _IS_OF_JOB = Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True) | Q(consecutive_failures__gt=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Choice:
+class _Choice(NamedTuple):
     """Which jobs and locks to look at."""
 
     names: Collection[str] | None

@@ -4,7 +4,6 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,8 +101,7 @@ class Neighbour(NamedTuple):
         return label(self.status)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Neighbours:
+class Neighbours(NamedTuple):
     """The runs around one of a job: the one before it, the one after it (each ``None`` if there is none), and the other
     attempts at its slot, oldest first, on whatever servers."""
 
@@ -156,8 +154,7 @@ class Run(NamedTuple):
         return label(self.status)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Period:
+class Period(NamedTuple):
     """The runs of the last hours.
 
     Attributes:
@@ -192,7 +189,7 @@ def judged(found: Period) -> Period:
     """
     dead = set(of_dead_holders().order_by("-started_at").values_list("pk", flat=True)[:MOST])
     runs, earlier = ([_judged(run, dead) for run in some] for some in (found.runs, found.earlier))
-    return replace(found, runs=runs, earlier=earlier)
+    return found._replace(runs=runs, earlier=earlier)
 
 
 def of_dead_holders() -> JobRunQuerySet:
@@ -242,8 +239,7 @@ def _run_in_utc(run: Run) -> Run:
 # --- what the runs of a period tell
 
 
-@dataclass(frozen=True, kw_only=True)
-class Winner:
+class Winner(NamedTuple):
     """A server that won runs: how many, which share of all, how many of them ended badly, its last sign of life."""
 
     hostname: str
@@ -275,8 +271,7 @@ def _signs_of_life(run: Run) -> Iterable[tuple[str, datetime]]:
         yield run.hostname, run.finished_at
 
 
-@dataclass(frozen=True, kw_only=True)
-class Costs:
+class Costs(NamedTuple):
     """How long it took to acquire the locks.
 
     ``counts`` has the number of runs for each bound: those that took longer than the bound before it, and no longer

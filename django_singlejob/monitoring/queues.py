@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 LATELY = timedelta(hours=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Queue:
+class Queue(NamedTuple):
     """What is in a queue.
 
     Attributes:

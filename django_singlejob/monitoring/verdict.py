@@ -1,7 +1,7 @@
 """One verdict on everything, which both ``singleton_status`` and the admin's overview show. This module only reads."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.monitoring.findings import Finding, of_cut, of_health, of_queue, of_row, of_worker
@@ -17,8 +17,7 @@ class UnknownName(SingleJobError):
     """There is no job or queue of this name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scope:
+class Scope(NamedTuple):
     """What to judge: everything, or only these jobs and queues. Jobs, locks and queues that are ``ignored`` are left
     out."""
 
@@ -56,8 +55,7 @@ class Scope:
 EVERYTHING = Scope()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """How everything is doing.
 
     Attributes:
@@ -108,7 +106,7 @@ def judge(scope: Scope = EVERYTHING, *, failures: int = 1, with_one_offs: bool =
     # If something critical was found, that is known anyway.
     if verdict.is_ill_cut and verdict.level < Level.CRITICAL:
         rows.append(of_cut())
-    return replace(verdict, findings=_sorted([*verdict.findings, *rows])) if rows else verdict
+    return verdict._replace(findings=_sorted([*verdict.findings, *rows])) if rows else verdict
 
 
 def _judge(scope: Scope, *, failures: int, with_one_offs: bool) -> Verdict:

@@ -1,8 +1,8 @@
 """Which workers there are, and which queues they serve. It only reads."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from django_singlejob.names import WORKER_LOCK
 from django_singlejob.querysets.locks import locks
@@ -16,8 +16,7 @@ MOST = 1_000
 REMEMBERED = MISFIRE_GRACE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Worker:
+class Worker(NamedTuple):
     """A worker that runs, or that ran ``--once`` or ``--drain`` a short time ago.
 
     Attributes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import connections
 from django.db.models import CharField, DurationField, Q
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """What was seen at one instant.
 
     Attributes:

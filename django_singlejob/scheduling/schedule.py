@@ -13,8 +13,8 @@ Cronsim is only used for a clock that never changes. This module adjusts its tim
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -43,8 +43,7 @@ _NICKNAMES = {
 }
 
 
-@dataclass(frozen=True)
-class Cron:
+class Cron(NamedTuple):
     """A cron expression of five fields, on the wall clock of a time zone."""
 
     text: str
@@ -62,8 +61,7 @@ class Cron:
         return not (minute.startswith("*") or hour.startswith("*"))
 
 
-@dataclass(frozen=True)
-class Every:
+class Every(NamedTuple):
     """The multiples of an interval since the Unix epoch, UTC."""
 
     interval: timedelta

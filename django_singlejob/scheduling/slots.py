@@ -1,7 +1,6 @@
 """Which slot of a schedule to run now, and what happens to missed slots: pure functions."""
 
 from collections import deque
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Literal, NamedTuple
@@ -31,8 +30,7 @@ class MisfireOutcome(models.TextChoices):
     LATE = "late", _("run late")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
+class Policy(NamedTuple):
     """A job's schedule, and what to do about slots that were not run in time."""
 
     schedule: Schedule
@@ -41,13 +39,12 @@ class Policy:
     max_catch_up: int = 100
 
 
-@dataclass(frozen=True)
-class Misfires:
-    """Slots that were not run within their grace: ``count`` of them, from ``first`` to ``last``."""
+class Misfires(NamedTuple):
+    """Slots that were not run within their grace: ``number`` of them, from ``first`` to ``last``."""
 
     first: datetime
     last: datetime
-    count: int
+    number: int
     outcome: MisfireOutcome
 
 

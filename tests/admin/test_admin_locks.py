@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -487,7 +486,7 @@ def earlier(client: Client, chosen: list[str], *, database: timedelta, server: t
     user = user_of(client)
     sightings = [read(text, user) for text in chosen]
     return [
-        sign(replace(seen, database_at=seen.database_at - database, server_at=seen.server_at - server), user)
+        sign(seen._replace(database_at=seen.database_at - database, server_at=seen.server_at - server), user)
         for seen in sightings
         if seen
     ]

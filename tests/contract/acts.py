@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from django.db import connection, connections
 from django.db.models import F
 
 from django_singlejob import current_run, database, runner, singleton_job
-from django_singlejob.clock import DBNow, utc_now
+from django_singlejob.clock import DBNow, local_now, utc_now
 from django_singlejob.holder import this_process
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.lease import Lease
@@ -210,8 +209,8 @@ def run_slot(job: Job, **terms: Any) -> runner.Outcome:
 
 def ask_for_slot(job: Job) -> Lease | Refusal:
     """The same, but the run goes on in another process, which sends no heartbeats."""
-    request = runner.RunRequest(job, trigger="schedule").of_lock()
-    return acquire(replace(request, lease=MINUTE, heartbeat_interval=None))
+    request = runner.RunRequest(job, local_now(), trigger="schedule").of_lock()
+    return acquire(request._replace(lease=MINUTE, heartbeat_interval=None))
 
 
 def die_running(job: Job) -> datetime:

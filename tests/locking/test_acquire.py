@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
@@ -352,7 +351,7 @@ def test_trouble_that_comes_and_goes_does_not_add_up(monkeypatch: pytest.MonkeyP
     answer: Refusal | Undecided = Undecided.RACED
     monkeypatch.setattr("django_singlejob.locking.acquire.local_now", lambda: now)
     monkeypatch.setattr(Acquisition, "_ask", lambda _: answer)
-    acquisition = Acquisition(replace(request(), wait=10 * SECOND))
+    acquisition = Acquisition(request()._replace(wait=10 * SECOND))
     for passed, answer in (0, Undecided.RACED), (4, held), (8, Undecided.RACED), (13, Undecided.RACED):  # noqa: B007
         now = 1000.0 + passed
         assert isinstance(acquisition.ask(), float)
@@ -400,7 +399,7 @@ def asked_in_vain(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Undecided]
     now = 1000.0
     monkeypatch.setattr("django_singlejob.locking.acquire.local_now", lambda: now)
     monkeypatch.setattr(Acquisition, "_ask", ask)
-    acquisition = Acquisition(replace(request(), wait=wait))
+    acquisition = Acquisition(request()._replace(wait=wait))
     assert isinstance(acquisition.ask(), float)
     now += 5.1
     return acquisition.ask()

@@ -8,7 +8,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -478,7 +477,7 @@ def many(count: int) -> list[Lease]:
     first = take("lease", lease=MINUTE, heartbeat_interval=timedelta(seconds=1))
     row, grant = locks().get(), first.grant
     names = [f"lease-{number:04}" for number in range(count)]
-    leases = [Lease(replace(grant, token=uuid4(), request=replace(grant.request, name=name))) for name in names]
+    leases = [Lease(grant._replace(token=uuid4(), request=grant.request._replace(name=name))) for name in names]
     facts = {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
     locks().bulk_create([type(row)(**facts | {"name": lease.name, "token": lease.token}) for lease in leases])
     first.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -21,7 +20,7 @@ SECOND = timedelta(seconds=1)
 
 
 def mark(*queues: str, hostname: str = "web-1") -> bool:
-    return passes().mark(queues, replace(this_process(), hostname=hostname))
+    return passes().mark(queues, this_process()._replace(hostname=hostname))
 
 
 def test_each_set_of_queues_has_one_row_in_whatever_order() -> None:

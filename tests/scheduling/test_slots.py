@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
@@ -65,7 +64,7 @@ def late(time: str) -> list[Misfires]:
 def test_a_policy_without_more_runs_the_latest_slot_and_is_patient_for_five_minutes() -> None:
     policy = Policy(schedule=parse(HOUR))
     assert (policy.catch_up, policy.misfire_grace, policy.max_catch_up) == ("latest", 5 * MINUTE, 100)
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         policy.catch_up = "all"  # type: ignore[misc]
 
 
@@ -499,7 +498,7 @@ class TestAfterALongTime:
         due, now = at("12:00") - 100_000 * MINUTE, at("12:00") + (timedelta() if is_in_time else 59 * SECOND)
         claimed = claim(policy, due, now)
         assert claimed is not None
-        assert claimed.misfires[0].count == COUNTED == 10_000
+        assert claimed.misfires[0].number == COUNTED == 10_000
         assert claimed.misfires[0].first == due
         assert len(looks) < COUNTED + 1000
 
@@ -509,7 +508,7 @@ class TestAfterALongTime:
             now = at("12:00")
             claimed = claim(policy, now - 10**8 * SECOND, now)
             assert claimed is not None
-            assert claimed.misfires[0].count == count
+            assert claimed.misfires[0].number == count
         assert not looks
 
     @pytest.mark.slow
@@ -519,7 +518,7 @@ class TestAfterALongTime:
         for count in COUNTED - 1, COUNTED, COUNTED + 1:
             claimed = claim(policy, at("12:00") - count * 5 * MINUTE, at("12:00"))
             assert claimed is not None
-            assert [missed.count for missed in claimed.misfires] == [min(count, COUNTED)]
+            assert [missed.number for missed in claimed.misfires] == [min(count, COUNTED)]
             assert claimed.misfires[0].last == at("11:55")
 
     def test_to_find_the_newest_hundred_no_more_are_looked_at_than_a_few_hundred(self, looks: list[datetime]) -> None:
@@ -607,7 +606,7 @@ def test_every_slot_that_is_due_is_run_or_is_one_of_the_misfires_once(backlog: A
             ran.append(claimed.slot)
         for missed in claimed.misfires:
             slots = list(slots_between(schedule, missed.first - MICROSECOND, missed.last))
-            assert (slots[0], slots[-1], len(slots)) == (missed.first, missed.last, missed.count)
+            assert (slots[0], slots[-1], len(slots)) == (missed.first, missed.last, missed.number)
             if missed.outcome == MisfireOutcome.LATE:
                 assert slots == [claimed.slot] != [again]
                 assert now - missed.last > policy.misfire_grace
