@@ -46,7 +46,8 @@ class _AlarmClock:
 
     def __init__(self) -> None:
         self._alarms: set[_Alarm] = set()
-        # Not an event: a signal handler may call while it interrupts a call.
+        # Not an event: a signal handler may call while it interrupts a call. Up to CPython 3.12, a signal may keep
+        # get() waiting for ever, but this thread gets none.
         self._calls: SimpleQueue[None] = SimpleQueue()
         #: Until when the thread sleeps by itself. If an alarm needs it sooner, it has to be called.
         self._sleeps_until = float("inf")

@@ -151,7 +151,8 @@ class Keeper:
     def __init__(self) -> None:
         # Weak, so that a lease is not kept for ever if an interrupt cuts its leaving short.
         self._kept: dict[Pulse, ref[Kept]] = {}
-        # Not an event: a signal handler may run a job while it interrupts a call.
+        # Not an event: a signal handler may run a job while it interrupts a call. Up to CPython 3.12, a signal may keep
+        # get() waiting for ever, but this thread gets none.
         self._calls: SimpleQueue[bool] = SimpleQueue()
         # When the keeper looks again by itself. If a lease needs it sooner, it has to be called.
         self._looks_at = float("inf")
