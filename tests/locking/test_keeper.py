@@ -412,7 +412,7 @@ with job_lock("nightly", lease=timedelta(minutes=1)):
     signal.setitimer(signal.ITIMER_REAL, 0.0003)
     while local_now() < end_at:
         keeper._keeper.wake()
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # the handler may set the timer once more
 print("done", flush=True)
 """
 
