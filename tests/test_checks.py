@@ -70,7 +70,9 @@ def test_they_are_imported_only_when_they_run() -> None:
     """Every command of the project loads the app."""
     apps = "INSTALLED_APPS=['django.contrib.contenttypes', 'django_singlejob'], USE_TZ=True"
     code = (
-        f"import sys, django; from django.conf import settings; settings.configure({apps}); django.setup();"
+        # Django imports colorama if it is installed, and that imports ctypes.
+        "import sys; sys.modules['colorama'] = None;"
+        f"import django; from django.conf import settings; settings.configure({apps}); django.setup();"
         "print([name for name in sys.modules if name.startswith(('django_singlejob.', 'cronsim', 'ctypes'))]);"
         "from django.core.checks import run_checks; run_checks(); print('django_singlejob.checks' in sys.modules)"
     )
