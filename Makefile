@@ -1,20 +1,23 @@
 # `make demo` and `make test` need nothing but make and python3 >= 3.11: each target installs what it uses into .venv.
 # `make check` is for while you work, on SQLite and within a minute; `make test` is the whole.
 comma := ,
+PYTHON3 ?= python3
 PYTHON := .venv/bin/python
-PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal --ignore=tests/browser --ignore=tests/clusters
+# Most tests wait for processes and servers, so there are many more workers than processors.
+PYTEST := $(PYTHON) -m pytest -n 8 --dist worksteal -m 'not timing' --ignore=tests/browser --ignore=tests/clusters
+# What counts on an idle machine: one test after the other.
+TIMING := $(PYTHON) -m pytest -m timing
+# Browsers and clusters take the processor from others, so they come after them.
+BROWSE := $(PYTHON) -m pytest -n 3 --dist worksteal tests/browser
+CLUSTER := $(PYTHON) -m pytest -n 2 --dist worksteal tests/clusters
+# One cluster for all of its tests.
+GALERA := $(PYTHON) -m pytest tests/clusters
 # What is all slow is not even imported.
-FAST := $(PYTHON) -m pytest -n 2 --dist worksteal -m 'not slow' -r fE --database sqlite
+FAST := $(PYTHON) -m pytest -n 2 --dist worksteal -m 'not slow and not timing' -r fE --database sqlite
 FAST += --ignore=tests/browser --ignore=tests/clusters --ignore=tests/processes
 # Another order each time: it begins by saying which one. To repeat it: make test-fast SEED=1234
 SEED ?= default
 SHUFFLED := -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
-# After the others: browsers take the processor from tests that count seconds.
-BROWSE := $(PYTHON) -m pytest -n 2 --dist worksteal tests/browser
-# After the others too: a cluster takes both processors.
-CLUSTER := $(PYTHON) -m pytest -n 2 --dist worksteal tests/clusters
-# One cluster for all of its tests.
-GALERA := $(PYTHON) -m pytest tests/clusters
 MANAGE := $(PYTHON) example_project/manage.py
 MYSQL := $(findstring mysql,$(DATABASE_URL) $(MYSQL_URL))
 EXTRAS := postgres$(addprefix $(comma),$(MYSQL))
@@ -23,7 +26,7 @@ INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 # A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve check test-fast test test-all coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
+.PHONY: demo serve check test-changed test-fast test test-all long coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -38,28 +41,48 @@ serve: $(INSTALLED)-demo
 	$(MANAGE) create_admin --port $(PORT)
 	$(MANAGE) runserver $(PORT)
 
-check: lint test-fast
+# First the tests of what has changed, then the fast ones.
+check: lint test-changed test-fast
+	$(PYTHON) -m tests.ties
+
+test-changed: $(INSTALLED)-test
+	$(PYTHON) -m tests.mirror | xargs -r $(PYTHON) -m pytest -q --database sqlite
 
 test-fast: $(INSTALLED)-test
 	$(FAST) $(SHUFFLED)
 
+# COVERED=yes measures branch coverage of the tests on SQLite, but not of the processes that they start.
+COVER := $(if $(COVERED),--cov --cov-report= --cov-fail-under=0)
+COVER_MORE := $(if $(COVERED),--cov --cov-append --cov-report=term:skip-covered)
+
 test: $(INSTALLED)-test
-	$(PYTEST) $(SHUFFLED) --database sqlite
+	$(PYTEST) $(SHUFFLED) --database sqlite $(COVER)
 	$(PYTEST) --database postgresql
 	$(if $(MYSQL_URL),$(PYTEST) --database mysql)
+	$(BROWSE) --database sqlite
 	$(CLUSTER) --database postgresql
 	$(if $(MYSQL_URL),$(GALERA) --database mysql)
-	$(BROWSE) --database sqlite
-	$(BROWSE) --database postgresql
-	$(if $(MYSQL_URL),$(BROWSE) --database mysql)
+	$(TIMING) --database sqlite $(COVER_MORE)
+	$(TIMING) --database postgresql
+	$(if $(MYSQL_URL),$(TIMING) --database mysql)
+
+# What takes hours: before a release, and by a schedule. It needs all that CI needs.
+long: $(INSTALLED)-test
+	$(MAKE) test-all PYTEST="$(PYTEST) --long" TIMING="$(TIMING) --long" BROWSE="$(BROWSE) --long" \
+		CLUSTER="$(CLUSTER) --long" GALERA="$(GALERA) --long"
+	$(PYTHON) -m pip install --quiet --group tox
+	.venv/bin/tox run --skip-missing-interpreters=true -- --long
+	$(MAKE) mutants simulate model clusters
+	env -u DATABASE_URL $(MAKE) chaos
+	$(MAKE) bench PARTS=soak
 
 test-all:
 	$(if $(MYSQL_URL),,$(error Set MYSQL_URL, for example to mysql://root@127.0.0.1:3306/test: test-all demands MariaDB or MySQL too))
 	$(MAKE) test
 
-# What tests.processes and the clusters do in processes of their own is not measured.
 coverage: $(INSTALLED)-test
-	$(PYTEST) --ignore=tests/processes --database sqlite --cov --cov-report=term:skip-covered --cov-report=html
+	$(PYTEST) --ignore=tests/processes --database sqlite --cov --cov-report= --cov-fail-under=0
+	$(TIMING) --database sqlite --cov --cov-append --cov-report=term:skip-covered --cov-report=html
 
 lint: $(INSTALLED)-lint
 	$(PYTHON) -m ruff check .
@@ -117,8 +140,8 @@ docs: $(INSTALLED)-docs
 	.venv/bin/zensical build --clean --strict
 
 .venv/created:
-	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python3 is older than 3.11. Put a newer one first in PATH.")'
-	python3 -m venv --clear .venv
+	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "$(PYTHON3) is older than 3.11. Put a newer one first in PATH.")'
+	$(PYTHON3) -m venv --clear .venv
 	$(PYTHON) -m pip install --quiet --upgrade 'pip>=25.1'
 	touch $@
 

@@ -195,7 +195,7 @@ def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
     # Leave out the function's own attributes: one called `lock` would replace the job's.
     functools.update_wrapper(cast("Callable[..., Any]", job), func, updated=())
     if kind is AsyncSingletonJob and sys.version_info >= (3, 12):
-        inspect.markcoroutinefunction(job)  # for Django's tasks
+        inspect.markcoroutinefunction(cast("Callable[..., Any]", job))  # for Django's tasks
     register(job)
     return job
 

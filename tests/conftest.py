@@ -13,6 +13,7 @@ from django_singlejob.locking import crew, keeper
 from tests.children import ROOT, Spawn
 from tests.locking.keeping import dismiss
 from tests.proxy import Proxy
+from tests.selection import is_granted_both_ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,14 +56,14 @@ def no_keeper_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "single_statement" in metafunc.fixturenames and metafunc.config.getoption("--database") == "postgresql":
+    if is_granted_both_ways(metafunc):
         metafunc.parametrize("single_statement", [False, True], ids=["portable", "single"], indirect=True)
 
 
 @pytest.fixture
 def single_statement(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether this process, and those that the test starts, grant and release with single statements. The test is
-    carried out both ways on PostgreSQL."""
+    """Whether this process, and those that the test starts, grant and release with single statements. On
+    PostgreSQL, tests about grants are run both ways."""
     is_chosen = bool(getattr(request, "param", False))
     if is_chosen:
         monkeypatch.setattr(settings, "SINGLEJOB", {**settings.SINGLEJOB, "SINGLE_STATEMENT": True})

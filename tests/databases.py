@@ -1,4 +1,4 @@
-"""Chooses the database for the tests: a pytest plugin with the option `--database` and the mark `on_database`.
+"""Chooses the database for the tests: a pytest plugin with the option `--database`.
 
 It sets DATABASE_URL before the settings are loaded. Workers of pytest-xdist and processes that tests start inherit it
 through the environment.
@@ -35,17 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="sqlite",
         help="the database to test on; postgresql uses DATABASE_URL, or else a server of its own; mysql uses MYSQL_URL",
     )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "on_database(*names): skip the test on every other database")
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    database = item.config.getoption("--database")
-    for mark in item.iter_markers("on_database"):
-        if database not in mark.args:
-            pytest.skip(f"not for {database}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -13,51 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.children import ROOT
+from tests.mirror import PACKAGE, TESTED_BY, TESTS, has_test, modules, tests_of
+from tests.ties import LIMITS, ties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # It reads files, so it does not matter on which database.
 pytestmark = pytest.mark.on_database("sqlite")
-
-PACKAGE = ROOT / "django_singlejob"
-TESTS = ROOT / "tests"
-#: The modules without a test module of their own, and where they are tested.
-TESTED_BY = {
-    "admin/clearing": "admin/test_admin_locks",
-    "admin/failures": "admin/test_admin_runs",
-    "admin/gantt": "admin/test_admin_overview",
-    "admin/reading": "admin/test_admin_queries",
-    "admin/recent": "admin/test_admin_overview",
-    "admin/states": "admin/test_admin_jobs",
-    "apps": "test_checks",
-    "exceptions": "test_registry",
-    "management/arguments": "management/test_call_command",
-    "management/child": "processes/test_left_behind",
-    "management/reload": "processes/test_worker",
-    "one_offs/django_tasks": "contract/test_tasks",
-    "querysets/looks": "querysets/test_look_up",
-    "querysets/one_offs": "querysets/test_plans",
-    "querysets/passes": "querysets/test_worker_passes",
-    "recording": "contract/test_record",
-}
-
-
-def modules() -> set[str]:
-    """The package's modules, by path."""
-    paths = {path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py")}
-    return {str(path) for path in paths if path.name != "__init__" and path.parts[0] != "migrations"}
-
-
-def mirrored(module: str) -> set[str]:
-    """The possible names of a module's test module. The admin's pages have the same names as the rows they show."""
-    folder, _, name = f"/{module}".rpartition("/")
-    names = [f"test_{name}", *([f"test_admin_{name}"] if folder == "/admin" else [])]
-    return {f"{folder}/{each}".lstrip("/") for each in names}
-
-
-def has_test(module: str) -> bool:
-    return any((TESTS / f"{test}.py").is_file() for test in mirrored(module))
 
 
 def test_a_module_imports_only_from_floors_below_its_own() -> None:
@@ -84,6 +47,17 @@ def test_only_the_clock_tells_the_time_and_waits() -> None:
 def test_every_module_has_its_test_module() -> None:
     assert {module for module in modules() if not has_test(module)} == TESTED_BY.keys()
     assert [test for test in TESTED_BY.values() if not (TESTS / f"{test}.py").is_file()] == []
+
+
+def test_the_tests_of_a_change_are_found() -> None:
+    changed = ["django_singlejob/admin/locks.py", "django_singlejob/apps.py", "tests/test_docs.py", "tests/proxy.py"]
+    found = {"tests/admin/test_admin_locks.py", "tests/test_checks.py", "tests/test_docs.py"}
+    assert tests_of([*changed, "docs/index.md", "tests/test_that_was_deleted.py"]) == found
+
+
+def test_the_tests_are_tied_to_no_more_names_of_the_package_than_before() -> None:
+    """They freeze the house. If there are fewer now, lower the limits in tests/ties.py."""
+    assert ties() == LIMITS
 
 
 def test_no_two_test_modules_share_a_name() -> None:

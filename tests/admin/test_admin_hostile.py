@@ -11,6 +11,7 @@ from django_singlejob import singleton_job
 from django_singlejob.admin import reading
 from django_singlejob.querysets.one_offs import one_offs
 from tests.admin.pages import MODELS, address, all_rows, begin, list_of, names, page_of, shown
+from tests.selection import sampled
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -133,7 +134,7 @@ def url_of(name: str) -> str:
     return f"{reverse('admin:autocomplete')}?app_label=test_app&model_name=note&field_name=about_{field}"
 
 
-@pytest.mark.parametrize("name", addresses())
+@pytest.mark.parametrize("name", sampled(addresses()))
 def test_no_query_string_is_an_error(viewer: Client, name: str) -> None:
     before = all_rows()
     url = url_of(name)
@@ -146,7 +147,7 @@ def test_no_query_string_is_an_error(viewer: Client, name: str) -> None:
     assert all_rows() == before
 
 
-@pytest.mark.parametrize("name", addresses())
+@pytest.mark.parametrize("name", sampled(addresses()))
 def test_nor_for_a_superuser_nor_is_a_strange_encoding(admin_client: Client, name: str) -> None:
     url = url_of(name)
     joint = "&" if "?" in url else "?"

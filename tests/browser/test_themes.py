@@ -18,6 +18,7 @@ from tests.browser.test_lock_pages import fall_silent
 from tests.browser.test_looks import PAGES
 from tests.contract.acts import SECOND, is_free
 from tests.databases import free_port
+from tests.selection import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ PACKAGES = {"unfold": "django-unfold", "jazzmin": "django-jazzmin", "grappelli":
 SCHEMES = get_args(Theme)
 
 
-@pytest.fixture(params=["django", *PACKAGES])
+@pytest.fixture(params=sampled(["django", *PACKAGES]))
 def theme(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name in PACKAGES and (obstacle := why_not(PACKAGES[name])):
@@ -158,7 +159,7 @@ def test_each_button_is_readable_and_lies_on_top(themed: Stage, superuser: User,
         assert found.evaluate(CONTRAST) >= 4.5, name
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", sampled(SCHEMES))
 def test_each_page_can_be_read(themed: Stage, superuser: User, picture: Picture, theme: str, scheme: Theme) -> None:
     furnish()
     page = themed.visit(superuser, "/admin/", theme=scheme)

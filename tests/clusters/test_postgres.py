@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,17 +16,20 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.on_database("postgresql"), pytest.mark.timeout(240)]
 
-# `make clusters` plays them all.
-SHORT = [
-    "asynchronous-lag",
-    "asynchronous-split",
-    "synchronous-hosts",
-    "synchronous-split-off",
-    "standby-lost",
-]
+# `make clusters` plays them all, `make long` more than these.
+SHORT = ["asynchronous-split", "synchronous-split-off"]
+LONGER = [*SHORT, "asynchronous-lag", "synchronous-hosts", "standby-lost"]
 
 
-@pytest.mark.parametrize("scenario", [one for one in SCENARIOS if one.name in SHORT], ids=lambda one: one.name)
+def scenarios() -> list[Any]:
+    return [
+        pytest.param(one, id=one.name, marks=[] if one.name in SHORT else pytest.mark.long)
+        for one in SCENARIOS
+        if one.name in LONGER
+    ]
+
+
+@pytest.mark.parametrize("scenario", scenarios())
 def test_the_promises_hold(scenario: Scenario, tmp_path: Path) -> None:
     seen = scenario.play(tmp_path, seconds=1)
     broken = scenario.broken(seen)

@@ -31,6 +31,7 @@ from django_singlejob.worker.tick import Plan
 from tests.admin.pages import list_of, page_of, shown
 from tests.contract.acts import MINUTE, ask, fall_behind, hourly, scheduled, slots_run, take
 from tests.impossible import columns, plant, spoil, values
+from tests.selection import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ pytestmark = [
 ]
 each_column = pytest.mark.parametrize(
     ("model", "columns"),
-    [*columns()],
+    sampled(columns()),
     ids=[f"{model.__name__}-{'-'.join(names)}" for model, names in columns()],
 )
 OVERVIEW = "/admin/django_singlejob/overview/"

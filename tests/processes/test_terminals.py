@@ -11,6 +11,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from tests.contract.acts import expire, start_run
 from tests.databases import APPS
+from tests.selection import sampled
 
 if TYPE_CHECKING:
     from tests.children import Spawn
@@ -23,7 +24,7 @@ pytestmark = [
 ]
 
 HOST = "héro-夜\u202e\x1b[31m"
-ENCODINGS = ["ascii", "latin-1", "utf-8"]
+ENCODINGS = sampled(["ascii", "latin-1", "utf-8"])
 COMMANDS = [
     ["singleton_status"],
     ["singleton_status", "--format", "json"],

@@ -1,0 +1,60 @@
+"""What ties the tests to the inside of the package: how many of its modules they import, how often, and how many of its
+private names they set.
+
+`python -m tests.ties` prints it.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.children import ROOT
+from tests.mirror import TESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Ties(NamedTuple):
+    modules: int
+    imports: int
+    private_names_set: int
+
+
+#: They may only shrink.
+LIMITS = Ties(modules=102, imports=1098, private_names_set=81)
+
+
+def ties() -> Ties:
+    trees = [ast.parse(path.read_text()) for path in TESTS.rglob("*.py")]
+    imported = [module for tree in trees for module in imports_of(tree)]
+    return Ties(len({*imported}), len(imported), sum(1 for tree in trees for _ in settings_of(tree)))
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """The module of the package that each import names, once for each statement and module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "django_singlejob":
+            yield from {module_of(f"{node.module}.{alias.name}") for alias in node.names}
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name.partition(".")[0] == "django_singlejob")
+
+
+def module_of(name: str) -> str:
+    """The module itself if the name is that of one, or else the one that has the name."""
+    path = ROOT.joinpath(*name.split("."))
+    return name if path.is_dir() or path.with_suffix(".py").is_file() else name.rpartition(".")[0]
+
+
+def settings_of(tree: ast.AST) -> Iterator[ast.Call]:
+    """Each `setattr(thing, "_name", ...)` and the like, as `monkeypatch` has it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            names = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            if any(name.rpartition(".")[2].startswith("_") for name in names[:1]):
+                yield node
+
+
+if __name__ == "__main__":
+    print("Tests are tied to the inside of the package:", ties())
