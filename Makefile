@@ -26,7 +26,7 @@ INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 # A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve check test-changed test-fast test test-all long coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
+.PHONY: demo serve check test-changed test-fast test test-all long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -65,6 +65,12 @@ test: $(INSTALLED)-test
 	$(TIMING) --database sqlite $(COVER_MORE)
 	$(TIMING) --database postgresql
 	$(if $(MYSQL_URL),$(TIMING) --database mysql)
+
+# The tests of CI, again and again on a busy machine. For example: make green ROUNDS=3 AT=2026-12-31T23:50:00
+ROUNDS ?= 20
+
+green: $(INSTALLED)-test
+	$(PYTHON) -m tests.under_load --rounds $(ROUNDS) $(addprefix --at ,$(AT)) -- $(MAKE) test
 
 # What takes hours: before a release, and by a schedule. It needs all that CI needs.
 long: $(INSTALLED)-test

@@ -57,7 +57,7 @@ def no_keeper_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if is_granted_both_ways(metafunc):
-        metafunc.parametrize("single_statement", [False, True], ids=["portable", "single"], indirect=True)
+        metafunc.parametrize("single_statement", [False, True], ids=[pytest.HIDDEN_PARAM, "single"], indirect=True)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from tests.databases import DATABASES
 from tests.mutants.copies import Edit
 
 SERVERS = ("postgresql", "mysql")
+#: Where tests run that do not depend on the database: `tests/selection.py`.
+ONCE = ("sqlite",)
 SIMULATION = "simulation"
 # Django 5.2 has no tasks, so the tests of batches are skipped there.
 WITH_TASKS = DATABASES if find_spec("django.tasks") else ()
@@ -295,7 +297,7 @@ REVERTED_REPAIRS = (
             ),
         ),
         tests=(
-            Witness("tests/locking/test_liveness.py::test_a_databases_clock_that_is_set_ahead_robs_nobody"),
+            Witness("tests/locking/test_liveness.py::test_a_databases_clock_that_is_set_ahead_robs_nobody", ONCE),
             Witness("tests/contract/test_takeover.py::test_a_step_of_the_databases_clock_robs_no_silent_holder"),
             Witness(
                 "tests/processes/test_two_faults.py::test_a_holder_that_is_cut_off_outlives_a_step_of_the_databases_clock",
@@ -312,7 +314,7 @@ REVERTED_REPAIRS = (
             Edit(MODELS, "return self.is_stale or self.is_impossible", "return self.is_stale"),
         ),
         tests=(
-            Witness("tests/locking/test_liveness.py::test_a_databases_clock_that_is_set_back_blocks_no_lock"),
+            Witness("tests/locking/test_liveness.py::test_a_databases_clock_that_is_set_back_blocks_no_lock", ONCE),
             Witness(
                 "tests/contract/test_takeover.py::test_the_lock_of_a_dead_holder_is_not_blocked_by_a_clock_that_was_set_back"
             ),
@@ -330,7 +332,7 @@ REVERTED_REPAIRS = (
             ),
         ),
         tests=(
-            Witness("tests/locking/test_liveness.py::test_a_gap_longer_than_an_interval_restarts_it"),
+            Witness("tests/locking/test_liveness.py::test_a_gap_longer_than_an_interval_restarts_it", ONCE),
             Witness("tests/contract/test_passes.py::test_who_could_not_be_watched_for_a_while_is_watched_anew"),
         ),
         simulation=Simulation("deaths", "servers", 40),
@@ -772,7 +774,7 @@ OTHERS = (
             ),
         ),
         tests=(
-            Witness("tests/locking/test_liveness.py::test_a_heartbeat_a_new_holder_and_a_failover_restart_it"),
+            Witness("tests/locking/test_liveness.py::test_a_heartbeat_a_new_holder_and_a_failover_restart_it", ONCE),
             Witness("tests/contract/test_takeover.py::test_each_heartbeat_begins_the_watch_anew"),
         ),
     ),
@@ -781,15 +783,15 @@ OTHERS = (
         breaks="A gap between two looks counts from the end of the first, although the row may have been read earlier.",
         edits=(Edit(LIVENESS, "self._asked_at), asked_at\n", "self._asked_at), now\n"),),
         tests=(
-            Witness("tests/locking/test_liveness.py::test_a_gap_counts_from_when_a_look_began"),
-            Witness("tests/locking/test_liveness.py::test_however_long_looks_take_a_watch_has_no_gap"),
+            Witness("tests/locking/test_liveness.py::test_a_gap_counts_from_when_a_look_began", ONCE),
+            Witness("tests/locking/test_liveness.py::test_however_long_looks_take_a_watch_has_no_gap", ONCE),
         ),
     ),
     Mutant(
         name="watched-while-it-looked",
         breaks="The time that the first and the last look took counts as watched.",
         edits=(Edit(LIVENESS, "timedelta(seconds=asked_at - noted_at)", "timedelta(seconds=local_now() - noted_at)"),),
-        tests=(Witness("tests/locking/test_liveness.py::test_only_the_time_between_two_looks_counts"),),
+        tests=(Witness("tests/locking/test_liveness.py::test_only_the_time_between_two_looks_counts", ONCE),),
     ),
     Mutant(
         name="asked-after-the-answer",
@@ -804,7 +806,9 @@ OTHERS = (
         name="deadline-without-its-margin",
         breaks="Rule (c) asks for a lease, without the two intervals that clocks may differ.",
         edits=(Edit(LIVENESS, "return lock.lease + margin(lock)", "return lock.lease"),),
-        tests=(Witness("tests/locking/test_liveness.py::test_clocks_that_are_as_right_as_clocks_are_rob_nobody"),),
+        tests=(
+            Witness("tests/locking/test_liveness.py::test_clocks_that_are_as_right_as_clocks_are_rob_nobody", ONCE),
+        ),
     ),
     Mutant(
         name="no-margin-without-heartbeats",
@@ -813,8 +817,8 @@ OTHERS = (
             Edit(LIVENESS, "return _two_intervals(lock) or min(_CLOSE, lock.lease / 3)", "return _two_intervals(lock)"),
         ),
         tests=(
-            Witness("tests/locking/test_liveness.py::test_clocks_that_are_as_right_as_clocks_are_rob_nobody"),
-            Witness("tests/locking/test_liveness.py::test_for_a_moment_after_its_lease_it_is_left_alone"),
+            Witness("tests/locking/test_liveness.py::test_clocks_that_are_as_right_as_clocks_are_rob_nobody", ONCE),
+            Witness("tests/locking/test_liveness.py::test_for_a_moment_after_its_lease_it_is_left_alone", ONCE),
         ),
         simulation="Found in one of 2,000 schedules of all scenarios.",
     ),
@@ -884,7 +888,8 @@ OTHERS = (
         edits=(Edit(LIVENESS, "return min(lock.now - self.database_at,", "return max(lock.now - self.database_at,"),),
         tests=(
             Witness(
-                "tests/locking/test_liveness.py::test_one_clock_that_is_set_ahead_between_two_looks_makes_no_watch_shorter"
+                "tests/locking/test_liveness.py::test_one_clock_that_is_set_ahead_between_two_looks_makes_no_watch_shorter",
+                ONCE,
             ),
         ),
     ),
@@ -894,7 +899,8 @@ OTHERS = (
         edits=(Edit(KEEPER, "            self._window.fire(interrupt)\n", "            pass\n"),),
         tests=(
             Witness(
-                "tests/contract/test_interruption.py::test_a_job_that_lost_its_lock_is_interrupted_within_the_lease"
+                "tests/contract/test_interruption.py::test_a_job_that_lost_its_lock_is_interrupted_within_the_lease",
+                ONCE,
             ),
         ),
     ),
@@ -902,7 +908,7 @@ OTHERS = (
         name="keeper-waits-for-the-driver",
         breaks="The thread that watches the clock sends the heartbeats itself.",
         edits=(Edit(HEARTBEAT, "return self._senders.see_to_it(patience)", "return self._send() or now + patience"),),
-        tests=(Witness("tests/locking/test_heartbeat.py::test_a_heartbeat_that_is_stuck_hides_no_loss"),),
+        tests=(Witness("tests/locking/test_heartbeat.py::test_a_heartbeat_that_is_stuck_hides_no_loss", ONCE),),
         may_hang=True,
     ),
     Mutant(
@@ -918,7 +924,8 @@ OTHERS = (
         ),
         tests=(
             Witness(
-                "tests/locking/test_keeper.py::test_a_lease_that_comes_while_the_keeper_looks_is_not_overlooked[False]"
+                "tests/locking/test_keeper.py::test_a_lease_that_comes_while_the_keeper_looks_is_not_overlooked[False]",
+                ONCE,
             ),
         ),
     ),
@@ -927,8 +934,8 @@ OTHERS = (
         breaks="The thread that watches the clock reports the losses itself.",
         edits=(Edit(KEEPER, "self._reports.append(loss.report)", "loss.report()"),),
         tests=(
-            Witness("tests/locking/test_keeper.py::test_a_receiver_that_does_not_return_holds_up_no_other_loss"),
-            Witness("tests/locking/test_keeper.py::test_a_log_that_is_full_holds_up_no_interrupt"),
+            Witness("tests/locking/test_keeper.py::test_a_receiver_that_does_not_return_holds_up_no_other_loss", ONCE),
+            Witness("tests/locking/test_keeper.py::test_a_log_that_is_full_holds_up_no_interrupt", ONCE),
         ),
     ),
     Mutant(
@@ -936,7 +943,7 @@ OTHERS = (
         breaks="Heartbeats that are sent together count for all of the leases, whatever became of their rows.",
         edits=(Edit(LOCKS, "return tokens if is_complete else set()", "return {each.token for each in held}"),),
         tests=(
-            Witness("tests/locking/test_heartbeat.py::test_a_stolen_lease_is_lost_alone"),
+            Witness("tests/locking/test_heartbeat.py::test_a_stolen_lease_is_lost_alone", ONCE),
             Witness("tests/querysets/test_locks.py::test_heartbeats_together_change_no_row_of_another_holder"),
         ),
     ),
@@ -960,7 +967,8 @@ OTHERS = (
         edits=(Edit(HEARTBEAT, "pulse.lease.proven(sent_at)", "pulse.lease.proven(local_now())"),),
         tests=(
             Witness(
-                "tests/locking/test_heartbeat.py::test_leases_that_are_renewed_together_count_from_before_that_was_sent"
+                "tests/locking/test_heartbeat.py::test_leases_that_are_renewed_together_count_from_before_that_was_sent",
+                ONCE,
             ),
         ),
     ),
