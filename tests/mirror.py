@@ -58,7 +58,7 @@ def path_of(test: str) -> str:
     return f"tests/{test}.py" if (TESTS / f"{test}.py").is_file() else ""
 
 
-def tests_of(changed: Iterable[str]) -> set[str]:
+def mirrors_of(changed: Iterable[str]) -> set[str]:
     """The test modules of these files: those that mirror them, and those that are among them. Browsers and clusters
     are left out: they take minutes."""
     found = set()
@@ -82,4 +82,4 @@ def changed_files() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*sorted(tests_of(changed_files())), sep="\n")
+    print(*sorted(mirrors_of(changed_files())), sep="\n")

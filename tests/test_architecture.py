@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.children import ROOT
-from tests.mirror import PACKAGE, TESTED_BY, TESTS, has_test, modules, tests_of
+from tests.mirror import PACKAGE, TESTED_BY, TESTS, has_test, modules, mirrors_of
 from tests.ties import LIMITS, ties
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_every_module_has_its_test_module() -> None:
 def test_the_tests_of_a_change_are_found() -> None:
     changed = ["django_singlejob/admin/locks.py", "django_singlejob/apps.py", "tests/test_docs.py", "tests/proxy.py"]
     found = {"tests/admin/test_admin_locks.py", "tests/test_checks.py", "tests/test_docs.py"}
-    assert tests_of([*changed, "docs/index.md", "tests/test_that_was_deleted.py"]) == found
+    assert mirrors_of([*changed, "docs/index.md", "tests/test_that_was_deleted.py"]) == found
 
 
 def test_the_tests_are_tied_to_no_more_names_of_the_package_than_before() -> None:

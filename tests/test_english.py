@@ -50,17 +50,22 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix != ".py":
         yield from enumerate(text.splitlines(), 1)
         return
+    is_test = path.is_relative_to(ROOT / "tests")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        is_data = path.is_relative_to(ROOT / "tests") and not token.string.startswith(('"""', "#"))
+        is_data = is_test and not token.string.startswith(('"""', "#"))
         if token.type in (tokenize.COMMENT, tokenize.STRING) and not is_data:
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
                 yield number, line.strip("#\"' ")
+
+
+ANY_PATTERN = re.compile("|".join(PATTERNS))
 
 
 def oddities(path: Path) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{number}: {line!r}: write {instead}"
         for number, line in prose(path)
+        if ANY_PATTERN.search(line)
         for pattern, instead in PATTERNS.items()
         if re.search(pattern, line)
     ]

@@ -7,6 +7,7 @@ private names they set.
 from __future__ import annotations
 
 import ast
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.children import ROOT
@@ -41,6 +42,7 @@ def imports_of(tree: ast.AST) -> Iterator[str]:
             yield from (each.name for each in node.names if each.name.partition(".")[0] == "django_singlejob")
 
 
+@cache
 def module_of(name: str) -> str:
     """The module itself if the name is that of one, or else the one that has the name."""
     path = ROOT.joinpath(*name.split("."))
