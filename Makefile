@@ -3,15 +3,16 @@
 comma := ,
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
-# Most tests wait for processes and servers, so there are many more workers than processors.
-PYTEST := $(PYTHON) -m pytest -n 8 --dist worksteal -m 'not timing' --ignore=tests/browser --ignore=tests/clusters
-# What counts on an idle machine: one test after the other.
-TIMING := $(PYTHON) -m pytest -m timing
+# Most tests wait for processes and servers, so there are many more workers than processors, and all databases are tested
+# side by side.
+PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal -m 'not timing' --ignore=tests/browser --ignore=tests/clusters
 # Browsers and clusters take the processor from others, so they come after them.
 BROWSE := $(PYTHON) -m pytest -n 3 --dist worksteal tests/browser
 CLUSTER := $(PYTHON) -m pytest -n 2 --dist worksteal tests/clusters
 # One cluster for all of its tests.
 GALERA := $(PYTHON) -m pytest tests/clusters
+# What counts on an idle machine: one test after the other, at the end.
+TIMING := $(PYTHON) -m pytest -m timing
 # What is all slow is not even imported.
 FAST := $(PYTHON) -m pytest -n 2 --dist worksteal -m 'not slow and not timing' -r fE --database sqlite
 FAST += --ignore=tests/browser --ignore=tests/clusters --ignore=tests/processes
@@ -26,7 +27,7 @@ INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 # A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve check test-changed test-fast test test-all long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
+.PHONY: demo serve check test-changed test-fast test test-fast-sqlite test-slow-sqlite test-postgresql test-mysql test-all long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -51,20 +52,28 @@ test-changed: $(INSTALLED)-test
 test-fast: $(INSTALLED)-test
 	$(FAST) $(SHUFFLED)
 
-# COVERED=yes measures branch coverage of the tests on SQLite, but not of the processes that they start.
+# COVERED=yes measures the branches that the tests on SQLite cover, apart from what they do in other processes.
 COVER := $(if $(COVERED),--cov --cov-report= --cov-fail-under=0)
 COVER_MORE := $(if $(COVERED),--cov --cov-append --cov-report=term:skip-covered)
+SERVERS := postgresql $(if $(MYSQL_URL),mysql)
 
 test: $(INSTALLED)-test
-	$(PYTEST) $(SHUFFLED) --database sqlite $(COVER)
-	$(PYTEST) --database postgresql
-	$(if $(MYSQL_URL),$(PYTEST) --database mysql)
+	$(MAKE) --output-sync=target --jobs=4 test-fast-sqlite test-slow-sqlite $(SERVERS:%=test-%)
 	$(BROWSE) --database sqlite
 	$(CLUSTER) --database postgresql
 	$(if $(MYSQL_URL),$(GALERA) --database mysql)
 	$(TIMING) --database sqlite $(COVER_MORE)
 	$(TIMING) --database postgresql
 	$(if $(MYSQL_URL),$(TIMING) --database mysql)
+
+test-fast-sqlite:
+	$(PYTEST) $(SHUFFLED) --database sqlite -m 'not timing and not slow' $(COVER)
+
+test-slow-sqlite:
+	$(PYTEST) $(SHUFFLED) --database sqlite -m 'not timing and slow'
+
+test-postgresql test-mysql: test-%:
+	$(PYTEST) --database $*
 
 # The tests of CI, again and again on a busy machine. For example: make green ROUNDS=3 AT=2026-12-31T23:50:00
 ROUNDS ?= 20

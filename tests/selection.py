@@ -52,6 +52,8 @@ LONG = {
     "model/test_model.py::test_the_model_follows_what_the_real_code_does_now",
     "model/test_model.py::test_the_model_is_as_expected",
     "one_offs/test_values.py::test_a_huge_value_is_refused_without_a_look_at_all_of_it",
+    "processes/test_interrupts.py::test_a_plain_script_that_is_interrupted_at_a_random_moment_releases_at_exit",
+    "processes/test_interrupts.py::test_no_signal_at_a_random_moment_leaves_a_lock",
     "processes/test_schedules.py::test_200_slots_are_run_once_each_however_wrong_the_servers_clocks_are",
     "processes/test_schedules.py::test_no_slot_is_lost_or_run_again_when_servers_are_away_or_die_and_the_history_is_deleted",
     "processes/test_schedules.py::test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each",
@@ -100,7 +102,7 @@ DATABASE_FIXTURES = {"child_env", "database_url", "db", "django_db_setup", "live
 
 
 def sampled(cases: Iterable[object], every: int = 4) -> list[ParameterSet]:
-    """The cases of a grid, for `parametrize`: one of every four is always run, the others are `long`."""
+    """The cases of a grid, for `parametrize`: one of `every` few is always run, the others are `long`."""
     return [
         pytest.param(*(case if isinstance(case, tuple) else [case]), marks=[pytest.mark.long] if number % every else [])
         for number, case in enumerate(cases)
