@@ -58,7 +58,8 @@ COVER_MORE := $(if $(COVERED),--cov --cov-append --cov-report=term:skip-covered)
 SERVERS := postgresql $(if $(MYSQL_URL),mysql)
 
 test: $(INSTALLED)-test
-	$(MAKE) --output-sync=target --jobs=4 test-fast-sqlite test-slow-sqlite $(SERVERS:%=test-%)
+	@echo "Each of these prints its report when it ends, in some minutes: SQLite (fast and slow tests), $(SERVERS)."
+	$(MAKE) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) --jobs=4 test-fast-sqlite test-slow-sqlite $(SERVERS:%=test-%)
 	$(BROWSE) --database sqlite
 	$(CLUSTER) --database postgresql
 	$(if $(MYSQL_URL),$(GALERA) --database mysql)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.children import ROOT
-from tests.mirror import PACKAGE, TESTED_BY, TESTS, has_test, modules, mirrors_of
+from tests.mirror import PACKAGE, TESTED_BY, TESTS, has_test, mirrors_of, modules
 from tests.ties import LIMITS, ties
 
 if TYPE_CHECKING:
