@@ -16,8 +16,7 @@ from django.db.models import F
 from django_singlejob import clock, current_run, database, runner, singleton_job, timeline
 from django_singlejob.clock import DBNow, local_now, sleep, utc_now
 from django_singlejob.holder import this_process
-from django_singlejob.locking import acquire as acquiring
-from django_singlejob.locking import clear, liveness
+from django_singlejob.locking import acquire as acquiring, clear, liveness
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
@@ -158,6 +157,20 @@ def patient() -> Iterator[None]:
         yield
     finally:
         connection.close()
+
+
+@contextmanager
+def statements(naming: str) -> Iterator[list[str]]:
+    """What this thread sends that contains this name."""
+    sent: list[str] = []
+
+    def note(execute: Callable[..., Any], sql: str, *others: Any) -> Any:
+        if naming in sql:
+            sent.append(sql)
+        return execute(sql, *others)
+
+    with connection.execute_wrapper(note):
+        yield sent
 
 
 def in_thread(act: Callable[[], Any]) -> Any:
