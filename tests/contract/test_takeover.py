@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connection
 
-from django_singlejob import SKIPPED, LockHeld, job_lock, singleton_job
+from django_singlejob import SKIPPED, LockHeld, clock, job_lock, singleton_job
 from django_singlejob.clock import DBNow, local_now, utc_now
 from django_singlejob.conf import ZERO
-from django_singlejob.locking import acquire, liveness, single_statement
+from django_singlejob.locking import acquire, single_statement
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
@@ -164,7 +164,7 @@ def test_each_heartbeat_begins_the_watch_anew(monkeypatch: pytest.MonkeyPatch) -
 
 
 def left(watch: Watch) -> timedelta | None:
-    return watch.look(lock(), liveness.local_now())
+    return watch.look(lock(), clock.local_now())
 
 
 LOOKS = {"acquire": (acquire, "look", ask), "clear": (JobLockQuerySet, "watched", lambda: Watchman().dead())}
