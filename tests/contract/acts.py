@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,10 @@ from uuid import uuid4
 from django.db import connection, connections
 from django.db.models import F
 
-from django_singlejob import current_run, database, runner, singleton_job
-from django_singlejob.clock import DBNow, local_now, utc_now
+from django_singlejob import clock, current_run, database, runner, singleton_job, timeline
+from django_singlejob.clock import DBNow, local_now, sleep, utc_now
 from django_singlejob.holder import this_process
+from django_singlejob.locking import acquire as acquiring, clear, liveness
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
@@ -27,9 +28,12 @@ from django_singlejob.timeline import GRANT_BITS, Timeline
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.pool import Inline
 from django_singlejob.worker.tick import Plan
+from tests.waiting import PATIENCE, work_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    import pytest
 
     from django_singlejob.models import JobLock, JobRun, JobStatus
     from django_singlejob.registry import Job
@@ -72,6 +76,26 @@ def set_the_databases_clock(ahead: timedelta, name: str = "nightly") -> None:
     row = lock(name)
     times = {field: getattr(row, field) - ahead for field in ("acquired_at", "heartbeat_at", "expires_at")}
     assert locks().filter(name=name).update(**times) == 1
+
+
+def age(lease: Lease, by: timedelta) -> None:
+    """As if the holder had not been able to renew its lease for this long."""
+    lease._proven_at -= by.total_seconds()
+
+
+def stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
+    """From now on, time passes for watches only when they sleep, or when the test calls what this returns."""
+    now = local_now()
+
+    def let_it_pass(time: timedelta) -> None:
+        nonlocal now
+        now += time.total_seconds()
+
+    for module in (acquiring, clear, clock, liveness, timeline):
+        monkeypatch.setattr(module, "local_now", lambda: now)
+    for module in (acquiring, clear):
+        monkeypatch.setattr(module, "sleep", lambda seconds: let_it_pass(timedelta(seconds=seconds)))
+    return let_it_pass
 
 
 def lose(name: str = "nightly", **terms: Any) -> tuple[Lease, Lease]:
@@ -121,6 +145,34 @@ def closing(act: Callable[..., Any], *arguments: Any, **terms: Any) -> Any:
         connections.close_all()
 
 
+@contextmanager
+def patient() -> Iterator[None]:
+    """Inside, MySQL waits for a row that another transaction holds as if without end, and not for 50 seconds."""
+    if connection.vendor != "mysql":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION innodb_lock_wait_timeout = 3600")
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+@contextmanager
+def statements(naming: str) -> Iterator[list[str]]:
+    """What this thread sends that contains this name."""
+    sent: list[str] = []
+
+    def note(execute: Callable[..., Any], sql: str, *others: Any) -> Any:
+        if naming in sql:
+            sent.append(sql)
+        return execute(sql, *others)
+
+    with connection.execute_wrapper(note):
+        yield sent
+
+
 def in_thread(act: Callable[[], Any]) -> Any:
     """Call `act` in a thread, on a connection of its own, and return its value."""
     with ThreadPoolExecutor() as pool:
@@ -144,7 +196,7 @@ def committing(writes: Callable[[], object], begun: Event, *, duration: float = 
     with database.durable(database.alias()):
         writes()
         begun.set()
-        time.sleep(duration)
+        work_for(duration)
 
 
 # --- jobs with a schedule. Time moves by editing the rows.
@@ -242,7 +294,7 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
 
     def begin(act: Callable[[], Any]) -> Any:
         locks().exists()  # connects
-        together.wait(30)
+        together.wait(PATIENCE)
         return act()
 
     with ThreadPoolExecutor(len(acts)) as pool:
@@ -252,7 +304,7 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
 class InlinePool(Inline):
     """Replaces this many threads, because another thread would not see what a test has written."""
 
-    def __init__(self, size: int, wait: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, size: int, wait: Callable[[float], object] = sleep) -> None:
         super().__init__()
         self.size = size
         self.wait = wait

@@ -130,8 +130,8 @@ class History:
         steps = "WITH RECURSIVE steps(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM steps LIMIT 2000000000)"
         return self._triggered(
             sqlite=f"SELECT count(*) FROM ({steps} SELECT n FROM steps);",
-            postgresql="PERFORM pg_sleep(60);",
-            mysql="DO SLEEP(60)",
+            postgresql="PERFORM pg_sleep(3600);",
+            mysql="DO SLEEP(3600)",
         )
 
     @contextmanager

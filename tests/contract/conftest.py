@@ -9,6 +9,7 @@ import pytest
 from django_singlejob import registry
 from django_singlejob.locking import at_exit
 from tests.contract.acts import closing, committing
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ def ahead(elsewhere: Elsewhere) -> Ahead:
     def begin(writes: Callable[[], object]) -> Future[Any]:
         begun = Event()
         transaction = elsewhere(committing, writes, begun)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         return transaction
 
     return begin

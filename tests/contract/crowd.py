@@ -20,6 +20,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import Ending
 from tests.contract.acts import BEAT, ask, expire, start_run
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,21 +50,20 @@ def crowd(size: int, act: Callable[[int], T]) -> list[T]:
 
 def begin_together(act: Callable[[int], T], number: int) -> T:
     locks().exists()  # connects
-    Member.barrier.wait(60)
+    Member.barrier.wait(PATIENCE)
     return act(number)
 
 
-def race_for_the_dead() -> None:
-    """Six rounds in which eight processes want a dead holder's lock. Prints the fences of the winners, by round."""
-    # Eight processes cannot all look every few milliseconds, and a gap of an interval would restart their watches.
+def race_for_the_dead(size: int, rounds: int) -> None:
+    """In each round, this many processes want a dead holder's lock. Prints the fences of the winners, by round."""
+    # Many processes cannot all look every few milliseconds, and a gap of an interval would restart their watches.
     start_run(heartbeat_interval=10 * BEAT)
-    rounds = [race(10 * BEAT if number % 2 else None) for number in range(6)]
-    print(json.dumps(rounds))
+    print(json.dumps([race(size, 10 * BEAT if number % 2 else None) for number in range(rounds)]))
 
 
-def race(heartbeat_interval: Any) -> list[int]:
+def race(size: int, heartbeat_interval: Any) -> list[int]:
     expire()
-    answers = crowd(8, functools.partial(try_to_take_over, heartbeat_interval))
+    answers = crowd(size, functools.partial(try_to_take_over, heartbeat_interval))
     return [fence for fence in answers if fence]
 
 

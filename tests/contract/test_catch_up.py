@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -17,6 +16,7 @@ from django_singlejob.scheduling.schedule import latest_slot, next_slot, parse
 from django_singlejob.scheduling.slots import Policy, claim
 from tests.contract.acts import HOUR, gate, tick
 from tests.databases import APPS
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
@@ -47,8 +47,8 @@ def scheduled(name: str = "nightly", **settings: Any) -> list[datetime | None]:
         run = current_run()
         slots.append(run.slot if run else None)
 
-    while datetime.now(UTC).second >= 55:
-        time.sleep(0.1)  # close to a full minute, the first slot may come due during the tick
+    # Close to a full minute, the first slot may come due during the tick.
+    eventually(lambda: datetime.now(UTC).second < 52)
     assert list(tick()) == []
     return slots
 
@@ -67,9 +67,7 @@ def test_down_for_so_many_slots(catch_up: str, missed: int, schedule: str | time
     settings.SINGLEJOB = {**settings.SINGLEJOB, "MAX_CATCH_UP": MOST}
     slots = scheduled(schedule=schedule, catch_up=catch_up)
     miss(missed)
-    begun_at = time.monotonic()
     list(tick())
-    assert time.monotonic() - begun_at < 30  # it is 0.02 to 0.6 on an idle machine
     runs = RUNS[catch_up, missed]
     status, kind = gate(), parse(schedule)
     # A minute may have passed since, with one more slot.

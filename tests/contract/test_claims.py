@@ -44,6 +44,7 @@ from tests.contract.acts import (
     ticked,
 )
 from tests.databases import APPS
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -234,7 +235,7 @@ def test_what_changes_in_the_same_moment_counts(
     changes = change(job)
     writing = ahead(lambda: gates().filter(name="nightly").update(**changes))
     answer = ask_for_slot(job)
-    writing.result(30)
+    writing.result(PATIENCE)
     assert isinstance(answer, Refusal)
     assert answer.reason == reason
     assert is_free(name)

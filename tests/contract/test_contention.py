@@ -27,29 +27,42 @@ def one_after_the_other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
-def test_an_unguarded_counter_is_exact_under_the_lock(spawn: Spawn, tmp_path: Path) -> None:
-    check_the_counter(spawn, tmp_path, {})
+#: How many processes count, and how far each of them.
+COUNTS = [pytest.param(3, 20, id="short"), pytest.param(8, 200, id="long", marks=pytest.mark.long)]
 
 
+@pytest.mark.parametrize(("size", "times"), COUNTS)
+def test_an_unguarded_counter_is_exact_under_the_lock(spawn: Spawn, tmp_path: Path, size: int, times: int) -> None:
+    check_the_counter(spawn, tmp_path, {}, size, times)
+
+
+@pytest.mark.parametrize(("size", "times"), COUNTS)
 @pytest.mark.on_database("sqlite")
 def test_an_unguarded_counter_is_exact_with_djangos_defaults(
-    spawn: Spawn, tmp_path: Path, plain_sqlite: dict[str, str]
+    spawn: Spawn, tmp_path: Path, plain_sqlite: dict[str, str], size: int, times: int
 ) -> None:
-    check_the_counter(spawn, tmp_path, plain_sqlite)
+    check_the_counter(spawn, tmp_path, plain_sqlite, size, times)
 
 
-def check_the_counter(spawn: Spawn, folder: Path, env: dict[str, str]) -> None:
-    child = spawn.code(
-        "import sys; from tests.contract.crowd import count; count(sys.argv[1], 8, 200)", str(folder), **env
-    )
+def check_the_counter(spawn: Spawn, folder: Path, env: dict[str, str], size: int, times: int) -> None:
+    code = f"import sys; from tests.contract.crowd import count; count(sys.argv[1], {size}, {times})"
+    child = spawn.code(code, str(folder), **env)
     assert child.finish(200) == 0
-    assert json.loads(child.output.splitlines()[-1]) == 8 * 200
+    assert json.loads(child.output.splitlines()[-1]) == size * times
 
 
+#: How many processes fight, and for how many seconds.
+FIGHTS = [pytest.param(8, 1, id="short"), pytest.param(50, 5, id="long", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize(("size", "seconds"), FIGHTS)
 @pytest.mark.on_database("postgresql", "mysql")
-def test_fifty_processes_at_once_never_overlap_and_never_fail(spawn: Spawn, tmp_path: Path) -> None:
-    child = spawn.code("import sys; from tests.contract.crowd import fight; fight(sys.argv[1], 50, 5)", str(tmp_path))
+def test_processes_that_all_want_it_never_overlap_and_never_fail(
+    spawn: Spawn, tmp_path: Path, size: int, seconds: int
+) -> None:
+    code = f"import sys; from tests.contract.crowd import fight; fight(sys.argv[1], {size}, {seconds})"
+    child = spawn.code(code, str(tmp_path))
     assert child.finish(200) == 0
     grants = [tuple(grant) for grant in json.loads(child.output.splitlines()[-1])]
-    assert len(grants) > 5
+    assert grants
     assert len(set(grants)) == len(grants), "a fence was given twice"

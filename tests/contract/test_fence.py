@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
-from datetime import timedelta
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_singlejob import LeaseLost, UnsafeTransaction, job_lock
+from django_singlejob import LeaseLost, UnsafeTransaction
 from django_singlejob.clock import local_now
+from django_singlejob.conf import ZERO
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.locks import locks
 from tests.app.models import Counter
-from tests.contract.acts import BEAT, ask, everything, expire, gate, lock, lose, nth_fence, pass_gate, start_run, take
+from tests.contract.acts import (
+    BEAT,
+    MINUTE,
+    SECOND,
+    age,
+    ask,
+    everything,
+    expire,
+    gate,
+    lock,
+    lose,
+    nth_fence,
+    pass_gate,
+    patient,
+    start_run,
+    take,
+)
 from tests.databases import APPS
+from tests.locking.keeping import keep
+from tests.waiting import PATIENCE, a_moment, eventually, work_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +114,7 @@ def test_who_was_cleared_writes_nothing() -> None:
 @pytest.mark.on_database("postgresql", "mysql")
 def test_a_connection_that_died_while_it_was_idle_is_replaced(elsewhere: Elsewhere) -> None:
     lease = take()
-    elsewhere(end_session, session()).result(10)
+    elsewhere(end_session, session()).result(PATIENCE)
     with lease.atomic():
         Counter.objects.create(name="orders")
     assert Counter.objects.exists()
@@ -112,7 +129,16 @@ def session() -> int:
 def end_session(number: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s)" if connection.vendor == "postgresql" else "KILL %s", [number])
-    time.sleep(0.2)
+        eventually(lambda: not is_there(cursor, number))
+
+
+def is_there(cursor: Any, session: int) -> bool:
+    table, key = SESSIONS[connection.vendor]
+    cursor.execute(f"SELECT count(*) FROM {table} WHERE {key} = %s", [session])
+    return bool(cursor.fetchone()[0])
+
+
+SESSIONS = {"postgresql": ("pg_stat_activity", "pid"), "mysql": ("information_schema.processlist", "id")}
 
 
 @pytest.mark.on_database("postgresql", "mysql")
@@ -128,7 +154,7 @@ def test_a_conflict_behind_the_fence_is_a_loss_if_it_is_with_a_successor(elsewhe
 def conflict_in_the_block(elsewhere: Elsewhere, *, is_robbed: bool) -> None:
     give_up_the_gate()
     if is_robbed:
-        elsewhere(pass_gate).result(10)
+        elsewhere(pass_gate).result(PATIENCE)
     conflict()
 
 
@@ -139,16 +165,15 @@ def test_a_conflict_is_told_at_once_though_somebody_else_is_at_the_gate(elsewher
     def stay() -> None:
         with lease.atomic():
             inside.set()
-            leave.wait(20)
+            assert leave.wait(PATIENCE)
 
     stayed = elsewhere(stay)
-    assert inside.wait(10)
-    began_at = time.monotonic()
-    with pytest.raises(OperationalError), lease._explained("default"):
+    assert inside.wait(PATIENCE)
+    with pytest.raises(OperationalError), patient(), lease._explained("default"):
         conflict()
-    assert time.monotonic() - began_at < 10
+    assert not stayed.done()
     leave.set()
-    stayed.result(10)
+    stayed.result(PATIENCE)
 
 
 def give_up_the_gate() -> None:
@@ -171,21 +196,27 @@ def conflict() -> None:
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_transaction_of_three_leases_costs_a_healthy_holder_nothing(elsewhere: Elsewhere, is_committed: bool) -> None:
     """A rival asks the whole time. On SQLite, the transaction lets no heartbeat through, and the lease expires."""
-    done = Event()
-    with job_lock("nightly", lease=timedelta(seconds=1)) as lease:
-        rival: Future[list[object]] = elsewhere(keep_asking, done)
-        try:
-            with lease.atomic():
-                Counter.objects.create(name="orders")
-                for _ in range(30):
-                    time.sleep(0.1)
-                    assert not lease.lost
-                transaction.set_rollback(not is_committed)
-            time.sleep(0.5)  # long enough for a rival to have watched a dead holder
-        finally:
-            done.set()
-        answers = rival.result(30)
+    lease, done = take(lease=10 * SECOND, heartbeat_interval=SECOND), Event()
+    rival: Future[list[object]] = elsewhere(keep_asking, done)
+
+    def write() -> None:
+        expire()
+        with lease.atomic():
+            Counter.objects.create(name="orders")
+            if connection.vendor == "sqlite":
+                age(lease, 30 * SECOND)
+            for _ in range(25):  # by then, the rival has watched for two intervals
+                work_for(0.1)
+                assert not lease.lost
+            transaction.set_rollback(not is_committed)
         lease.check()
+
+    try:
+        keep(lease, write)
+        lease.renew()
+    finally:
+        done.set()
+    answers = rival.result(PATIENCE)
     assert answers
     assert all(isinstance(answer, Refusal) for answer in answers)
     assert Counter.objects.exists() is is_committed
@@ -200,19 +231,23 @@ def keep_asking(done: Event) -> list[object]:
 
 @pytest.mark.on_database("postgresql", "mysql")
 def test_heartbeats_pass_the_fence(elsewhere: Elsewhere) -> None:
-    with job_lock("nightly", lease=timedelta(seconds=0.6)) as lease, lease.atomic():
-        time.sleep(0.4)
-        assert elsewhere(lock).result().heartbeats >= 2
+    lease = take(heartbeat_interval=BEAT)
+
+    def write() -> None:
+        with lease.atomic():
+            wait_for_heartbeats(elsewhere, 2)
+
+    keep(lease, write)
+
+
+def wait_for_heartbeats(elsewhere: Elsewhere, count: int) -> None:
+    eventually(lambda: elsewhere(lock).result(PATIENCE).heartbeats >= count)
 
 
 def watch(seen: JobLock) -> bool:
     """Watch a row that does not change until its holder counts as dead."""
     watch = Watch()
-    deadline = time.monotonic() + 60 * BEAT.total_seconds()
-    while watch.look(seen, local_now()) != timedelta():
-        assert time.monotonic() < deadline
-        time.sleep(watch.pause(seen))
-    return True
+    return eventually(lambda: watch.look(seen, local_now()) == ZERO)
 
 
 @pytest.mark.on_database("postgresql", "mysql")
@@ -221,25 +256,21 @@ def test_a_holder_that_trusts_itself_after_its_block_is_not_robbed_by_a_watch_fr
     elsewhere: Elsewhere, is_committed: bool
 ) -> None:
     """The heartbeats continued during the block, so this is not the row that was watched."""
-    with job_lock("nightly", lease=6 * BEAT) as lease:
+    lease = take(heartbeat_interval=BEAT)
+
+    def write() -> None:
         expire()
         seen = lock()
-        assert elsewhere(watch, seen).result(30)
+        assert elsewhere(watch, seen).result(PATIENCE)
         with lease.atomic():
             wait_for_heartbeats(elsewhere, seen.heartbeats + 2)
             transaction.set_rollback(not is_committed)
-        before = lock()
-        assert not elsewhere(locks().take_over, seen, {"pid": 5}).result(30)
-        assert elsewhere(clear, seen).result(30) is False
+        assert not elsewhere(locks().take_over, seen, {"pid": 5}).result(PATIENCE)
+        assert elsewhere(clear, seen).result(PATIENCE) is False
         lease.check()
-        assert lock().token == before.token
+        assert lock().token == lease.token
 
-
-def wait_for_heartbeats(elsewhere: Elsewhere, count: int) -> None:
-    deadline = time.monotonic() + 30
-    while elsewhere(lock).result(30).heartbeats < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    keep(lease, write)
 
 
 @pytest.mark.slow
@@ -252,14 +283,14 @@ def test_where_no_heartbeat_gets_through_the_block_is_one_itself(elsewhere: Else
     seen = lock()
     with suppress(ZeroDivisionError), lease.atomic():
         Counter.objects.create(name="orders")
-        assert elsewhere(watch, seen).result(30)
+        assert elsewhere(watch, seen).result(PATIENCE)
         rival = elsewhere(locks().take_over, seen, {"pid": 5})
         transaction.set_rollback(ends == "is rolled back")
         lease.check()
         if ends == "fails":
             raise ZeroDivisionError
     lease.check()
-    assert rival.result(30) is False
+    assert rival.result(PATIENCE) is False
     assert not lock().is_stale
     assert lock().heartbeats == seen.heartbeats + 1
     assert lease.deadline < float("inf")
@@ -282,10 +313,10 @@ def test_a_block_without_its_row_commits_nothing() -> None:
 
 @pytest.mark.on_database("postgresql", "mysql")
 def test_a_holder_that_sends_no_heartbeats_distrusts_itself_inside_the_block_too() -> None:
-    lease = take(lease=3 * BEAT)
+    lease = take()
     with lease.atomic():
         lease.check()
-        time.sleep(3 * BEAT.total_seconds())
+        age(lease, MINUTE)
         with pytest.raises(LeaseLost, match="was not renewed"):
             lease.check()
 
@@ -305,7 +336,7 @@ def test_a_statement_that_ends_the_transaction_opens_no_gap(elsewhere: Elsewhere
     lease = take()
     expire()
     with pytest.raises(LeaseLost), lease.atomic():
-        end_transaction_and_write(lambda: elsewhere(take).result(10))
+        end_transaction_and_write(lambda: elsewhere(take).result(PATIENCE))
     assert not Counter.objects.exists()
     assert not lease.release()
 
@@ -323,15 +354,16 @@ def test_nobody_takes_over_while_a_fenced_transaction_is_open(elsewhere: Elsewhe
     lease = take()
     expire()
     with lease.atomic():
-        rival = elsewhere(ask)
-        time.sleep(0.4)
-        assert not rival.done()
+        rival = elsewhere(lambda: (ask(), Counter.objects.exists()))
+        a_moment()
         Counter.objects.create(name="orders")
+    answer, is_committed = rival.result(PATIENCE)
+    assert is_committed
     if connection.vendor == "sqlite":  # the block has renewed the lease
-        assert isinstance(rival.result(10), Refusal)
+        assert isinstance(answer, Refusal)
         lease.check()
         return
-    assert rival.result(10).fence == nth_fence(2)
+    assert answer.fence == nth_fence(2)
     with pytest.raises(LeaseLost), lease.atomic():
         pytest.fail("it came in")
 
@@ -342,9 +374,15 @@ def test_who_would_take_over_does_not_wait_for_the_end_of_a_fenced_transaction(e
     lease = take()
     expire()
     with lease.atomic():
-        answer = elsewhere(ask).result(20)
+        answer = elsewhere(ask).result(PATIENCE)
     assert isinstance(answer, Refusal)
     assert answer.reason == Reason.UNDECIDED
+    assert "or are inside a fenced transaction" in answer.detail
+
+
+def clear_patiently(seen: JobLock, *, force: bool) -> bool:
+    with patient():
+        return clear(seen, force=force)
 
 
 @pytest.mark.on_database("postgresql", "mysql")
@@ -357,21 +395,10 @@ def test_nobody_clears_a_lock_while_a_fenced_transaction_is_open(elsewhere: Else
     with lease.atomic():
         Counter.objects.create(name="orders")
         held = everything()
-        assert elsewhere(clear, seen, force=force).result(30) is False
+        assert elsewhere(clear_patiently, seen, force=force).result(PATIENCE) is False
         assert everything() == held
     assert lock() == seen
     assert Counter.objects.exists()
     assert clear(seen, force=force)
     with pytest.raises(LeaseLost), lease.atomic():
         pytest.fail("it came in")
-
-
-@pytest.mark.on_database("postgresql", "mysql")
-def test_it_says_that_somebody_is_inside_a_fenced_transaction(elsewhere: Elsewhere) -> None:
-    lease = take()
-    expire()
-    with lease.atomic():
-        answer = elsewhere(ask).result(60)
-    assert isinstance(answer, Refusal)
-    assert answer.reason == Reason.UNDECIDED
-    assert "or are inside a fenced transaction" in answer.detail

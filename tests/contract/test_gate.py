@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,21 @@ from django_singlejob.clock import DBNow
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
-from tests.contract.acts import ask, everything, expire, gate, is_free, last_run, lock, nth_fence, start_run, take
+from tests.contract.acts import (
+    MINUTE,
+    ask,
+    everything,
+    expire,
+    gate,
+    is_free,
+    last_run,
+    lock,
+    nth_fence,
+    start_run,
+    take,
+)
 from tests.databases import APPS
+from tests.waiting import PATIENCE, a_moment
 
 if TYPE_CHECKING:
     from typing import Any
@@ -172,12 +184,12 @@ def test_a_held_lock_may_be_an_exception() -> None:
 @pytest.mark.slow
 def test_a_job_may_wait_for_its_turn(elsewhere: Elsewhere) -> None:
     lease = take()
-    job = singleton_job("nightly", wait=timedelta(seconds=10))(lambda: "ran")
+    job = singleton_job("nightly", wait=MINUTE)(lambda: "ran")
     call = elsewhere(job)
-    time.sleep(0.2)
+    a_moment()
     assert not call.done()
     assert lease.release()
-    assert call.result(10) == "ran"
+    assert call.result(PATIENCE) == "ran"
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,9 @@ from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from tests.app.models import Counter
-from tests.contract.acts import ask, everything, gate, is_free, lock, lose, nth_fence, take, win
+from tests.contract.acts import MINUTE, ask, everything, gate, is_free, lock, lose, nth_fence, take, win
 from tests.databases import APPS
+from tests.waiting import PATIENCE, a_moment, seconds_of
 
 if TYPE_CHECKING:
     from typing import Any
@@ -35,17 +35,16 @@ def test_a_free_lock_is_granted() -> None:
 
 def test_the_lease_knows_the_databases_times() -> None:
     lease = take(lease=timedelta(minutes=5))
-    tolerance = timedelta(seconds=1)
+    tolerance = timedelta(minutes=1)
     assert abs(lease.acquired_at - lock().acquired_at) < tolerance
     assert abs(lease.expires_at - lock().expires_at) < tolerance
 
 
-def test_the_second_is_refused_at_once_and_writes_nothing() -> None:
+def test_the_second_is_refused_at_once_and_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     take()
     before = everything()
-    asked_at = time.monotonic()
+    monkeypatch.setattr("django_singlejob.locking.acquire.sleep", pytest.fail)
     answer = ask()
-    assert time.monotonic() - asked_at < 1
     assert isinstance(answer, Refusal)
     assert (answer.reason, answer.lock) == (Reason.HELD, lock())
     assert everything() == before
@@ -84,7 +83,7 @@ def test_a_renewal_moves_the_end_and_counts() -> None:
     locks().update(expires_at=lease.acquired_at)
     lease.renew()
     assert lock().heartbeats == 1
-    assert abs(lock().expires_at - lease.expires_at) < timedelta(seconds=1)
+    assert abs(lock().expires_at - lease.expires_at) < timedelta(seconds=30)
 
 
 def test_a_released_lease_is_good_for_nothing() -> None:
@@ -111,19 +110,19 @@ def test_a_block_holds_the_lock_and_gives_it_back_whatever_happens() -> None:
 @pytest.mark.slow
 def test_who_waits_gets_it_when_it_is_released(elsewhere: Elsewhere) -> None:
     first = take()
-    second = elsewhere(take, wait=timedelta(seconds=10))
-    time.sleep(0.2)
+    second = elsewhere(take, wait=MINUTE)
+    a_moment()
     assert not second.done()
     first.release()
-    assert second.result(10).fence == nth_fence(2)
+    assert second.result(PATIENCE).fence == nth_fence(2)
 
 
 @pytest.mark.slow
 def test_patience_ends() -> None:
     take()
-    asked_at = time.monotonic()
-    assert isinstance(ask(wait=timedelta(seconds=0.3)), Refusal)
-    assert 0.3 <= time.monotonic() - asked_at < 5
+    answers: list[object] = []
+    assert seconds_of(lambda: answers.append(ask(wait=timedelta(seconds=0.3)))) >= 0.3
+    assert [type(answer) for answer in answers] == [Refusal]
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from tests.contract.acts import (
     take,
 )
 from tests.databases import APPS
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -245,5 +246,5 @@ def test_a_heartbeat_that_comes_at_the_same_moment_finds_nothing(end: Any, ahead
     seen = lock()
     ending = ahead(lambda: end(seen))
     assert not locks().renew(lease.name, lease.token, MINUTE, utc_now())
-    ending.result(10)
+    ending.result(PATIENCE)
     assert not locks().filter(token=lease.token).exists()

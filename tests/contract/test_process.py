@@ -93,11 +93,11 @@ def test_what_is_still_held_at_exit_is_released(spawn: Spawn) -> None:
 
 def test_what_is_held_when_ctrl_c_is_pressed_is_released(spawn: Spawn) -> None:
     child = spawn.code("""
-        import time
         from tests.contract.acts import take
+        from tests.waiting import work_until_ended
         take()
         print("held")
-        time.sleep(60)
+        work_until_ended()
     """)
     child.wait_for("held")
     assert not is_free()
@@ -108,13 +108,13 @@ def test_what_is_held_when_ctrl_c_is_pressed_is_released(spawn: Spawn) -> None:
 
 def test_a_job_that_is_running_when_ctrl_c_is_pressed_is_interrupted(spawn: Spawn) -> None:
     child = spawn.code("""
-        import time
         from django_singlejob import singleton_job
+        from tests.waiting import work_until_ended
 
         @singleton_job
         def nightly():
             print("running")
-            time.sleep(60)
+            work_until_ended()
 
         nightly()
     """)
@@ -129,14 +129,14 @@ def test_who_was_robbed_frees_nothing_at_exit(spawn: Spawn, tmp_path: Path) -> N
     wake_up = tmp_path / "wake-up"
     child = spawn.code(
         """
-        import sys, time
+        import sys
         from pathlib import Path
         from tests.contract.acts import start_run
+        from tests.waiting import eventually
 
         zombie = start_run()
         print("held")
-        while not Path(sys.argv[1]).exists():
-            time.sleep(0.01)
+        eventually(Path(sys.argv[1]).exists)
         zombie.check()
         """,
         str(wake_up),

@@ -34,6 +34,7 @@ from tests.contract.acts import (
     ticked,
 )
 from tests.databases import APPS
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -211,7 +212,7 @@ def test_edited_in_the_moment_of_a_claim_one_of_them_comes_first(ahead: Ahead) -
     claiming = ahead(lambda: gates().update(next_slot=second))
     changed = edited(job, ANOTHER_SCHEDULE)
     ticked()
-    claiming.result(30)
+    claiming.result(PATIENCE)
     assert gate().next_slot in (second, coming_slot(changed))
     ticked()
     assert is_at(changed)
@@ -354,7 +355,7 @@ def test_two_who_change_two_jobs_at_once_lose_nothing(ahead: Ahead) -> None:
         fall_behind(job, 0)
     first = ahead(partial(pause, "orders"))
     pause("stock")
-    first.result(30)
+    first.result(PATIENCE)
     for job in jobs:
         assert gate(job.name).paused
         assert is_at(job)
@@ -377,7 +378,7 @@ def test_a_pause_while_the_slot_is_run_stays_and_so_does_the_claim(ahead: Ahead)
     lease: Any = ask_for_slot(job)
     pausing = ahead(lambda: gates().update(paused=True))
     assert lease.release()
-    pausing.result(30)
+    pausing.result(PATIENCE)
     assert gate().paused
     assert is_at(job)
 

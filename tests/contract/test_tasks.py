@@ -40,6 +40,7 @@ from django_singlejob.worker.tick import Plan
 from tests.app.models import Counter
 from tests.contract.acts import HOUR, all_at_once, expire, in_thread, is_free, last_run, lock, take, tick, ticked
 from tests.databases import APPS
+from tests.waiting import a_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -421,7 +422,7 @@ def test_so_is_one_whose_process_is_told_to_end(tasks: Any, name: str) -> None:
     async def be_told_async() -> None:
         while True:  # the main thread may be about to wait for this one, and the next signal wakes it
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(0.1)
+            await asyncio.to_thread(a_moment)
 
     tasks.body = be_told_async if "asynchronous" in name else be_told
     for _ in range(2):

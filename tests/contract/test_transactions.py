@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,7 +74,7 @@ def test_on_commit_is_late_enough() -> None:
 
 @in_test_case
 def test_a_job_runs_inside_a_test_case() -> None:
-    @singleton_job(lease=timedelta(seconds=0.2))
+    @singleton_job
     def nightly() -> str:
         Counter.objects.create(name="orders")
         assert nightly() is SKIPPED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,11 +11,13 @@ from uuid import uuid4
 import pytest
 from django.db import IntegrityError, OperationalError, connection
 
-from django_singlejob import DatabaseUnreachable, DatabaseUnusable, database, timeline
+from django_singlejob import DatabaseUnreachable, DatabaseUnusable, clock, database, timeline
 from django_singlejob.clock import DBNow, local_now, since
+from django_singlejob.conf import ZERO
 from django_singlejob.holder import this_process
-from django_singlejob.locking import at_exit
+from django_singlejob.locking import acquire, at_exit
 from django_singlejob.locking.acquire import IN_DOUBT, IN_THE_WAY, Acquisition, Undecided
+from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.querysets.jobs import gates
@@ -24,9 +25,9 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.results import Ending
-from tests.contract.acts import BEAT, ask, expire, is_free, lock, start_run, take
-from tests.processes.witness import eventually
+from tests.contract.acts import MINUTE, age, ask, expire, is_free, lock, start_run, stop_the_clock, take
 from tests.test_codes import an_error
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,10 +60,17 @@ def seen(name: str = "nightly") -> JobStatus:
     return gates().look_up({name}, timedelta())[name]
 
 
-def seconds_to_take(**terms: Any) -> float:
-    began_at = local_now()
-    take(**terms).release()
-    return since(began_at).total_seconds()
+@pytest.fixture
+def time_to_take(monkeypatch: pytest.MonkeyPatch) -> Callable[..., timedelta]:
+    """How long it takes to be granted a lock, by a clock that only the pauses between two looks move."""
+    stop_the_clock(monkeypatch)
+
+    def measured(**terms: Any) -> timedelta:
+        begun_at = clock.local_now()
+        take(**terms).release()
+        return clock.since(begun_at)
+
+    return measured
 
 
 # --- holders from before the failover
@@ -70,47 +78,51 @@ def seconds_to_take(**terms: Any) -> float:
 
 @on_postgresql
 def test_a_gate_from_before_a_failover_is_watched_for_two_heartbeat_intervals(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, time_to_take: Callable[..., timedelta]
 ) -> None:
     caplog.set_level(logging.INFO, "django_singlejob")
     take().release()
     promote(monkeypatch)
-    assert 0.2 <= seconds_to_take(heartbeat_interval=BEAT) < 2
+    assert 2 * SECOND <= time_to_take(heartbeat_interval=SECOND) < 4 * SECOND
     assert [record.message for record in caplog.records if "failover" in record.message] == [
-        "The lock 'nightly' was last granted before a failover. It can be granted again in 0.2 s."
+        "The lock 'nightly' was last granted before a failover. It can be granted again in 2.0 s."
     ]
-    assert seconds_to_take(heartbeat_interval=SECOND) < 2
+    assert time_to_take(heartbeat_interval=SECOND) == ZERO
 
 
 @on_postgresql
 def test_a_process_that_has_known_of_the_failover_for_that_long_does_not_wait_again(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, time_to_take: Callable[..., timedelta]
 ) -> None:
     for name in ("nightly", "hourly"):
         take(name).release()
     promote(monkeypatch)
-    assert seconds_to_take(name="nightly", heartbeat_interval=SECOND) >= 2
-    assert seconds_to_take(name="hourly", heartbeat_interval=SECOND) < 1
+    assert time_to_take(name="nightly", heartbeat_interval=SECOND) >= 2 * SECOND
+    assert time_to_take(name="hourly", heartbeat_interval=SECOND) == ZERO
 
 
 @on_postgresql
 def test_a_look_at_any_gate_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     take().release()
     promote(monkeypatch)
+    let_it_pass = stop_the_clock(monkeypatch)
     take("new", heartbeat_interval=SECOND).release()
-    time.sleep(2)
-    assert seconds_to_take(heartbeat_interval=SECOND) < 1
+    let_it_pass(2 * SECOND)
+    monkeypatch.setattr(acquire, "sleep", pytest.fail)
+    take(heartbeat_interval=SECOND)
 
 
 @on_postgresql
 @pytest.mark.parametrize("state", ["never granted", "cleared", "without heartbeats"])
-def test_nobody_waits_where_no_holder_can_find_out(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+def test_nobody_waits_where_no_holder_can_find_out(
+    monkeypatch: pytest.MonkeyPatch, time_to_take: Callable[..., timedelta], state: str
+) -> None:
     if state != "never granted":
         take().release()
     if state == "cleared":
         gates().revoke("nightly")
     promote(monkeypatch)
-    assert seconds_to_take(heartbeat_interval=None if state == "without heartbeats" else 5 * SECOND) < 2
+    assert time_to_take(heartbeat_interval=None if state == "without heartbeats" else 5 * SECOND) == ZERO
 
 
 @on_postgresql
@@ -133,7 +145,9 @@ def test_a_process_that_is_to_end_does_not_watch_to_the_end(monkeypatch: pytest.
 
 
 @on_postgresql
-def test_nobody_waits_for_a_failover_that_is_long_past(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_a_failover_that_is_long_past(
+    monkeypatch: pytest.MonkeyPatch, time_to_take: Callable[..., timedelta]
+) -> None:
     """A crontab line is a new process each time, but the gates know when jobs were started on this timeline."""
     for name in ("monthly", "hourly"):
         start_run(name).release()
@@ -141,12 +155,12 @@ def test_nobody_waits_for_a_failover_that_is_long_past(monkeypatch: pytest.Monke
     start_run("hourly").release()
     # As if both had begun at this moment, since the look at the other gate, and its start, count too.
     monkeypatch.setattr(timeline, "_known_since", {})
-    gates().filter(name="hourly").update(last_started_at=DBNow() + SECOND)
-    assert seconds_to_take(name="monthly", heartbeat_interval=BEAT) >= 0.2
+    gates().filter(name="hourly").update(last_started_at=DBNow() + MINUTE)
+    assert time_to_take(name="monthly", heartbeat_interval=SECOND) >= 2 * SECOND
     monkeypatch.setattr(timeline, "_known_since", {})
     gates().filter(name="monthly").update(fence=1)
     gates().filter(name="hourly").update(last_started_at=DBNow() - 60 * SECOND)
-    assert seconds_to_take(name="monthly", heartbeat_interval=20 * SECOND) < 5
+    assert time_to_take(name="monthly", heartbeat_interval=20 * SECOND) == ZERO
 
 
 @on_postgresql
@@ -161,27 +175,24 @@ def test_what_was_seen_on_a_standby_is_no_look_at_the_primary_that_it_becomes(mo
 
 
 def request() -> LockRequest:
-    lease = timedelta(seconds=0.4)
-    terms: dict[str, Any] = {"lease": lease, "heartbeat_interval": None, "holder": this_process()}
+    terms: dict[str, Any] = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()}
     return LockRequest(name="nightly", job_name="nightly", trigger="call", **terms)
 
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> Acquisition:
     """The lock was granted, but the answer arrived only after the lease had expired."""
-    usual = database.durable
-    delays = [0.5]
+    usual = Lease.__init__
 
-    @contextmanager
-    def slow(alias: str, **limits: Any) -> Iterator[None]:
-        with usual(alias, **limits):
-            yield
-        if delays:
-            time.sleep(delays.pop())
+    def expired(lease: Lease, grant: Grant) -> None:
+        usual(lease, grant)
+        age(lease, MINUTE)
 
-    monkeypatch.setattr(database, "durable", slow)
     acquisition = Acquisition(request())
-    assert isinstance(acquisition.ask(), float)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lease, "__init__", expired)
+        assert isinstance(acquisition.ask(), float)
+    expire()
     return acquisition
 
 
@@ -220,7 +231,7 @@ def test_an_adopted_lease_counts_from_before_it_was_renewed(late: Acquisition) -
 def test_a_caller_that_was_superseded_asks_with_a_new_token(late: Acquisition) -> None:
     """Each grant then has its own token and its own run in the history."""
     first = late.token
-    start_run("nightly", wait=5 * SECOND).release()
+    start_run("nightly", wait=MINUTE).release()
     lease = asked_on(late)
     assert lease.token == late.token != first
     assert lease.finish(SUCCESS)
@@ -443,13 +454,15 @@ def test_a_caller_that_waits_does_not_ask_all_the_time(monkeypatch: pytest.Monke
         return usual(acquisition)
 
     monkeypatch.setattr(Acquisition, "ask", counting)
+    stop_the_clock(monkeypatch)
     assert isinstance(ask(wait=SECOND / 2), Refusal)
     assert 2 <= len(asked) < 15
 
 
 @pytest.mark.slow
 def test_a_watch_that_restarts_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_singlejob.locking.acquire.LONGEST_WATCH", timedelta(seconds=0.5))
+    longest = timedelta(seconds=0.5)
+    monkeypatch.setattr("django_singlejob.locking.acquire.LONGEST_WATCH", longest)
     take(heartbeat_interval=timedelta(microseconds=100))
     expire()
     began_at = local_now()
@@ -457,7 +470,7 @@ def test_a_watch_that_restarts_for_ever_is_given_up(monkeypatch: pytest.MonkeyPa
     assert isinstance(answer, Refusal)
     assert answer.reason == Reason.UNDECIDED
     assert "looks at the lock take too long for its heartbeat interval" in answer.detail
-    assert since(began_at) >= timedelta(seconds=0.5)
+    assert since(began_at) >= longest
 
 
 class TestADatabaseThatIsReadOnlyForAMoment:
@@ -466,12 +479,13 @@ class TestADatabaseThatIsReadOnlyForAMoment:
     @pytest.fixture(autouse=True)
     def impatience(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("django_singlejob.locking.acquire.PERSEVERANCE", 0.3)
+        stop_the_clock(monkeypatch)
 
     def read_only_for(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        over_at, usual = local_now() + seconds, Acquisition._grant_once
+        over_at, usual = clock.local_now() + seconds, Acquisition._grant_once
 
         def grant_once(*given: Any) -> Lease | Refusal | None:
-            if local_now() < over_at:
+            if clock.local_now() < over_at:
                 raise an_error("25006")
             return usual(*given)
 
@@ -483,7 +497,7 @@ class TestADatabaseThatIsReadOnlyForAMoment:
 
     def test_is_refused_after_that(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read_only_for(60, monkeypatch)
-        begun_at = local_now()
+        begun_at = clock.local_now()
         with pytest.raises(DatabaseUnusable, match="is read-only"):
             ask(wait=SECOND)
-        assert 1 <= since(begun_at).total_seconds() < 20
+        assert SECOND <= since(begun_at) < 5 * SECOND

@@ -10,7 +10,7 @@ from django_singlejob.locking import at_exit
 from django_singlejob.locking.at_exit import release_at_exit
 from django_singlejob.querysets.jobs import gates
 from tests.contract.acts import closing, is_free, last_run, lock, lose, start_run, take
-from tests.processes.witness import eventually
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from tests.fixtures import Away, Elsewhere
@@ -74,7 +74,7 @@ def test_what_another_thread_may_go_on_with_is_left_to_expire(elsewhere: Elsewhe
 
     def hold() -> None:
         take()
-        assert done.wait(60)
+        assert done.wait(PATIENCE)
 
     holding = elsewhere(hold)
     try:
@@ -83,12 +83,12 @@ def test_what_another_thread_may_go_on_with_is_left_to_expire(elsewhere: Elsewhe
         assert not is_free()
     finally:
         done.set()
-        holding.result(60)
+        holding.result(PATIENCE)
 
 
 def test_but_not_what_a_dead_thread_has_left() -> None:
     thread = Thread(target=closing, args=[take])
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE)
     release_at_exit()
     assert is_free()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import timedelta
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -12,13 +11,14 @@ import pytest
 from django.core.management import call_command
 from django.db import OperationalError, connection, transaction
 
-from django_singlejob import UnsafeTransaction, timeline
+from django_singlejob import UnsafeTransaction, clock, timeline
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.management.commands import clear_stale_locks
 from django_singlejob.querysets.locks import locks
 from django_singlejob.signals import lock_taken_over
-from tests.contract.acts import expire, lock, take
+from tests.contract.acts import expire, lock, stop_the_clock, take
 from tests.test_codes import an_error
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,21 +116,20 @@ def writer(elsewhere: Elsewhere, breakable_connection: None) -> Iterator[Callabl
 
     def write(lease: Lease, over: threading.Event) -> None:
         with lease.atomic():
-            over.wait(10)
+            over.wait(PATIENCE)
 
     def begin(lease: Lease, over: threading.Event | None = None) -> None:
         ends.append(over or threading.Event())
         with connection.cursor() as cursor:
             cursor.execute("PRAGMA busy_timeout = 1")
         writers.append(elsewhere(write, lease, ends[-1]))
-        while not lease.is_only_writer:
-            time.sleep(0.01)
+        eventually(lambda: lease.is_only_writer)
 
     yield begin
     for over in ends:
         over.set()
     for writer in writers:
-        writer.result(10)
+        writer.result(PATIENCE)
 
 
 @pytest.mark.slow
@@ -164,32 +163,31 @@ def test_a_command_looks_again_and_again_until_it_knows_but_not_all_the_time(mon
         return usual(watchman)
 
     monkeypatch.setattr(Watchman, "dead", counting)
-    began_at = time.monotonic()
+    stop_the_clock(monkeypatch)
+    begun_at = clock.local_now()
     assert [lock.name for lock in dead_locks()] == ["nightly"]
-    assert time.monotonic() - began_at >= 2 * BEAT.total_seconds()
+    assert clock.since(begun_at) >= 2 * BEAT
     assert len(looks) < 30
 
 
 # --- the watch of a worker
 
 
-@pytest.mark.slow
 @pytest.mark.on_database("postgresql")
 def test_after_a_failover_a_watch_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """The failover may have lost a later grant, whose holder finds out by a heartbeat. Once the lock is cleared, its
     gate does not show that it was last granted before the failover, so the next caller would not wait."""
     monkeypatch.setattr(timeline, "_silent", set())
-    take(heartbeat_interval=3 * BEAT)
+    let_it_pass = stop_the_clock(monkeypatch)
+    take(heartbeat_interval=2 * BEAT)
     expire()
     watchman = Watchman()
-    for _ in range(4):
-        assert not watchman.dead()
-        time.sleep(1.5 * BEAT.total_seconds())
-    monkeypatch.setattr(timeline, "_SQL", "7")
-    begun_at = time.monotonic()
-    while not watchman.dead():
-        time.sleep(BEAT.total_seconds() / 2)
-    assert time.monotonic() - begun_at >= 6 * BEAT.total_seconds()
+    for number in (1, 7):
+        monkeypatch.setattr(timeline, "_SQL", str(number))
+        for _ in range(4):
+            assert not watchman.dead()
+            let_it_pass(BEAT)
+    assert watchman.dead()
 
 
 @pytest.mark.on_database("postgresql")

