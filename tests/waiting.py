@@ -2,7 +2,7 @@
 those that `tests/test_waiting.py` names.
 
 How long anything takes is the machine's affair. A test that has to tell waiting from not waiting compares two durations
-of one run, or makes the wait so long that the test would never end.
+of one run, or lets a wrong wait last longer than a test may.
 """
 
 from __future__ import annotations

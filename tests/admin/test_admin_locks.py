@@ -506,7 +506,7 @@ def click(client: Client, chosen: list[str], *force: str, **more: Any) -> tuple[
 
 @pytest.fixture
 def nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, web_thread = clock.time, get_ident()
+    usual, web_thread = vars(clock)["time"], get_ident()
 
     def sleep(seconds: float) -> None:
         assert get_ident() != web_thread, f"A web thread sleeps for {seconds} s."
