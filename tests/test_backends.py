@@ -16,7 +16,7 @@ from django.core.checks import run_checks
 from django_singlejob import registry, singleton_job
 from django_singlejob.exceptions import InvalidOrder, LeaseLost
 from django_singlejob.querysets.one_offs import one_offs
-from tests.contract.acts import HOUR, MINUTE
+from tests.contract.acts import HOUR, SECOND
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks import TaskResultStatus, default_task_backend, task, task_backends
@@ -70,14 +70,16 @@ each_kind = pytest.mark.parametrize(
 @each_kind
 def test_what_was_enqueued_is_ready(enqueue: Callable[..., TaskResult[..., Any]], name: str) -> None:
     found = getattr(tasks, name)
+    before = datetime.now(UTC)
     result = enqueue(found, 1, two=3)
+    after = datetime.now(UTC)
     assert (result.task, result.status, result.is_finished) == (found, TaskResultStatus.READY, False)
     assert (result.args, result.kwargs, result.backend) == ([1], {"two": 3}, "default")
     assert (result.started_at, result.last_attempted_at, result.finished_at) == (None, None, None)
     assert (result.attempts, result.worker_ids, result.errors) == (0, [], [])
     assert isinstance(result.id, str)
     assert result.enqueued_at
-    assert timedelta(seconds=-1) <= datetime.now(UTC) - result.enqueued_at < MINUTE
+    assert before - SECOND <= result.enqueued_at <= after + SECOND
     with pytest.raises(ValueError, match="not finished"):
         _ = result.return_value
 

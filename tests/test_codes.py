@@ -24,6 +24,7 @@ from django_singlejob.database import durable, is_connection_lost, is_duplicate,
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
 from tests.contract.acts import in_thread
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +170,7 @@ def test_any_other_error_is_just_an_error(error: BaseException) -> None:
 @pytest.mark.on_database("postgresql", "mysql")
 def test_a_deadlock_is_transient(elsewhere: Elsewhere) -> None:
     gates().remember("nightly", "hourly")
-    both = Barrier(2, timeout=10)
+    both = Barrier(2, timeout=PATIENCE)
 
     def cross(first: str, second: str) -> None:
         with durable("default", lock_timeout=None):
@@ -178,7 +179,7 @@ def test_a_deadlock_is_transient(elsewhere: Elsewhere) -> None:
             touch(second)
 
     ends = [elsewhere(cross, "nightly", "hourly"), elsewhere(cross, "hourly", "nightly")]
-    [error] = [error for end in ends if (error := end.exception(20))]
+    [error] = [error for end in ends if (error := end.exception(PATIENCE))]
     assert verdict(error) == ["is_transient", "is_undone"]
 
 
@@ -192,7 +193,7 @@ def test_waiting_for_a_row_in_vain_is_transient(elsewhere: Elsewhere) -> None:
         with durable("default"):
             touch()
             begun.set()
-            enough.wait(20)
+            assert enough.wait(PATIENCE)
 
     def want() -> None:
         execute(QUICKLY.get(connection.vendor, "SELECT 1"))
@@ -204,12 +205,12 @@ def test_waiting_for_a_row_in_vain_is_transient(elsewhere: Elsewhere) -> None:
             gates().select_for_update(nowait=True).get()
 
     keeper = elsewhere(keep)
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     assert meanings(want) == ["is_transient", "is_undone"]
     if connection.features.has_select_for_update_nowait:
         assert meanings(want_at_once) == ["is_transient", "is_undone"]
     enough.set()
-    keeper.result(10)
+    keeper.result(PATIENCE)
 
 
 @committed
@@ -245,10 +246,25 @@ def test_a_statement_that_takes_too_long_may_have_been_a_commit() -> None:
 # --- from the database: the connection is lost
 
 
+def this_session() -> int:
+    own = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
+    number: int = execute(own[connection.vendor])
+    return number
+
+
+def wait_until_ended(session: int) -> None:
+    """Wait, in silence, until the server has ended this thread's session."""
+    others = {
+        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
+        "mysql": "SELECT count(*) FROM information_schema.processlist WHERE id = {}",
+    }
+    count = partial(execute, others[connection.vendor].format(session))
+    eventually(lambda: in_thread(count) == 0)
+
+
 def be_killed() -> None:
-    session = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
     kill = {"postgresql": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}
-    in_thread(partial(execute, kill[connection.vendor].format(execute(session[connection.vendor]))))
+    in_thread(partial(execute, kill[connection.vendor].format(this_session())))
     execute("SELECT 1")
 
 
@@ -270,8 +286,7 @@ def test_a_connection_that_is_gone_is_lost(lose_connection: Callable[[], None]) 
 def test_a_transaction_that_was_silent_for_too_long_is_lost() -> None:
     def be_silent() -> None:
         with durable("default", idle_timeout=timedelta(milliseconds=1)):
-            execute("SELECT 1")  # from then on
-            Event().wait(0.1)
+            wait_until_ended(this_session())
             execute("SELECT 1")
 
     assert meanings(be_silent) == ["is_connection_lost"]
@@ -283,8 +298,9 @@ def test_a_session_that_was_silent_for_too_long_is_lost() -> None:
     soon = {"postgresql": "SET idle_session_timeout = 10", "mysql": "SET SESSION wait_timeout = 1"}
 
     def be_silent() -> None:
+        session = this_session()
         execute(soon[connection.vendor])
-        Event().wait(1.5 if connection.vendor == "mysql" else 0.2)
+        wait_until_ended(session)
         execute("SELECT 1")
 
     assert meanings(be_silent) == ["is_connection_lost"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from threading import Event
-from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +15,7 @@ from django.db.utils import ConnectionRouter
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import UnsafeTransaction, conf, singleton_job
-from django_singlejob.clock import local_now
+from django_singlejob.clock import wait
 from django_singlejob.database import (
     LOCK_TIMEOUT,
     _milliseconds,
@@ -30,7 +29,9 @@ from django_singlejob.database import (
 )
 from django_singlejob.models import JobStatus
 from django_singlejob.querysets.jobs import gates
+from django_singlejob.querysets.locks import locks
 from tests.contract.acts import closing, in_thread, take
+from tests.waiting import PATIENCE, a_moment, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -317,45 +318,61 @@ def test_what_went_wrong_in_the_block_matters_more_than_that() -> None:
 
 @pytest.mark.on_database("mysql")
 def test_mysql_ends_a_fenced_transaction_that_is_silent() -> None:
+    def is_ended() -> bool:
+        return not in_thread(lambda: ask(f"SELECT count(*) FROM information_schema.processlist WHERE id = {session}"))
+
+    session = ask("SELECT CONNECTION_ID()")
     with pytest.raises(Error) as caught, fenced_for(SECOND):
-        sleep(1.5)
+        eventually(is_ended)
     assert is_connection_lost(caught.value)
 
 
 # --- taking turns, which SQLite does not enforce
 
 
-def write_until(stop: Event) -> int:
-    """How often this thread, one of many, was able to write."""
-    count = 0
+def write_until(stop: Event, counts: list[int], number: int) -> None:
+    """Count how often this thread, one of many, was able to write."""
     while not stop.is_set():
         with durable("default"):
             gates().touch("a")
-        sleep(0.001)
-        count += 1
-    return count
+        counts[number] += 1
 
 
 @pytest.mark.slow
 @pytest.mark.on_database("sqlite")
 def test_of_many_threads_that_write_none_starves() -> None:
     gates().remember("a")
-    stop = Event()
+    stop, counts = Event(), [0] * 20
     with ThreadPoolExecutor(20) as pool:
-        futures = [pool.submit(closing, write_until, stop) for _ in range(20)]
-        sleep(2)
+        writers = [pool.submit(closing, write_until, stop, counts, number) for number in range(20)]
+        eventually(lambda: min(counts) >= 50 or any(writer.done() for writer in writers))
         stop.set()
-    counts = [future.result() for future in futures]
-    assert max(counts) < 2 * min(counts)
+    for writer in writers:
+        writer.result()
+    # Without turns, it was 36 times as often or more. With turns, it was 2 to 4 times.
+    assert max(counts) < 12 * min(counts)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads wait for their turn as long as it takes."""
+    monkeypatch.setattr("django_singlejob.database.LOCK_TIMEOUT", timedelta(hours=1))
 
 
 def waits_for_its_turn(write: Callable[[], object]) -> bool:
     with ThreadPoolExecutor() as pool:
         with in_turn("default"):
             writing = pool.submit(closing, write)
-            _, waiting = wait([writing], timeout=0.3)
-        writing.result()
-    return bool(waiting)
+            a_moment()
+            is_waiting = not writing.done()
+        writing.result(PATIENCE)
+    return is_waiting
+
+
+def write_in_the_turn_of_another(write: Callable[[], object]) -> None:
+    """Raises ``TimeoutError`` if it waits for its own turn."""
+    with ThreadPoolExecutor() as pool, in_turn("default"):
+        pool.submit(closing, write).result(PATIENCE)
 
 
 def take_and_release() -> None:
@@ -364,6 +381,7 @@ def take_and_release() -> None:
 
 @pytest.mark.slow
 @pytest.mark.on_database("sqlite")
+@pytest.mark.usefixtures("patient")
 def test_what_waits_for_its_turn() -> None:
     lease = take()
     assert waits_for_its_turn(lease.renew)
@@ -377,28 +395,38 @@ def fenced(lease: Lease) -> None:
 
 
 @pytest.mark.on_database("sqlite")
+@pytest.mark.usefixtures("patient")
 def test_a_fenced_transaction_waits_for_none_since_it_lasts_as_long_as_the_job_likes() -> None:
     lease = take()
-    assert not waits_for_its_turn(partial(fenced, lease))
-    lease.release()
+    write_in_the_turn_of_another(partial(fenced, lease))
+    assert lease.release()
 
 
 @pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.usefixtures("patient")
 def test_where_the_server_lets_them_queue_they_do_not() -> None:
-    assert not waits_for_its_turn(take_and_release)
+    write_in_the_turn_of_another(take_and_release)
+    assert not locks().exists()
 
 
 @pytest.mark.slow
 @pytest.mark.on_database("sqlite")
-def test_who_never_ends_their_turn_is_waited_for_once() -> None:
+def test_who_never_ends_their_turn_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait_and_tell(call: Callable[[float], bool], seconds: float) -> bool:
+        assert seconds == LOCK_TIMEOUT.total_seconds()
+        is_ours = wait(call, seconds)
+        waits.append(is_ours)
+        return is_ours
+
+    waits: list[bool] = []
     gates().remember("a")
     lost = in_turn("default")
     lost.__enter__()
-    begun_at = local_now()
+    monkeypatch.setattr("django_singlejob.database.wait", wait_and_tell)
     for _ in range(3):
         with durable("default"):
             gates().touch("a")
-    assert LOCK_TIMEOUT <= timedelta(seconds=local_now() - begun_at) < 2 * LOCK_TIMEOUT
+    assert waits == [False, True, True]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 from tests.admin.pages import Page, act, clear_page, list_of, page_of, shown
 from tests.contract.acts import HOUR, MINUTE, expire, last_run, start_run, ticked
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -387,7 +388,7 @@ def test_nobody_waits_for_a_fenced_transaction(
     lease = start_run()
     gates().update(paused=paused)
     with lease.atomic():
-        (answer,) = elsewhere(act, admin_client, "jobstatus", action, "nightly").result(10)
+        (answer,) = elsewhere(act, admin_client, "jobstatus", action, "nightly").result(PATIENCE)
     assert "because another transaction is using it. Try again." in answer
     assert gates().get(name="nightly").paused is paused
     assert not LogEntry.objects.exists()
@@ -400,7 +401,7 @@ def test_nobody_waits_for_a_fenced_transaction(
 @pytest.mark.usefixtures("nightly")
 def test_many_clicks_at_once_are_one(admin_client: Client, elsewhere: Elsewhere) -> None:
     clicks = [elsewhere(act, admin_client, "jobstatus", "run_now", "nightly") for _ in range(6)]
-    assert all(click.result(30) is not None for click in clicks)
+    assert all(click.result(PATIENCE) is not None for click in clicks)
     assert one_offs().count() == LogEntry.objects.count() == 1
 
 

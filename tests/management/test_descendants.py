@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob.management.descendants import Group, Pipe
-from tests.processes.witness import eventually
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,13 +37,13 @@ def test_a_pipe_is_at_its_end_when_nobody_holds_it(pipe: Pipe) -> None:
         assert not pipe.is_at_end(0.1)
         assert process.stdin
         process.stdin.close()
-        assert pipe.is_at_end(20)
+        assert pipe.is_at_end(PATIENCE)
 
 
 def test_what_is_written_into_it_is_no_end_and_blocks_nobody(pipe: Pipe) -> None:
     with start(pipe, f"head -c 1000000 /dev/zero >/dev/fd/{pipe.write}") as process:
         chunks = 0
-        while not pipe.is_at_end(20):
+        while not pipe.is_at_end(PATIENCE):
             chunks += 1
         assert chunks > 1
         assert process.wait() == 0
@@ -53,7 +53,7 @@ def test_nor_does_it_block_a_command_that_nobody_looks_after_yet(pipe: Pipe) -> 
     script = f'exec "{sys.executable}" -c "import os; os.write({pipe.write}, bytes(1000000))"'
     with start(pipe, script) as process:
         try:
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
 

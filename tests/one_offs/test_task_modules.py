@@ -158,7 +158,7 @@ def test_what_does_not_exist_is_no_error(name: str, caplog: pytest.LogCaptureFix
 def test_a_real_interrupt_waits_for_the_import_and_is_not_swallowed(
     module: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name = module("import os, signal; os.kill(os.getpid(), signal.SIGINT); here = 5")
+    name = module("import signal; signal.raise_signal(signal.SIGINT); here = 5")
     with pytest.raises(KeyboardInterrupt):
         imported(name)
     found = imported(name)
@@ -171,7 +171,7 @@ def test_nor_is_what_the_programs_own_handler_raises(module: Callable[[str], str
     def stop(*_: Any) -> None:
         raise SystemExit(1)
 
-    name = module("import os, signal; os.kill(os.getpid(), signal.SIGUSR1)")
+    name = module("import signal; signal.raise_signal(signal.SIGUSR1)")
     before = signal.signal(signal.SIGUSR1, stop)
     try:
         with pytest.raises(SystemExit):
@@ -184,11 +184,13 @@ def test_nor_is_what_the_programs_own_handler_raises(module: Callable[[str], str
 @pytest.mark.slow
 def test_nor_is_the_second_signal_which_ends_an_import_that_hangs(module: Callable[[str], str]) -> None:
     name = module(
-        "import os, signal, time\n"
-        "os.kill(os.getpid(), signal.SIGINT)\n"
-        "time.sleep(1.1)\n"
-        "os.kill(os.getpid(), signal.SIGINT)\n"
-        "while True: time.sleep(0.1)"
+        "import signal\n"
+        "from django_singlejob.handlers import SECOND_SIGNAL\n"
+        "from tests.waiting import work_for, work_until_ended\n"
+        "signal.raise_signal(signal.SIGINT)\n"
+        "work_for(1.1 * SECOND_SIGNAL)\n"
+        "signal.raise_signal(signal.SIGINT)\n"
+        "work_until_ended()"
     )
     with pytest.raises(KeyboardInterrupt):
         imported(name)

@@ -33,6 +33,7 @@ from tests.contract.acts import (
     lock,
     scheduled,
 )
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pytest_django import DjangoAssertNumQueries, Settings
@@ -105,7 +106,7 @@ def test_a_new_job_is_left_for_the_next_tick_while_others_begin_theirs() -> None
     gates().remember("hourly")
     with ThreadPoolExecutor() as pool, database.durable(database.alias()):
         gates().keep_fence(0)
-        assert pool.submit(closing, keep_up).result(10) is None
+        assert pool.submit(closing, keep_up).result(PATIENCE) is None
     assert not gates().filter(name="nightly").exists()
     keep_up()
     assert gate("nightly").schedule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -13,8 +12,9 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import DBNow, local_now
+from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import DatabaseUnreachable
+from django_singlejob.locking import clear, liveness
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -24,7 +24,7 @@ from django_singlejob.worker import batches, due, loop, pool, tick
 from django_singlejob.worker.due import is_anything_due
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, run_one_off
-from tests.contract.acts import BEAT, HOUR, InlinePool, expire, fall_behind, gate, last_run, lock, scheduled, take
+from tests.contract.acts import HOUR, SECOND, InlinePool, expire, fall_behind, gate, last_run, lock, scheduled, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,17 +177,18 @@ def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
     settings.SINGLEJOB = {"LEASE": HOUR}  # in a test nobody sends heartbeats for the worker's own lock
 
     def work() -> None:
-        take("other", heartbeat_interval=BEAT)
+        take("other", heartbeat_interval=SECOND)
         expire("other")
         days.now += tick.LONGEST_TICK + 1
 
-    monkeypatch.setattr(pool, "sleep", time.sleep)
-    monkeypatch.setattr(days, "pass_by", time.sleep)
-    monkeypatch.setattr(loop, "local_now", local_now)
+    monkeypatch.setattr(pool, "sleep", days.pass_by)
+    for module in clear, liveness:
+        monkeypatch.setattr(module, "local_now", lambda: days.now)
+    days.acts += [lambda: None] * 1000
     singleton_job("slow")(work).enqueue()
-    monkeypatch.setattr(tick, "local_now", lambda: local_now() + days.now)
     list(Worker(Plan(drain=True)).work())
     assert not locks().exists()
+    assert 2 <= days.now - tick.LONGEST_TICK - 1 < 4
 
 
 def test_a_paused_job_is_not_called(passes: list[Any]) -> None:

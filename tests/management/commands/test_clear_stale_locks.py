@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_singlejob.clock import DBNow
-from django_singlejob.locking import clear
+from django_singlejob import clock
+from django_singlejob.clock import DBNow, local_now, utc_now
+from django_singlejob.locking.liveness import LONGEST_WATCH
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import JobLockQuerySet, locks
 from tests.contract.acts import (
     HOUR,
+    SECOND,
     everything,
     expire,
     gate,
@@ -31,15 +33,45 @@ from tests.contract.acts import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django_singlejob.models import JobLock
-    from tests.fixtures import Elsewhere
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
-committed = pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 
-BEAT = timedelta(seconds=0.1)
 MINUTE = timedelta(minutes=1)
+
+
+class Clocks:
+    """This machine's clocks. They go on only while somebody sleeps, and then `meanwhile` happens, once."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.meanwhile: Callable[[], object] | None = None
+        self._local, self._utc = local_now(), utc_now().timestamp()
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+        act, self.meanwhile = self.meanwhile, None
+        if act:
+            act()
+
+    def monotonic(self, *_: object) -> float:
+        return self._local + self.passed
+
+    def time(self) -> float:
+        return self._utc + self.passed
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    """Holders are watched for hours, which take no time."""
+    clocks = Clocks()
+    here = {"sleep": clocks.sleep, "time": clocks.time}
+    stopped = SimpleNamespace(**here, monotonic=clocks.monotonic, clock_gettime=clocks.monotonic)
+    monkeypatch.setattr(clock, "time", stopped)
+    return clocks
 
 
 def told(*command: str) -> str:
@@ -78,9 +110,9 @@ def test_a_live_lease_is_not_touched() -> None:
     assert everything() == before
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("clocks")
 def test_a_lock_whose_last_heartbeat_lies_in_the_future_is_cleared() -> None:
-    take(heartbeat_interval=BEAT)
+    take(heartbeat_interval=10 * SECOND)
     expire()
     set_the_databases_clock(-HOUR)
     assert told("clear_stale_locks").startswith("Cleared nightly (held by ")
@@ -98,20 +130,19 @@ def test_what_the_clocks_disagree_about_is_left_and_said() -> None:
     assert not is_free()
 
 
-@pytest.mark.slow
-def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch, clocks: Clocks) -> None:
     """If a look takes longer than the heartbeat interval, each one begins the watch anew."""
-    take(heartbeat_interval=BEAT / 2)
+    take(heartbeat_interval=SECOND)
     expire()
     watched = JobLockQuerySet.watched
 
     def slowly(rows: JobLockQuerySet) -> list[JobLock]:
-        time.sleep(BEAT.total_seconds())
+        clocks.sleep(2)
         return watched(rows)
 
     monkeypatch.setattr(JobLockQuerySet, "watched", slowly)
-    monkeypatch.setattr(clear, "LONGEST_WATCH", 5 * BEAT)
     assert told("clear_stale_locks").startswith("Left nightly (held by ")
+    assert LONGEST_WATCH < timedelta(seconds=clocks.passed) < LONGEST_WATCH + 10 * SECOND
     assert not is_free()
 
 
@@ -127,33 +158,23 @@ def test_a_dry_run_only_says_what_it_would_do() -> None:
     assert everything() == before
 
 
-@pytest.mark.slow
-def test_dead_holders_are_watched_for_two_heartbeats_all_at_once() -> None:
-    interval = 5 * BEAT
+def test_dead_holders_are_watched_for_two_heartbeats_all_at_once(clocks: Clocks) -> None:
+    interval = 10 * SECOND
     names = [f"nightly-{number}" for number in range(12)]
     for name in names:
         take(name, heartbeat_interval=interval)
         expire(name)
-    begun_at = time.monotonic()
     said = told("clear_stale_locks")
-    assert 2 <= (time.monotonic() - begun_at) / interval.total_seconds() < 2 * len(names)
+    assert 2 * interval <= timedelta(seconds=clocks.passed) < 3 * interval
     assert said.count("Cleared") == len(names)
 
 
-@pytest.mark.slow
-@committed
-def test_a_sign_of_life_during_the_watch_saves_the_holder(elsewhere: Elsewhere) -> None:
-    lease = take(heartbeat_interval=4 * BEAT)
+def test_a_sign_of_life_during_the_watch_saves_the_holder(clocks: Clocks) -> None:
+    lease = take(heartbeat_interval=10 * SECOND)
     expire()
-
-    def renew_soon() -> None:
-        time.sleep(BEAT.total_seconds())
-        lease.renew()
-
-    renewal = elsewhere(renew_soon)
+    clocks.meanwhile = lease.renew
     assert told("clear_stale_locks") == "No stale locks.\n"
-    renewal.result(10)
-    assert lock().token == lease.token
+    assert (lock().token, lock().heartbeats) == (lease.token, 1)
 
 
 def test_force_clears_one_lock_though_its_holder_is_alive() -> None:

@@ -17,6 +17,7 @@ from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import closing, start_run, ticked
+from tests.waiting import PATIENCE
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -144,7 +145,7 @@ def test_it_does_not_wait_long_for_a_fenced_transaction(monkeypatch: pytest.Monk
     monkeypatch.setattr(job_choice, "PATIENCE", 0.2)
     lease = start_run()
     with ThreadPoolExecutor() as pool, lease.atomic():
-        status, out, err = pool.submit(closing, pause, "nightly").result(10)
+        status, out, err = pool.submit(closing, pause, "nightly").result(PATIENCE)
     assert (status, out) == (EX_TEMPFAIL, "")
     assert err == "'nightly' was not paused: another transaction is using it. Try again.\n"
     assert paused() == set()

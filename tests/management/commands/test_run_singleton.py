@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from io import StringIO
@@ -48,6 +47,7 @@ from tests.contract.acts import (
     take,
     without_seconds,
 )
+from tests.waiting import a_moment, work_until_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -317,7 +317,7 @@ def test_what_runs_or_is_skipped_is_no_failure(calls: list[object], caplog: pyte
 
 def be_told() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(20)
+    work_until_ended()
 
 
 def test_an_interruption_is_a_warning_as_a_workers_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -617,13 +617,17 @@ def test_the_lock_may_be_a_jobs_but_not_its_name(calls: list[object]) -> None:
     assert not gates().filter(name="nightly").exists()
 
 
-LEAVES_A_PROCESS = "(sleep 1.5; touch {}) & exit 0"
-
-
 @pytest.mark.slow
 def test_what_it_leaves_behind_is_waited_for_and_told_to_standard_error(tmp_path: Path) -> None:
-    output, errors, ended = StringIO(), StringIO(), tmp_path / "ended"
-    command = ["sh", "-c", LEAVES_A_PROCESS.format(ended)]
+    told, ended = tmp_path / "told", tmp_path / "ended"
+
+    class Errors(StringIO):
+        def write(self, text: str) -> int:
+            told.touch()
+            return super().write(text)
+
+    output, errors = StringIO(), Errors()
+    command = ["sh", "-c", f"(until test -e {told}; do sleep 0.1; done; touch {ended}) & exit 0"]
     call_command("run_singleton", "backup", "--", *command, stdout=output, stderr=errors, no_color=True)
     assert ended.exists()
     assert errors.getvalue() == (
@@ -644,7 +648,8 @@ def test_a_terminal_that_is_gone_ends_nothing(tmp_path: Path, error: Exception |
     ended = tmp_path / "ended"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stderr", Gone() if error else None)
-        call_command("run_singleton", "backup", "--", "sh", "-c", LEAVES_A_PROCESS.format(ended), stdout=StringIO())
+        command = ["sh", "-c", f"(sleep 1.5; touch {ended}) & exit 0"]
+        call_command("run_singleton", "backup", "--", *command, stdout=StringIO())
     assert ended.exists()
     assert last_run("backup").status == "successful"
 
@@ -659,13 +664,13 @@ def test_a_loss_that_is_noticed_while_it_is_started_ends_it(monkeypatch: pytest.
             started.append(self.pid)
             # As the keeper of the lease does; the main thread has time to notice.
             threading.Thread(target=windows[-1].fire, args=[LeaseLost]).start()
-            time.sleep(0.2)
+            a_moment()
 
     windows: list[Window] = []
     monkeypatch.setattr(Window, "open", remembering(windows, Window.open))
     monkeypatch.setattr(subprocess, "Popen", Started)
     with pytest.raises(SystemExit) as ended:
-        told("backup", "--lease", "6", "--", "sleep", "60")
+        told("backup", "--", "sleep", "3600")
     assert ended.value.code == 75
     with pytest.raises(ProcessLookupError):
         os.kill(started[0], 0)
