@@ -224,6 +224,18 @@ def test_it_leads_to_its_lock(admin_client: Client) -> None:
     assert clear_page("shop") in Page(shown(admin_client, page_of("jobstatus", "nightly"))).links
 
 
+def test_a_user_who_may_not_see_locks_is_not_led_to_clear_one(log_in: LogIn) -> None:
+    """That page would answer with 403."""
+    start_run("nightly")
+    expire()
+    may = ["view_jobstatus", "clear_joblock"]
+    pages = [
+        Page(shown(log_in(f"user-{len(more)}", *may, *more), page_of("jobstatus", "nightly")))
+        for more in ([], ["view_joblock"])
+    ]
+    assert [clear_page("nightly") in page.links for page in pages] == [False, True]
+
+
 def test_the_line_beyond_which_it_is_overrunning_is_drawn_after_enough_runs(
     admin_client: Client, nightly: SingletonJob[[], None]
 ) -> None:

@@ -23,6 +23,7 @@ from django_singlejob import clock, timeline
 from django_singlejob.admin import locks as admin_locks
 from django_singlejob.admin.clearing import read, sign
 from django_singlejob.clock import DBNow, utc_now
+from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear_at_once
 from django_singlejob.locking.liveness import Sighting
 from django_singlejob.querysets.jobs import JobStatusQuerySet, gates
@@ -175,6 +176,16 @@ def test_it_is_held_up_against_the_mean(admin_client: Client) -> None:
     page = shown(admin_client, page_of("joblock"))
     assert "singlejob-warn" in page
     assert "mean 1\xa0min\xa00\xa0s" in page
+
+
+@pytest.mark.parametrize(
+    ("held_for", "kind"), [(2 * HOUR, "busy"), (4 * HOUR, "warn")], ids=["as usual", "overrunning"]
+)
+def test_its_bar_warns_from_the_overrun_factor_on(admin_client: Client, held_for: timedelta, kind: str) -> None:
+    begin()
+    gates().update(mean_duration=HOUR, run_count=5)
+    locks().update(acquired_at=DBNow() - held_for)
+    assert f'height="10" class="singlejob-{kind}"' in shown(admin_client, page_of("joblock"))
 
 
 def test_a_user_without_the_permission_finds_no_way_to_clear_it(viewer: Client, operator: Client) -> None:
@@ -841,6 +852,26 @@ def test_text_that_no_page_of_ours_wrote_clears_nothing(admin_client: Client) ->
         assert len(again) == 1, "Its watch has restarted."
         assert click(admin_client, [text], name=["\0", "never"]) == ([WORDS], []), text
     assert all_rows() == before
+
+
+def test_whatever_is_missing_of_what_was_shown_is_reported(operator: Client) -> None:
+    """The text or the name, of one lock among others. A text that is sent twice is no change."""
+    stand_still()
+    stand_still("hourly")
+    texts = seen(operator, "hourly")
+    assert click(operator, texts)[0] == [WORDS, *cleared("hourly")]
+    stand_still("hourly")
+    texts = seen(operator, "hourly")
+    assert click(operator, [*texts, "changed"], name=["hourly"])[0] == [WORDS, *cleared("hourly")]
+    stand_still("hourly")
+    texts = seen(operator, "hourly")
+    assert click(operator, [*texts, *texts], name=["hourly"])[0] == cleared("hourly")
+    assert not is_free()
+
+
+def cleared(name: str) -> list[str]:
+    holder = this_process()
+    return [f"The lock {name} was cleared; its holder was {holder.hostname}, pid {holder.pid}."]
 
 
 def test_what_one_user_was_shown_another_cannot_send(operator: Client, forcer: Client) -> None:

@@ -111,6 +111,24 @@ def test_one_that_waits_for_too_long_makes_one_ask(admin_client: Client, mail: A
     assert "is a worker running?" not in shown(admin_client, list_of("oneoffjob"))
 
 
+def test_nobody_is_told_for_how_long_one_of_a_dead_worker_has_run(admin_client: Client, mail: Any) -> None:
+    begin("mail")
+    one_offs().update(started_at=DBNow() - 72 * HOUR)
+    pages = list_of("oneoffjob"), page_of("oneoffjob")
+    assert ["3\xa0d\xa00\xa0h<" in shown(admin_client, page) for page in pages] == [True, True]
+    expire("mail")
+    assert ["3\xa0d\xa00\xa0h<" in shown(admin_client, page) for page in pages] == [False, False]
+    assert ["its worker is dead" in shown(admin_client, page) for page in pages] == [True, True]
+
+
+def test_the_name_of_a_task_finds_none_that_runs_as_a_job(admin_client: Client) -> None:
+    path = "tests.app.django_tasks.add"
+    task, job = (place(Order(task_path=path), [], {}) for _ in range(2))
+    one_offs().filter(pk=job.pk).update(job_name="mail")
+    assert listed(admin_client, f"?name={path}") == [task.pk]
+    assert listed(admin_client, "?name=mail") == [job.pk]
+
+
 def test_the_buttons_fit_the_status(
     admin_client: Client, operator: Client, viewer: Client, one_of_each: dict[str, int]
 ) -> None:

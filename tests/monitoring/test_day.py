@@ -122,6 +122,13 @@ def test_of_a_paused_job_nothing_is_to_come() -> None:
     assert day().counts == Counter({NOT_RUN: 2})
 
 
+def test_nor_is_a_slot_of_it_that_came_due_a_moment_ago() -> None:
+    for name, is_paused in ("paused", True), ("nightly", False):
+        known(name, "* * * * *", next_slot=NOW - 2 * MINUTE, paused=is_paused)
+    assert day("paused").counts == Counter({NOT_RUN: 2})
+    assert day("nightly").counts[NOT_RUN] == 0
+
+
 def test_a_job_that_no_server_has_requested_has_slots_to_come() -> None:
     singleton_job("weekly", schedule="0 */6 * * *")(print)
     assert day("weekly").counts == Counter({TO_COME: 4})

@@ -251,6 +251,11 @@ class TestLate:
         assert claim(policy, at("12:00"), at("12:00:00.000001")) != in_time
 
     @every_catch_up
+    def test_a_grace_may_be_longer_than_there_are_years(self, hourly: Schedule, catch_up: CatchUp) -> None:
+        policy = Policy(schedule=hourly, catch_up=catch_up, misfire_grace=timedelta.max)
+        assert claim(policy, at("12:00"), at("12:59")) == Claim(at("12:00"), at("13:00"), [])
+
+    @every_catch_up
     def test_a_tolerance_makes_no_grace(self, hourly: Schedule, catch_up: CatchUp) -> None:
         policy = Policy(schedule=hourly, catch_up=catch_up)
         with_and_without = [claim(policy, at("12:00"), at("12:05:01"), early) for early in (timedelta(), MINUTE)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib import import_module
@@ -24,6 +25,7 @@ from django_singlejob.models import OneOffJob
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker.batches import Batches, Claimed, _alike
 from tests.contract.acts import lock, take
 
@@ -181,6 +183,22 @@ def test_one_that_stands_by_keeps_nothing_waiting_for_its_lock(
     assert asked == ["django_singlejob.worker.1"]
     batches.stand_by()  # at the next look
     assert locks().exists()
+
+
+def test_one_that_is_to_end_asks_for_no_other_lock(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue(1)
+    usual = acquire.acquire
+
+    def be_slow(request: Any) -> Any:
+        take(request.name)
+        signal.raise_signal(signal.SIGTERM)
+        return usual(request)
+
+    monkeypatch.setattr("django_singlejob.worker.batches.acquire", be_slow)
+    with deferred_signals():
+        assert batches.record_and_claim(1) == []
+    assert locks().get().name == "django_singlejob.worker.1"
+    assert rows() == [("waiting", 0)]
 
 
 def test_one_that_stands_by_puts_back_what_it_may_have_claimed(

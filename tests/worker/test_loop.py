@@ -20,6 +20,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
+from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker import batches, due, loop, pool, tick
 from django_singlejob.worker.due import is_anything_due
 from django_singlejob.worker.loop import Worker
@@ -112,6 +113,14 @@ def test_it_holds_a_lock_while_it_has_nothing_to_do(passes: list[Any]) -> None:
     list(Worker(replace(PLAN, queues=["mail"])).work())
     assert seen == [["mail"]] * 3
     assert not locks().exists()
+
+
+def test_it_leaves_its_lock_to_expire_if_the_database_was_given_up(passes: list[Any]) -> None:
+    """After a second signal, another call might never return."""
+    with deferred_signals() as signals:
+        passes += [lambda: setattr(signals, "is_database_given_up", True)]
+        list(Worker(PLAN).work())
+    assert lock("django_singlejob.worker.1")
 
 
 def test_it_goes_on_if_it_cannot_tell_whether_it_has_the_lock(

@@ -9,15 +9,21 @@ import pytest
 
 from django_singlejob import singleton_job
 from django_singlejob.received_signals import deferred_signals
+from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.tick import Plan
 from tests.contract.acts import (
+    BEAT,
     MINUTE,
     coming_slot,
+    expire,
     fall_behind,
     gate,
     hourly,
+    is_free,
     last_run,
     scheduled,
     slots_run,
+    take,
     tick,
     ticked,
 )
@@ -80,6 +86,31 @@ def test_but_one_that_a_job_of_a_command_raises_does_not(error: type[BaseExcepti
         first, second = tick()
     assert (first.name, type(first.error), second.name, second.error) == ("broken", error, "nightly", None)
     assert last_run("broken").status == ("failed" if error is KeyboardInterrupt else "interrupted")
+
+
+def test_what_a_one_off_enqueues_is_left_to_the_next_pass() -> None:
+    """Also if others begin meanwhile. Otherwise one that enqueues itself would never let the pass end."""
+    last: Any = singleton_job("last")(lambda: None)
+    first: Any = singleton_job("first")(last.enqueue)
+    second: Any = singleton_job("second")(lambda: None)
+    first.enqueue()
+    second.enqueue()
+    assert [report.name for report in tick()] == ["first", "second"]
+    assert [report.name for report in tick()] == ["last"]
+
+
+@pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"])
+@pytest.mark.usefixtures("inline_pool")
+def test_a_pass_does_not_watch_a_lock_for_ever(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its holder may show signs of life all the time, and never renew its lease."""
+    take(heartbeat_interval=BEAT)
+    expire()
+    with monkeypatch.context() as patch:
+        patch.setattr("django_singlejob.worker.tick.LONGEST_TICK", 0)
+        assert not list(Worker(plan).work())
+    assert not is_free()
+    assert not list(Worker(plan).work())
+    assert is_free()
 
 
 def test_a_child_that_a_job_forks_does_not_go_on_with_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
