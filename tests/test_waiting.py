@@ -27,6 +27,7 @@ EXEMPT = {
     "clusters": _HARNESS,
     "mutants": _HARNESS,
     "simulation": _HARNESS,
+    "under_load.py": _HARNESS,
     "contract/test_interruption.py": _TIMING,
     "locking/keeping.py": _TIMING,
     "locking/test_crew.py": _TIMING,

@@ -855,7 +855,7 @@ def test_text_that_no_page_of_ours_wrote_clears_nothing(admin_client: Client) ->
 
 
 def test_whatever_is_missing_of_what_was_shown_is_reported(operator: Client) -> None:
-    """The text or the name, of one lock among others. A text that is sent twice is no change."""
+    """The text or the name, of one lock among others. A text that is sent twice does not change anything."""
     stand_still()
     stand_still("hourly")
     texts = seen(operator, "hourly")
