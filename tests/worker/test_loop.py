@@ -25,7 +25,19 @@ from django_singlejob.worker import batches, due, loop, pool, tick
 from django_singlejob.worker.due import is_anything_due
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, run_one_off
-from tests.contract.acts import HOUR, SECOND, InlinePool, expire, fall_behind, gate, last_run, lock, scheduled, take
+from tests.contract.acts import (
+    HOUR,
+    SECOND,
+    InlinePool,
+    expire,
+    fall_behind,
+    gate,
+    is_free,
+    last_run,
+    lock,
+    scheduled,
+    take,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +132,7 @@ def test_it_leaves_its_lock_to_expire_if_the_database_was_given_up(passes: list[
     with deferred_signals() as signals:
         passes += [lambda: setattr(signals, "is_database_given_up", True)]
         list(Worker(PLAN).work())
-    assert lock("django_singlejob.worker.1")
+    assert not is_free("django_singlejob.worker.1")
 
 
 def test_it_goes_on_if_it_cannot_tell_whether_it_has_the_lock(
