@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from django.db.models import Model
 
-    from django_singlejob.registry import Job
+    from django_singlejob import Job
 
 MODELS: tuple[type[Model], ...] = (JobLock, JobStatus, JobRun, OneOffJob, WorkerPass)
 TEXTS = ["", " ", "nonsense", "x" * 10_000, "\x1b[31m\u202e\r\nforged"]

@@ -13,6 +13,7 @@ from django_singlejob import (
     CurrentRun,
     DuplicateJob,
     InvalidName,
+    Lease,
     LeaseLost,
     SingleJobError,
     current_run,
@@ -21,7 +22,6 @@ from django_singlejob import (
     singleton_job,
 )
 from django_singlejob.interrupt import Window
-from django_singlejob.locking.lease import Lease
 from tests.contract.acts import is_free
 
 pytest_plugins = "tests.fixtures"

@@ -24,8 +24,20 @@ from django.core.management.base import BaseCommand
 from django.dispatch import Signal
 
 import django_singlejob
-from django_singlejob import Lease, Outcome, checks, codes, conf, job_lock, models, registry, signals, singleton_job
-from django_singlejob.locking.request import Reason
+from django_singlejob import (
+    CurrentRun,
+    Lease,
+    Outcome,
+    Reason,
+    checks,
+    codes,
+    conf,
+    job_lock,
+    models,
+    registry,
+    signals,
+    singleton_job,
+)
 from django_singlejob.logs import about
 from django_singlejob.management import child, exit_status
 from django_singlejob.management.commands import singleton_status
@@ -33,7 +45,6 @@ from django_singlejob.monitoring import findings, health
 from django_singlejob.names import NAME_LENGTH
 from django_singlejob.one_offs import values
 from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.runner import CurrentRun
 from django_singlejob.scheduling import schedule, slots
 from tests.children import ROOT
 from tests.monitoring import test_verdict

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connections
 
-from django_singlejob import handlers, job_lock, singleton_job
+from django_singlejob import Lease, handlers, job_lock, singleton_job
 from django_singlejob.handlers import HeldSignals, held, signals_let_in
 from django_singlejob.interrupt import Window
-from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.release import Release
 from tests.children import ROOT
 from tests.contract.acts import is_free, last_run

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_singlejob import job_lock, singleton_job
+from django_singlejob import Lease, job_lock, singleton_job
 from django_singlejob.in_loop import finished
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.acquire import Acquisition
-from django_singlejob.locking.lease import Lease
 from tests.contract.acts import gate, is_free, last_run
 from tests.databases import APPS
 from tests.waiting import PATIENCE

@@ -15,10 +15,9 @@ import pytest
 from django.core.management import call_command
 from django.db import OperationalError
 
-from django_singlejob import LeaseLost, singleton_job
+from django_singlejob import LeaseLost, Reason, singleton_job
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.keeper import Kept
-from django_singlejob.locking.request import Reason
 from django_singlejob.logs import PREFIX, about
 from django_singlejob.querysets.locks import locks
 from django_singlejob.worker.due import keep_up

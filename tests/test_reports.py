@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import transaction
 
-from django_singlejob import singleton_job
+from django_singlejob import Reason, singleton_job
 from django_singlejob.exceptions import DatabaseUnreachable, UnsafeTransaction
 from django_singlejob.locking import acquire
-from django_singlejob.locking.request import Reason
 from django_singlejob.reports import Report, run_due
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from django.db.models import Model
     from pytest_django import Settings
 
-    from django_singlejob.locking.lease import Lease
+    from django_singlejob import Lease
     from django_singlejob.locking.request import LockRequest, Refusal
     from tests.fixtures import AddDatabase
 

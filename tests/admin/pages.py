@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from django.test import Client
 
-    from django_singlejob.locking.lease import Lease
+    from django_singlejob import Lease
     from django_singlejob.querysets.jobs import JobStatusQuerySet
 
 MODELS = ["joblock", "jobstatus", "jobrun", "oneoffjob"]

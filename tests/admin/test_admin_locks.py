@@ -61,7 +61,7 @@ from tests.impossible import spoil
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from django_singlejob.locking.lease import Lease
+    from django_singlejob import Lease
     from django_singlejob.models import JobLock
     from tests.admin.people import LogIn
 

@@ -18,13 +18,11 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_singlejob import registry, singleton_job
+from django_singlejob import Outcome, Reason, registry, singleton_job
 from django_singlejob.clock import DBNow, local_now
-from django_singlejob.locking.request import Reason
 from django_singlejob.models import JobStatus
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.reports import Report
-from django_singlejob.runner import Outcome
 from django_singlejob.scheduling.schedule import next_slot, parse
 from django_singlejob.worker.pool import Inline, PoolTask
 from django_singlejob.worker.tick import Plan, Tick

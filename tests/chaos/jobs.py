@@ -22,8 +22,8 @@ from tests.chaos.onlooker import Onlooker, facts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from django_singlejob import CurrentRun
     from django_singlejob.models import JobLock
-    from django_singlejob.runner import CurrentRun
 
 
 COUNT_LENGTH = 32

@@ -23,7 +23,7 @@ from tests.clusters import EVERY, LEASE
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_singlejob.runner import CurrentRun
+    from django_singlejob import CurrentRun
 
 # How long the long job holds its lock, in seconds: longer than it takes to lose a lease and have the lock taken over.
 LONG = 9.0

@@ -13,12 +13,11 @@ from uuid import uuid4
 from django.db import connection, connections
 from django.db.models import F
 
-from django_singlejob import clock, current_run, database, runner, singleton_job, timeline
+from django_singlejob import Lease, clock, current_run, database, runner, singleton_job, timeline
 from django_singlejob.clock import DBNow, local_now, sleep, utc_now
 from django_singlejob.holder import this_process
 from django_singlejob.locking import acquire as acquiring, clear, liveness
 from django_singlejob.locking.acquire import acquire
-from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from django_singlejob import Job
     from django_singlejob.models import JobLock, JobRun, JobStatus
-    from django_singlejob.registry import Job
     from django_singlejob.reports import Report
     from django_singlejob.worker.pool import PoolTask
 

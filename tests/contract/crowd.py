@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import connections
 
-from django_singlejob import LockHeld, job_lock
+from django_singlejob import Lease, LockHeld, job_lock
 from django_singlejob.locking.clear import clear
-from django_singlejob.locking.lease import Lease
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import Ending
 from tests.contract.acts import BEAT, ask, expire, start_run

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_singlejob import database, singleton_job
+from django_singlejob import Lease, database, singleton_job
 from django_singlejob.holder import this_process
 from django_singlejob.locking.acquire import Acquisition
-from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest
 from django_singlejob.one_offs import insert
 from django_singlejob.one_offs.enqueue import Order

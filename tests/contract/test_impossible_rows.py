@@ -13,11 +13,10 @@ from django.db import connection
 from django.db.models import Field
 from django.urls import NoReverseMatch
 
-from django_singlejob import singleton_job
+from django_singlejob import Lease, singleton_job
 from django_singlejob.admin import overview
 from django_singlejob.clock import DBNow
 from django_singlejob.locking import acquire, clear
-from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.liveness import SECOND
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models import JobLock, JobRun, JobStatus
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from django.test import Client
     from pytest_django import Settings
 
-    from django_singlejob.registry import Job
+    from django_singlejob import Job
 
 pytest_plugins = ("tests.fixtures", "tests.admin.people")
 pytestmark = [

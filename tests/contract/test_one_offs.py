@@ -13,12 +13,11 @@ from uuid import UUID
 import pytest
 from django.db import transaction
 
-from django_singlejob import current_run, registry, runner, singleton_job
+from django_singlejob import Reason, current_run, registry, runner, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.at_exit import release_granted
 from django_singlejob.locking.clear import clear
-from django_singlejob.locking.request import Reason
 from django_singlejob.one_offs.enqueue import place
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -44,7 +43,7 @@ from tests.databases import APPS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from django_singlejob.locking.lease import Lease
+    from django_singlejob import Lease
     from django_singlejob.models import OneOffJob
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)

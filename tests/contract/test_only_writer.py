@@ -9,9 +9,8 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import IntegrityError, OperationalError, connection, transaction
 
-from django_singlejob import LeaseLost
+from django_singlejob import Lease, LeaseLost
 from django_singlejob.locking.clear import clear
-from django_singlejob.locking.lease import Lease
 from tests.app.models import Counter
 from tests.contract.acts import HOUR, MINUTE, age, expire, lock, take
 from tests.databases import APPS

@@ -14,12 +14,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import current_run, registry, singleton_job
+from django_singlejob import Lease, Reason, current_run, registry, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.locking.clear import Watchman, clear
-from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.liveness import WATCHED_INTERVALS
-from django_singlejob.locking.request import Reason
 from django_singlejob.models import JobStatus
 from django_singlejob.monitoring.health import Health, State, survey
 from django_singlejob.querysets.jobs import gates

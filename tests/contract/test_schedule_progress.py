@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_singlejob import registry, singleton_job
-from django_singlejob.locking.request import Reason
+from django_singlejob import Reason, registry, singleton_job
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
 from django_singlejob.signals import slot_misfired

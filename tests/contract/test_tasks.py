@@ -23,12 +23,11 @@ from asgiref.sync import sync_to_async
 from django.core.management import call_command
 from django.db import connection, transaction
 
-from django_singlejob import current_run, database, registry, singleton_job
+from django_singlejob import Reason, current_run, database, registry, singleton_job
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
-from django_singlejob.locking.request import Reason
 from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs.django_tasks import _as_enqueued
 from django_singlejob.querysets.locks import locks
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from django.tasks import TaskResult
     from pytest_django import Settings
 
-    from django_singlejob.locking.lease import Lease
+    from django_singlejob import Lease
     from django_singlejob.models import OneOffJob
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)

@@ -11,14 +11,13 @@ from uuid import uuid4
 import pytest
 from django.db import IntegrityError, OperationalError, connection
 
-from django_singlejob import DatabaseUnreachable, DatabaseUnusable, clock, database, timeline
+from django_singlejob import DatabaseUnreachable, DatabaseUnusable, Lease, clock, database, timeline
 from django_singlejob.clock import DBNow, local_now, since
 from django_singlejob.conf import ZERO
 from django_singlejob.holder import this_process
 from django_singlejob.locking import acquire, at_exit
 from django_singlejob.locking.acquire import IN_DOUBT, IN_THE_WAY, Acquisition, Undecided
 from django_singlejob.locking.grant import Grant
-from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks

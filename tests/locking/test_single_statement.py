@@ -13,7 +13,7 @@ import pytest
 from django.db import DatabaseError, DataError, IntegrityError, InternalError, OperationalError, connection, transaction
 from django.db.models import Model
 
-from django_singlejob import job_lock, singleton_job, timeline
+from django_singlejob import Lease, job_lock, singleton_job, timeline
 from django_singlejob.clock import DBNow
 from django_singlejob.database import sent_now
 from django_singlejob.exceptions import DatabaseUnusable
@@ -21,7 +21,6 @@ from django_singlejob.holder import this_process
 from django_singlejob.locking import single_statement
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.clear import clear
-from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.locking.single_statement import Answer, is_ordinary_grant, is_ordinary_release, was_undone
 from django_singlejob.models import JobLock, JobRun

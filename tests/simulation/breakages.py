@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from django_singlejob import Lease
 from django_singlejob.conf import ZERO
-from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.querysets.jobs import JobStatusQuerySet
 from django_singlejob.querysets.locks import JobLockQuerySet

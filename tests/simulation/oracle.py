@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-    from django_singlejob.locking.lease import Lease
+    from django_singlejob import Lease
     from tests.simulation.baton import Process
     from tests.simulation.trace import Trace
     from tests.simulation.world import World

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.db import transaction
 
-from django_singlejob import clock, runner
+from django_singlejob import Job, clock, current_run, runner
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
@@ -23,8 +23,6 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.recording import AWAY_FOR, HistoryFailed, catch_up
-from django_singlejob.registry import Job
-from django_singlejob.runner import current_run
 from django_singlejob.worker.tick import run_one_off
 from tests.simulation import world
 from tests.simulation.aims import AROUND_A_DEATH, BEFORE_A_BODY, INSIDE_A_BLOCK
@@ -34,7 +32,7 @@ from tests.simulation.stage import ALIAS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from django_singlejob.locking.lease import Lease
+    from django_singlejob import Lease
     from django_singlejob.models import OneOffJob
     from tests.simulation.aims import Aims
     from tests.simulation.baton import Process

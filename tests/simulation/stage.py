@@ -23,9 +23,8 @@ from django.conf import settings
 from django.db import connections
 from django.test.utils import override_settings
 
-from django_singlejob import alarms, clock, database, holder, interrupt, received_signals, recording, timeline
+from django_singlejob import Lease, alarms, clock, database, holder, interrupt, received_signals, recording, timeline
 from django_singlejob.locking import acquire, at_exit, crew, keeper, lease as lease_module
-from django_singlejob.locking.lease import Lease
 from django_singlejob.querysets import rows
 from django_singlejob.worker import tick
 from tests.simulation import world

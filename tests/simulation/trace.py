@@ -65,9 +65,9 @@ from functools import wraps
 from typing import IO, TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from django_singlejob import Lease
 from django_singlejob.locking import acquire
 from django_singlejob.locking.grant import Granting
-from django_singlejob.locking.lease import Lease
 from django_singlejob.querysets.jobs import JobStatusQuerySet
 from django_singlejob.querysets.locks import JobLockQuerySet
 from django_singlejob.timeline import next_fence

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_singlejob import SKIPPED, job_lock, singleton_job
-from django_singlejob.locking.request import Reason
+from django_singlejob import SKIPPED, Reason, job_lock, singleton_job
 from django_singlejob.management import job_choice
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE
 from django_singlejob.querysets.jobs import FORGOTTEN, gates

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 
-from django_singlejob import clock, runner
+from django_singlejob import Job, clock, current_run, runner
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
@@ -18,8 +18,6 @@ from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.registry import Job
-from django_singlejob.runner import current_run
 from django_singlejob.worker.tick import run_one_off
 from tests.simulation import world
 from tests.simulation.baton import Killed
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from django_singlejob.locking.lease import Lease
+    from django_singlejob import Lease
     from tests.simulation.explore.observed import ObservedWorld
 
 #: A heartbeat each second, so a takeover comes after 8 seconds.
