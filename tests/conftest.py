@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Slow are the tests in these folders, which use real processes, servers and browsers, and the tests that use one of
-#: these fixtures.
-SLOW_FOLDERS = {"browser", "clusters", "processes"}
-SLOW_FIXTURES = {"child_env", "proxy"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if SLOW_FOLDERS & set(item.path.parts) or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.slow)
-
 
 @pytest.fixture
 def database_url(django_db_setup: None) -> str:

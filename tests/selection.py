@@ -65,6 +65,22 @@ LONG = {
     "simulation/test_simulation.py::test_no_promise_is_broken_in_a_minute",
     "test_redaction.py::test_the_time_grows_with_the_length_and_no_faster",
 }
+#: Paths below tests/, or the nodes of tests: what takes long without a mark of its own. So do tests that start processes.
+SLOW = {
+    "browser",
+    "clusters",
+    "contract/test_impossible_rows.py",
+    "management/test_hostile_rows.py",
+    "management/test_startup.py::test_run_singleton_imports_nothing_that_only_others_need",
+    "monitoring/test_verdict.py::test_each_finding_has_a_link_to_where_something_can_be_done",
+    "monitoring/test_verdict.py::test_the_command_and_the_admin_say_the_same",
+    "one_offs/test_enqueue.py::test_a_worker_outlives_what_was_written_by_hand",
+    "one_offs/test_values.py::test_the_arguments_together_have_the_same_length",
+    "processes",
+    "scheduling/test_slots.py::TestSeveral::test_it_may_be_as_early_as_an_instant_can_be",
+    "simulation/test_simulation.py::test_each_scenario_comes_to_its_end",
+}
+SLOW_FIXTURES = {"child_env", "proxy"}
 #: They test what interrupts a job from outside.
 TIMING = {
     "contract/test_interruption.py",
@@ -123,9 +139,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         place = place_of(item)
-        for mark, places in (("long", LONG), ("timing", TIMING)):
+        for mark, places in (("long", LONG), ("slow", SLOW), ("timing", TIMING)):
             if is_below(place, places):
                 item.add_marker(mark)
+        if SLOW_FIXTURES & {*getattr(item, "fixturenames", ())}:
+            item.add_marker("slow")
     kept = [item for item in items if is_selected(item, config)]
     if left_out := {*items} - {*kept}:
         config.hook.pytest_deselected(items=[*left_out])
