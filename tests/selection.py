@@ -65,7 +65,7 @@ LONG = {
     "simulation/test_simulation.py::test_no_promise_is_broken_in_a_minute",
     "test_redaction.py::test_the_time_grows_with_the_length_and_no_faster",
 }
-#: Paths below tests/, or the nodes of tests: what takes long without a mark of its own. So do tests that start processes.
+#: Paths below tests/, or the nodes of tests: what takes long without a mark of its own.
 SLOW = {
     "browser",
     "clusters",
@@ -80,6 +80,7 @@ SLOW = {
     "scheduling/test_slots.py::TestSeveral::test_it_may_be_as_early_as_an_instant_can_be",
     "simulation/test_simulation.py::test_each_scenario_comes_to_its_end",
 }
+#: So do tests that start processes.
 SLOW_FIXTURES = {"child_env", "proxy"}
 #: They test what interrupts a job from outside.
 TIMING = {
