@@ -118,7 +118,7 @@ class Command(CallableCommand):
 
 
 def _names() -> str:
-    return shown(", ".join(locks().values_list("name", flat=True)))
+    return shown(", ".join(locks().order_by("name").values_list("name", flat=True)))
 
 
 def _facts_of(lock: "JobLock") -> dict[str, Any]:
