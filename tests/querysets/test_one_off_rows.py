@@ -13,7 +13,7 @@ from django_singlejob.clock import DBNow
 from django_singlejob.database import alias, durable
 from django_singlejob.holder import this_process
 from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.one_offs import errors_in, line_of, one_offs
 from tests.contract.acts import in_thread
 from tests.databases import APPS
 
@@ -137,6 +137,23 @@ def test_each_change_of_a_row_raises_its_version() -> None:
         assert change()
         assert again(row).version == version
     assert again(row).finished_at
+
+
+def test_one_that_is_put_back_has_not_finished_unless_that_was_its_last_attempt() -> None:
+    rows = [mail(attempt=attempt) for attempt in (1, 2)]
+    for row in rows:
+        assert one_offs().claim(row, uuid4(), this_process())
+    assert one_offs().put_back("Its worker died.") == 2
+    assert [(again(row).status, again(row).finished_at is None) for row in rows] == [
+        ("waiting", True),
+        ("failed", False),
+    ]
+
+
+def test_a_line_that_is_no_error_of_ours_is_passed_over() -> None:
+    error = {"error": "Oh no", "error_class": "builtins.ValueError", "traceback": ""}
+    strange = ["[1]", "5", '{"error": 5}', '{"error": null}', "{", "[" * 100_000, '"error"']
+    assert [*errors_in("\n".join([*strange, line_of(error)]))] == [error]
 
 
 # --- a function that becomes a job
