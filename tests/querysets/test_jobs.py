@@ -297,6 +297,18 @@ def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run
     assert found.index("tomorrow") < found.index("a bit late") < found.index("late, but paused")
 
 
+def test_a_closer_look_is_taken_at_the_gates_that_are_named_and_at_the_odd_ones() -> None:
+    usual = {"schedule": "@hourly", "next_slot": DBNow() + HOUR, "last_started_at": DBNow()}
+    odd = {
+        "without a slot": {"next_slot": None},
+        "with an end": {"unrecorded": {"token": "1"}},
+        "in the future": {"last_started_at": DBNow() + MINUTE},  # the clock was set back since
+    }
+    edit({"usual": usual, "named": usual, **{name: usual | changes for name, changes in odd.items()}})
+    found = gates().exclude(name=FORGOTTEN).in_question(["named", "never"])
+    assert {gate.name for gate in found} == {"named", *odd}
+
+
 # --- the number of statements
 
 
