@@ -14,7 +14,7 @@ from django_singlejob.database import alias, durable
 from django_singlejob.holder import this_process
 from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.one_offs import errors_in, line_of, one_offs
-from tests.contract.acts import in_thread
+from tests.contract.acts import in_thread, lock, take
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -148,6 +148,22 @@ def test_one_that_is_put_back_has_not_finished_unless_that_was_its_last_attempt(
         ("waiting", True),
         ("failed", False),
     ]
+
+
+def test_a_dead_holders_are_put_back_and_no_other() -> None:
+    take("dead")
+    theirs, others = mail(), mail()
+    for row, token in (theirs, lock("dead").token), (others, uuid4()):
+        assert one_offs().claim(row, token, this_process())
+    one_offs().abandon(lock("dead"), "Its worker died.")
+    assert (again(theirs).status, again(others).status) == ("waiting", "in_progress")
+
+
+def test_one_that_was_marked_as_in_progress_by_hand_has_no_attempt_to_take_back() -> None:
+    row, token = mail(), uuid4()
+    one_offs().update(status="in_progress", token=token)
+    assert one_offs().release(token) == 1
+    assert (again(row).status, again(row).attempt) == ("waiting", 0)
 
 
 def test_a_line_that_is_no_error_of_ours_is_passed_over() -> None:
