@@ -117,7 +117,7 @@ def instant(value: object) -> datetime:
 
 def whole_number(value: object) -> int:
     """A count of 0 or more, which may be text."""
-    is_number = isinstance(value, str | int) and not isinstance(value, bool) and str(value).isdecimal()
+    is_number = isinstance(value, str | int) and str(value).isdecimal()
     if not is_number:
         raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of 0 or more.")
     return int(str(value))

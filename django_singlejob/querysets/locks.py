@@ -126,7 +126,7 @@ class JobLockQuerySet(RowQuerySet["JobLock"]):
                 return set()
             at_hand = ours.filter(token__in=tokens).select_for_update(skip_locked=True)
             tokens = set(at_hand.values_list("token", flat=True))
-        is_complete = bool(tokens) and ours.filter(token__in=tokens).update(**_beat(lease, sent_at)) == len(tokens)
+        is_complete = ours.filter(token__in=tokens).update(**_beat(lease, sent_at)) == len(tokens)
         return tokens if is_complete else set()
 
     @conditional()

@@ -201,8 +201,6 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
     def abandon_orphans(self, error: str) -> int:
         """Put back those whose lock is gone, as after a manual DELETE. Returns the number of rows changed."""
         tokens = self.in_progress().orphan_tokens()
-        if not tokens:
-            return 0
         are_orphans = Q(token__in=tokens)
         if None in tokens:  # not a run of ours: the row was edited by hand
             are_orphans |= Q(token=None)

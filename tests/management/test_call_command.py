@@ -65,11 +65,11 @@ NONSENSE: dict[str, list[Any]] = {
     **{name: [-1, 1.5, "many", "1.5", True, [1]] for name in ("threads", "max_jobs", "days", "keep")},
     "conflict_exit_code": [256, -1, "some", 1.5, True],
     "args": ["{", "5", 5, {1, 2}, True],
-    **{name: [5, [5], [None], True] for name in ("queue", "job", "ignore", "task")},
+    **{name: [5, [5], [None], True, "a\0", "\ud800"] for name in ("queue", "job", "ignore", "task")},
     "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
     "failed_since": ["yesterday", "", 5, True, timedelta(1)],
-    "force": [True, 5, ["nightly"]],
+    "force": [True, 5, ["nightly"], "a\0"],
 }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
-from django.db import InterfaceError, ProgrammingError, connection
+from django.db import InterfaceError, OperationalError, ProgrammingError, connection
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import (
@@ -24,17 +24,28 @@ from django_singlejob import (
     Reason,
     UnsafeTransaction,
 )
+from django_singlejob.clock import local_now
 from django_singlejob.codes import Lack
 from django_singlejob.exceptions import SingleJobError, UnknownJob
 from django_singlejob.locking.acquire import IN_DOUBT
 from django_singlejob.management.child import ChildFailed
-from django_singlejob.management.exit_status import discover_jobs, explanation_of, is_error, verdict, where_traceback_is
+from django_singlejob.management.exit_status import (
+    discover_jobs,
+    explanation_of,
+    is_error,
+    refuse_settings,
+    verdict,
+    where_traceback_is,
+)
+from django_singlejob.received_signals import deferred_signals
 from django_singlejob.reports import Report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_django import Settings
+
+    from tests.fixtures import Away
 
 pytest_plugins = "tests.fixtures"
 
@@ -159,7 +170,8 @@ def test_an_interrupted_command_has_its_own_status() -> None:
 def test_a_signal_that_comes_with_the_loss_of_the_lease_tells_how_it_ended() -> None:
     for error in LeaseLost("It was taken over."), DatabaseUnreachable("It is away."), InterfaceError("It is closed."):
         assert exit_status_of(of_error(error), signum=15) == 143
-    assert exit_status_of(of_error(ValueError()), signum=15) == 1
+    for error in ValueError(), ProgrammingError("It is a mistake."):
+        assert exit_status_of(of_error(error), signum=15) == 1
     assert message_of(of_error(LeaseLost("It was taken over.")), signum=15) == "nightly: It was taken over."
     closed = message_of(of_error(InterfaceError("It is closed.")), signum=15)
     assert closed == "nightly: interrupted by signal 15, InterfaceError: It is closed."
@@ -224,6 +236,27 @@ def test_a_database_that_is_away_is_named_and_what_to_check(mark: str) -> None:
     assert str(explanation).startswith(
         f"The database does not answer: It is closed. Really. Check that {what}, and check DATABASES['default'] ("
     )
+
+
+def test_others_that_are_in_the_way_are_a_reason_to_try_again() -> None:
+    explanation = explanation_of(OperationalError(1213, "Deadlock found"))
+    assert explanation
+    assert explanation.returncode == 69
+
+
+def test_a_command_that_gave_up_the_database_for_a_signal_ends_with_it() -> None:
+    with deferred_signals() as signals:
+        signals.received, signals.gave_up_at = 15, local_now()
+        explanation = explanation_of(InterfaceError("It is closed."))
+    assert explanation
+    assert explanation.returncode == 143
+
+
+def test_to_check_the_settings_takes_no_connection(database_away: Away) -> None:
+    """If the database is away, the command tells of which job it could not run."""
+    with database_away():
+        refuse_settings()
+        assert connection.connection is None
 
 
 @pytest.mark.parametrize("error", [ValueError(), ProgrammingError("a mistake of ours")], ids=repr)

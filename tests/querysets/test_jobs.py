@@ -9,7 +9,7 @@ from django.db import connection
 from django.db.models import F
 
 from django_singlejob import LockHeld, current_run, database, job_lock, registry, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import CENTURY, DBNow
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.timeline import GRANT_BITS, GREATEST_FENCE
 from tests.contract.acts import (
@@ -22,6 +22,7 @@ from tests.contract.acts import (
     nth_fence,
     pass_gate,
     scheduled,
+    start_run,
     take,
 )
 from tests.databases import APPS
@@ -165,6 +166,14 @@ def test_whoever_saw_the_gate_before_its_schedule_moved_must_look_again() -> Non
     assert gate().misfire_count == 1
 
 
+def test_the_schedule_of_a_gate_whose_fence_cannot_grow_stays_where_it_is() -> None:
+    gates().remember("nightly")
+    gates().filter(name="nightly").update(fence=GREATEST_FENCE)
+    seen = gates().look_up({"nightly"}, timedelta())["nightly"]
+    assert not gates().move_on(seen, {"misfire_count": 1})
+    assert (gate().misfire_count, gate().fence) == (0, GREATEST_FENCE)
+
+
 def test_a_token_passes_no_gate_but_the_one_that_it_was_granted() -> None:
     token = take("nightly").token
     take("hourly")
@@ -199,6 +208,21 @@ def test_the_slot_of_a_dead_run_is_run_again_unless_a_later_run_has_begun(since:
         1,
     )
     assert gates().filter(name="hourly").values().get() == before
+
+
+def test_a_dead_run_without_a_slot_leaves_none_to_be_run_again() -> None:
+    start_run()
+    assert (gate().last_slot, gate().last_attempt) == (None, lock().attempt)
+    gates().abandon(lock())
+    assert (gate().abandoned, gate().last_status) == (False, "abandoned")
+
+
+@pytest.mark.parametrize("mean", [-MINUTE, 2 * CENTURY], ids=["negative", "too long"])
+def test_a_mean_that_makes_no_sense_is_replaced(mean: timedelta) -> None:
+    token = take().token
+    gates().filter(name="nightly").update(mean_duration=mean, run_count=5)
+    assert gates().finish("nightly", token, {}, MINUTE)
+    assert gate().mean_duration == MINUTE
 
 
 def test_a_gate_is_dropped_only_as_it_was_seen_and_with_nothing_left_to_record() -> None:
@@ -295,6 +319,18 @@ def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run
     assert set(found[:3]) == {"failing", "late", "worn out"}
     assert found[-1] == "asleep"
     assert found.index("tomorrow") < found.index("a bit late") < found.index("late, but paused")
+
+
+def test_a_closer_look_is_taken_at_the_gates_that_are_named_and_at_the_odd_ones() -> None:
+    usual = {"schedule": "@hourly", "next_slot": DBNow() + HOUR, "last_started_at": DBNow()}
+    odd = {
+        "without a slot": {"next_slot": None},
+        "with an end": {"unrecorded": {"token": "1"}},
+        "in the future": {"last_started_at": DBNow() + MINUTE},  # the clock was set back since
+    }
+    edit({"usual": usual, "named": usual, **{name: usual | changes for name, changes in odd.items()}})
+    found = gates().exclude(name=FORGOTTEN).in_question(["named", "never"])
+    assert {gate.name for gate in found} == {"named", *odd}
 
 
 # --- the number of statements

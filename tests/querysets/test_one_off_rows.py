@@ -13,8 +13,8 @@ from django_singlejob.clock import DBNow
 from django_singlejob.database import alias, durable
 from django_singlejob.holder import this_process
 from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.one_offs import one_offs
-from tests.contract.acts import in_thread
+from django_singlejob.querysets.one_offs import errors_in, line_of, one_offs
+from tests.contract.acts import in_thread, lock, take
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -137,6 +137,39 @@ def test_each_change_of_a_row_raises_its_version() -> None:
         assert change()
         assert again(row).version == version
     assert again(row).finished_at
+
+
+def test_one_that_is_put_back_has_not_finished_unless_that_was_its_last_attempt() -> None:
+    rows = [mail(attempt=attempt) for attempt in (1, 2)]
+    for row in rows:
+        assert one_offs().claim(row, uuid4(), this_process())
+    assert one_offs().put_back("Its worker died.") == 2
+    assert [(again(row).status, again(row).finished_at is None) for row in rows] == [
+        ("waiting", True),
+        ("failed", False),
+    ]
+
+
+def test_a_dead_holders_are_put_back_and_no_other() -> None:
+    take("dead")
+    theirs, others = mail(), mail()
+    for row, token in (theirs, lock("dead").token), (others, uuid4()):
+        assert one_offs().claim(row, token, this_process())
+    one_offs().abandon(lock("dead"), "Its worker died.")
+    assert (again(theirs).status, again(others).status) == ("waiting", "in_progress")
+
+
+def test_one_that_was_marked_as_in_progress_by_hand_has_no_attempt_to_take_back() -> None:
+    row, token = mail(), uuid4()
+    one_offs().update(status="in_progress", token=token)
+    assert one_offs().release(token) == 1
+    assert (again(row).status, again(row).attempt) == ("waiting", 0)
+
+
+def test_a_line_that_is_no_error_of_ours_is_passed_over() -> None:
+    error = {"error": "Oh no", "error_class": "builtins.ValueError", "traceback": ""}
+    strange = ["[1]", "5", '{"error": 5}', '{"error": null}', "{", "[" * 100_000, '"error"']
+    assert [*errors_in("\n".join([*strange, line_of(error)]))] == [error]
 
 
 # --- a function that becomes a job

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django_singlejob.clock import DBNow
 from django_singlejob.database import alias
 from django_singlejob.holder import this_process
-from django_singlejob.querysets.passes import MARK_EVERY, passes
+from django_singlejob.querysets.passes import MARK_EVERY, WorkerPassQuerySet, passes
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -46,6 +46,13 @@ def test_a_pass_that_was_seen_a_moment_ago_is_not_recorded_again() -> None:
     assert mark(hostname="web-2")
     row = passes().get()
     assert (row.hostname, row.holder, str(row)) == ("web-2", f"web-2, pid {row.pid}", row.holder)
+
+
+def test_of_two_that_record_it_at_once_the_first_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark(hostname="web-1")
+    monkeypatch.setattr(WorkerPassQuerySet, "recent", lambda rows, within: rows.none())  # the second looked before
+    mark(hostname="web-2")
+    assert passes().get().hostname == "web-1"
 
 
 def test_a_pass_in_the_future_is_recorded_anew() -> None:

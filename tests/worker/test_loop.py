@@ -27,11 +27,13 @@ from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, run_one_off
 from tests.contract.acts import (
     HOUR,
+    MINUTE,
     SECOND,
     InlinePool,
     expire,
     fall_behind,
     gate,
+    hourly,
     is_free,
     last_run,
     lock,
@@ -190,6 +192,39 @@ def test_a_worker_that_is_to_end_does_not_wait_for_the_next_look(
     fall_behind(scheduled())
     assert len(list(Worker(plan).work())) == 1
     assert days.now == 0
+
+
+def test_a_pass_runs_first_what_it_has_seen_however_long_that_takes(
+    days: Days, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> None:
+        days.now += 10
+        fall_behind(late, 3)
+
+    monkeypatch.setattr(pool, "sleep", days.pass_by)
+    late = scheduled("late")
+    fall_behind(singleton_job("first", schedule=hourly(ago=40 * MINUTE))(work))
+    fall_behind(scheduled("second", schedule=hourly(ago=20 * MINUTE)))
+    assert [report.name for report in Worker(Plan(once=True)).work()] == ["first", "second", "late"]
+
+
+def test_a_worker_that_has_begun_its_last_run_waits_to_see_whether_it_is_skipped(
+    days: Days, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SlowPool(InlinePool):
+        """Its threads take a while: what they have done comes back when it is asked for again."""
+
+        is_asked = False
+
+        def come_back(self, timeout: float) -> Any:
+            self.is_asked = not self.is_asked
+            return [] if self.is_asked else super().come_back(timeout)
+
+    monkeypatch.setattr(loop, "Pool", lambda size: SlowPool(size, days.pass_by))
+    for name in "held", "free":
+        singleton_job(name)(lambda: None).enqueue()
+    take("held")
+    assert one_thread(max_jobs=1) == ["free"]
 
 
 def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(

@@ -153,3 +153,18 @@ def test_a_worker_in_the_way_is_only_a_delay(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(OneOffJobQuerySet, "cancel", deadlocked)
     assert told("--job", "nightly")[1] == "Cancelled 1 one-off.\n"
     assert len(calls) == 2
+
+
+def test_if_it_may_have_been_done_it_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would tell that nothing was cancelled."""
+    add()
+    cancel, calls = OneOffJobQuerySet.cancel, []
+
+    def lose_the_answer(rows: OneOffJobQuerySet) -> int:
+        calls.append(cancel(rows))
+        raise OperationalError("the answer is lost")
+
+    monkeypatch.setattr(OneOffJobQuerySet, "cancel", lose_the_answer)
+    with pytest.raises(CommandError, match="The database does not answer: the answer is lost"):
+        told("--job", "nightly")
+    assert calls == [1]

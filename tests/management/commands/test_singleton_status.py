@@ -24,6 +24,7 @@ from django_singlejob.querysets.passes import passes
 from django_singlejob.results import ending
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
+from tests.impossible import spoil
 from tests.test_codes import an_error
 
 if TYPE_CHECKING:
@@ -123,6 +124,22 @@ def test_several_of_a_kind_are_told_together() -> None:
     for name in "hourly", "nightly":
         singleton_job(name, schedule="@daily")(print)
     assert told().startswith("WARNING: 2 never requested (hourly, nightly). Jobs and locks: 2. | ")
+
+
+@pytest.mark.parametrize(("count", "last"), [(10, "job-9)"), (11, "job-9, and 1 more)")])
+def test_of_a_kind_no_more_than_ten_are_named(count: int, last: str) -> None:
+    for number in range(count):
+        singleton_job(f"job-{number:x}", schedule="@daily")(print)
+    summary = told().splitlines()[0]
+    assert summary.startswith(f"WARNING: {count} never requested (job-0, ")
+    assert f"{last}. Jobs and locks: " in summary
+
+
+@pytest.mark.on_database("sqlite")
+def test_a_row_that_cannot_be_read_is_called_a_row() -> None:
+    passes().mark(["default"], this_process())
+    assert spoil(passes().get(), "pid", "nonsense")
+    assert told().startswith("CRITICAL: 1 impossible row (row django_singlejob_workerpass ")
 
 
 @pytest.mark.usefixtures("trouble")
@@ -306,7 +323,7 @@ def test_below_the_jobs_are_the_queues_the_workers_and_what_to_do() -> None:
         "1 failed lately (queue default). Jobs and locks: 1. | due=51 failed=2 workers=2"
     )
     assert [line.split()[0] for line in jobs.splitlines()] == ["JOB", "nightly"]
-    assert [re.split("  +", re.sub(r" \d seconds?", "", line)) for line in queues.splitlines()] == [
+    assert [re.split("  +", re.sub(r"(?<=minute) \d+ seconds?", "", line)) for line in queues.splitlines()] == [
         ["QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"],
         ["default", "1", "1 minute", "2 of 5", "2"],
         ["mail", "50", "2 hours", "0", "0"],

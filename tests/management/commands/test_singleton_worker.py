@@ -14,10 +14,14 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_singlejob import runner, singleton_job
-from django_singlejob.exceptions import JobInterrupted
+from django_singlejob import received_signals, runner, singleton_job
+from django_singlejob.clock import local_now
+from django_singlejob.codes import Lack
+from django_singlejob.exceptions import DatabaseUnusable, JobInterrupted
 from django_singlejob.locking import acquire
 from django_singlejob.locking.request import Reason, Refusal
+from django_singlejob.management.commands.singleton_worker import Command
+from django_singlejob.management.reload import Code
 from django_singlejob.models import JobStatus
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -237,6 +241,21 @@ def test_a_signal_between_two_jobs_ends_the_pass(monkeypatch: pytest.MonkeyPatch
     assert gate("second").next_slot == newest_slot(second)
 
 
+def test_a_signal_does_not_hide_that_a_job_has_failed_before() -> None:
+    due("fails", fail, schedule=hourly(ago=40 * MINUTE))
+    due("last", end_it, schedule=hourly(ago=20 * MINUTE))
+    status, said = called_and_left()
+    assert status == 1
+    assert said.endswith("last: interrupted by signal 15.\n")
+
+
+def test_one_that_cannot_be_decided_is_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = Refusal(Reason.UNDECIDED, detail="others were in the way")
+    monkeypatch.setattr(runner, "acquire", lambda request: refusal)
+    due()
+    assert called_and_left() == (69, "nightly: undecided, others were in the way\n")
+
+
 @committed
 @pytest.mark.usefixtures("breakable_connection")
 def test_without_a_database_it_says_so(database_away: Away) -> None:
@@ -350,6 +369,76 @@ def test_what_was_skipped_is_no_run() -> None:
     take("mail")
     said, _ = worked(max_jobs=1)
     assert said == "other: ran in 0.0 s.\n"
+
+
+@pytest.mark.parametrize(
+    ("modes", "is_lasting"), [(["--once"], False), (["--drain"], False), ([], True)], ids=["once", "drain", "endless"]
+)
+def test_a_database_that_does_not_permit_it_is_the_status(
+    monkeypatch: pytest.MonkeyPatch, modes: list[str], is_lasting: bool
+) -> None:
+    def refuse(request: Any) -> Any:
+        raise DatabaseUnusable("It is read-only.", job_name="mail", lack=Lack.WRITES, is_lasting=is_lasting)
+
+    monkeypatch.setattr(runner, "acquire", refuse)
+    singleton_job("mail")(len).enqueue("hello")
+    with pytest.raises(SystemExit) as left:
+        call_command("singleton_worker", *modes, stdout=StringIO(), stderr=StringIO())
+    assert left.value.code == 77
+
+
+def test_one_that_gave_up_the_database_for_a_signal_ends_with_it() -> None:
+    def give_up() -> None:
+        assert received_signals.in_force
+        received_signals.in_force.gave_up_at = local_now()
+        end_it()
+
+    due("last", give_up)
+    with pytest.raises(SystemExit) as left:
+        worked()
+    assert left.value.code == 128 + signal.SIGTERM
+
+
+# --- new code
+
+
+@pytest.fixture
+def restarts(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> list[str]:
+    """What happened before each restart. The code changes while the job ``deploy`` runs."""
+    settings.DEBUG = True
+    happened: list[str] = []
+    singleton_job("deploy")(lambda: happened.append("deployed")).enqueue()
+    monkeypatch.setattr(Code, "is_outdated", lambda _: bool(happened))
+    monkeypatch.setattr(f"{Command.__module__}.start_anew", lambda: happened.append("restarted"))
+    return happened
+
+
+def test_it_restarts_when_the_code_has_changed(restarts: list[str]) -> None:
+    said, _ = worked()
+    assert said.endswith("The code has changed. The worker restarts.\n")
+    assert restarts == ["deployed", "restarted"]
+
+
+@pytest.mark.parametrize("mode", ["once", "drain"])
+def test_one_that_ends_by_itself_does_not(restarts: list[str], mode: str) -> None:
+    call_command("singleton_worker", f"--{mode}", stdout=StringIO())
+    assert restarts == ["deployed"]
+
+
+def test_nor_does_one_that_is_told_to_end(restarts: list[str]) -> None:
+    singleton_job("last")(end_it).using(priority=1).enqueue()
+    one_offs().filter(job_name="deploy").update(priority=2)
+    worked(threads=2)
+    assert restarts == ["deployed"]
+
+
+@pytest.mark.parametrize(("is_debug", "no_reload"), [(False, False), (True, True)])
+def test_nor_where_debug_is_off_or_if_it_is_not_wanted(
+    restarts: list[str], settings: Settings, is_debug: bool, no_reload: bool
+) -> None:
+    settings.DEBUG = is_debug
+    worked(max_jobs=1, no_reload=no_reload)
+    assert restarts == ["deployed"]
 
 
 @pytest.mark.parametrize("option", ["--interval=-1", "--interval=often", "--max-jobs=-1", "--max-jobs=many"])
