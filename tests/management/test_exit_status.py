@@ -168,10 +168,10 @@ def test_an_interrupted_command_has_its_own_status() -> None:
 
 
 def test_a_signal_that_comes_with_the_loss_of_the_lease_tells_how_it_ended() -> None:
-    for error in LeaseLost("It was taken over."), DatabaseUnreachable("It is away."), InterfaceError("It is closed."):
-        assert exit_status_of(of_error(error), signum=15) == 143
-    for error in ValueError(), ProgrammingError("It is a mistake."):
-        assert exit_status_of(of_error(error), signum=15) == 1
+    for loss in LeaseLost("It was taken over."), DatabaseUnreachable("It is away."), InterfaceError("It is closed."):
+        assert exit_status_of(of_error(loss), signum=15) == 143
+    for failure in ValueError(), ProgrammingError("It is a mistake."):
+        assert exit_status_of(of_error(failure), signum=15) == 1
     assert message_of(of_error(LeaseLost("It was taken over.")), signum=15) == "nightly: It was taken over."
     closed = message_of(of_error(InterfaceError("It is closed.")), signum=15)
     assert closed == "nightly: interrupted by signal 15, InterfaceError: It is closed."

@@ -322,8 +322,8 @@ def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run
 
 
 def test_a_closer_look_is_taken_at_the_gates_that_are_named_and_at_the_odd_ones() -> None:
-    usual = {"schedule": "@hourly", "next_slot": DBNow() + HOUR, "last_started_at": DBNow()}
-    odd = {
+    usual: dict[str, Any] = {"schedule": "@hourly", "next_slot": DBNow() + HOUR, "last_started_at": DBNow()}
+    odd: dict[str, dict[str, Any]] = {
         "without a slot": {"next_slot": None},
         "with an end": {"unrecorded": {"token": "1"}},
         "in the future": {"last_started_at": DBNow() + MINUTE},  # the clock was set back since

@@ -20,8 +20,6 @@ from django_singlejob.codes import Lack
 from django_singlejob.exceptions import DatabaseUnusable, JobInterrupted
 from django_singlejob.locking import acquire
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.management.commands.singleton_worker import Command
-from django_singlejob.management.reload import Code
 from django_singlejob.models import JobStatus
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -408,8 +406,10 @@ def restarts(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> list[str]:
     settings.DEBUG = True
     happened: list[str] = []
     singleton_job("deploy")(lambda: happened.append("deployed")).enqueue()
-    monkeypatch.setattr(Code, "is_outdated", lambda _: bool(happened))
-    monkeypatch.setattr(f"{Command.__module__}.start_anew", lambda: happened.append("restarted"))
+    monkeypatch.setattr("django_singlejob.management.reload.Code.is_outdated", lambda _: bool(happened))
+    monkeypatch.setattr(
+        "django_singlejob.management.commands.singleton_worker.start_anew", lambda: happened.append("restarted")
+    )
     return happened
 
 
