@@ -5,14 +5,14 @@ PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 # Most tests wait for processes and servers, so there are many more workers than processors, and all databases are tested
 # side by side.
-PYTEST := $(PYTHON) -m pytest -n 4 --dist worksteal -m 'not timing' --ignore=tests/browser --ignore=tests/clusters
+PYTEST := $(PYTHON) -m pytest $(LONG) -n 4 --dist worksteal -m 'not timing' --ignore=tests/browser --ignore=tests/clusters
 # Browsers and clusters take the processor from others, so they come after them.
-BROWSE := $(PYTHON) -m pytest -n 3 --dist worksteal tests/browser
-CLUSTER := $(PYTHON) -m pytest -n 2 --dist worksteal tests/clusters
+BROWSE := $(PYTHON) -m pytest $(LONG) -n 3 --dist worksteal tests/browser
+CLUSTER := $(PYTHON) -m pytest $(LONG) -n 2 --dist worksteal tests/clusters
 # One cluster for all of its tests.
-GALERA := $(PYTHON) -m pytest tests/clusters
+GALERA := $(PYTHON) -m pytest $(LONG) tests/clusters
 # What counts on an idle machine: one test after the other, at the end.
-TIMING := $(PYTHON) -m pytest -m timing
+TIMING := $(PYTHON) -m pytest $(LONG) -m timing
 # What is all slow is not even imported.
 FAST := $(PYTHON) -m pytest -n 2 --dist worksteal -m 'not slow and not timing' -r fE --database sqlite
 FAST += --ignore=tests/browser --ignore=tests/clusters --ignore=tests/processes
@@ -84,8 +84,7 @@ green: $(INSTALLED)-test
 
 # What takes hours: before a release, and by a schedule. It needs all that CI needs.
 long: $(INSTALLED)-test
-	$(MAKE) test-all PYTEST="$(PYTEST) --long" TIMING="$(TIMING) --long" BROWSE="$(BROWSE) --long" \
-		CLUSTER="$(CLUSTER) --long" GALERA="$(GALERA) --long"
+	$(MAKE) test-all LONG=--long
 	$(PYTHON) -m pip install --quiet --group tox
 	.venv/bin/tox run --skip-missing-interpreters=true -- --long
 	$(MAKE) mutants simulate model clusters
