@@ -1,5 +1,5 @@
 # `make demo` and `make test` need nothing but make and python3 >= 3.11: each target installs what it uses into .venv.
-# `make check` is for while you work, on SQLite and within a minute; `make test` is the whole.
+# `make check` is for while you work, on SQLite and within a minute; `make test` is what CI runs, `make long` the whole.
 comma := ,
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
