@@ -10,6 +10,7 @@ from django.db.models import F
 
 from django_singlejob import LockHeld, current_run, database, job_lock, registry, singleton_job
 from django_singlejob.clock import CENTURY, DBNow
+from django_singlejob.fields import FIRST, LAST
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.timeline import GRANT_BITS, GREATEST_FENCE
 from tests.contract.acts import (
@@ -376,6 +377,15 @@ def test_a_row_that_was_edited_is_not_unchanged(change: dict[str, Any]) -> None:
     assert not gates().unchanged(seen).exists()
     assert not gates().pass_through(seen, uuid4())
     assert gates().unchanged(gates().get(name="nightly")).exists()
+
+
+def test_a_slot_may_be_at_the_end_of_time() -> None:
+    gates().remember("nightly")
+    gates().filter(name="nightly").update(next_slot=LAST)
+    seen = gate()
+    assert gates().unchanged(seen).exists()
+    seen.next_slot = FIRST
+    assert not gates().unchanged(seen).exists()
 
 
 def test_nor_is_one_whose_schedule_was_moved_forward_or_back() -> None:
