@@ -257,11 +257,14 @@ def test_a_paused_job_is_not_called(passes: list[Any]) -> None:
     assert [report.outcome and report.outcome.reason for report in Worker(PLAN).work()] == [None]
 
 
+@pytest.mark.parametrize(
+    "error", [OperationalError(), DatabaseUnreachable(), OperationalError(1213, "Deadlock found")], ids=str
+)
 def test_it_goes_on_when_the_database_comes_back(
-    passes: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    passes: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     def be_away(*_: Any) -> bool:
-        raise OperationalError
+        raise error
 
     job: Any = singleton_job("mail")(lambda: None)
     usual = is_anything_due
