@@ -27,8 +27,11 @@ from tests.contract.acts import (
     take,
 )
 from tests.databases import APPS
+from tests.impossible import spoil
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pytest_django import DjangoAssertNumQueries, Settings
 
 pytest_plugins = "tests.fixtures"
@@ -379,13 +382,16 @@ def test_a_row_that_was_edited_is_not_unchanged(change: dict[str, Any]) -> None:
     assert gates().unchanged(gates().get(name="nightly")).exists()
 
 
-def test_a_slot_may_be_at_the_end_of_time() -> None:
+@pytest.mark.on_database("sqlite")
+@pytest.mark.parametrize(
+    ("slot", "limit"), [("0001-01-01 00:00:00", FIRST), ("9999-12-31 23:59:59.999999", LAST)], ids=["first", "last"]
+)
+def test_a_slot_that_lies_beyond_what_can_be_read_is_unchanged(slot: str, limit: datetime) -> None:
     gates().remember("nightly")
-    gates().filter(name="nightly").update(next_slot=LAST)
+    assert spoil(gate(), "next_slot", slot)
     seen = gate()
+    assert seen.next_slot == limit
     assert gates().unchanged(seen).exists()
-    seen.next_slot = FIRST
-    assert not gates().unchanged(seen).exists()
 
 
 def test_nor_is_one_whose_schedule_was_moved_forward_or_back() -> None:

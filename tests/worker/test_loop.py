@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -326,17 +325,6 @@ def test_an_error_that_ends_it_does_not_cut_off_its_runs(days: Days, monkeypatch
         list(Worker(Plan(drain=True)).work())
     assert one_offs().get().status == "done"
     assert not fired
-
-
-def test_a_child_that_a_job_forks_leaves_the_lock_to_its_parent(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave_as_a_child() -> None:
-        patch.setattr(os, "getpid", lambda: 0)
-        raise SystemExit(0)
-
-    singleton_job("forks", heartbeat=False)(leave_as_a_child).enqueue()
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        list(Worker(Plan(drain=True)).work())
-    assert lock("django_singlejob.worker.1")
 
 
 @pytest.mark.parametrize("is_lasting", [True, False])
