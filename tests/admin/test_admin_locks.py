@@ -186,6 +186,8 @@ def test_its_bar_warns_from_the_overrun_factor_on(admin_client: Client, held_for
     gates().update(mean_duration=HOUR, run_count=5)
     locks().update(acquired_at=DBNow() - held_for)
     assert f'height="10" class="singlejob-{kind}"' in shown(admin_client, page_of("joblock"))
+    expire()
+    assert 'height="10" class="singlejob-bad"' in shown(admin_client, page_of("joblock"))
 
 
 def test_a_user_without_the_permission_finds_no_way_to_clear_it(viewer: Client, operator: Client) -> None:

@@ -10,6 +10,7 @@ from django.db.models import F
 
 from django_singlejob import LockHeld, current_run, database, job_lock, registry, singleton_job
 from django_singlejob.clock import CENTURY, DBNow
+from django_singlejob.fields import FIRST, LAST
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.timeline import GRANT_BITS, GREATEST_FENCE
 from tests.contract.acts import (
@@ -26,8 +27,11 @@ from tests.contract.acts import (
     take,
 )
 from tests.databases import APPS
+from tests.impossible import spoil
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pytest_django import DjangoAssertNumQueries, Settings
 
 pytest_plugins = "tests.fixtures"
@@ -376,6 +380,18 @@ def test_a_row_that_was_edited_is_not_unchanged(change: dict[str, Any]) -> None:
     assert not gates().unchanged(seen).exists()
     assert not gates().pass_through(seen, uuid4())
     assert gates().unchanged(gates().get(name="nightly")).exists()
+
+
+@pytest.mark.on_database("sqlite")
+@pytest.mark.parametrize(
+    ("slot", "limit"), [("0001-01-01 00:00:00", FIRST), ("9999-12-31 23:59:59.999999", LAST)], ids=["first", "last"]
+)
+def test_a_slot_that_lies_beyond_what_can_be_read_is_unchanged(slot: str, limit: datetime) -> None:
+    gates().remember("nightly")
+    assert spoil(gate(), "next_slot", slot)
+    seen = gate()
+    assert seen.next_slot == limit
+    assert gates().unchanged(seen).exists()
 
 
 def test_nor_is_one_whose_schedule_was_moved_forward_or_back() -> None:

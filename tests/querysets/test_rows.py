@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import DataError, Error, InterfaceError, connection, transaction
-from django.db.models import F
+from django.db.models import Count, F
 
 from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.exceptions import UnreadableRow
@@ -199,11 +199,19 @@ def test_after_an_error_in_a_transaction_that_one_is_raised_and_not_that_of_the_
         list(locks().annotate(nonsense=F("pid") / 0))
 
 
+TOGETHER: dict[str, Callable[[Any], Any]] = {
+    "distinct": lambda rows: rows.distinct(),
+    "a union": lambda rows: rows.union(rows, all=True),
+    "counted": lambda rows: rows.annotate(Count("pk")),
+}
+
+
 @pytest.mark.on_database("sqlite")
-def test_if_the_values_are_not_those_of_single_rows_none_is_passed_over() -> None:
+@pytest.mark.parametrize("how", TOGETHER)
+def test_if_the_values_are_not_those_of_single_rows_none_is_passed_over(how: str) -> None:
     spoiled()
     with noticing() as passed_over, pytest.raises(ValueError, match="day"):
-        list(one_offs().values_list("run_after").distinct())
+        list(TOGETHER[how](one_offs().values_list("run_after")))
     assert not passed_over
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -26,6 +27,7 @@ from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
+from django_singlejob.reports import Report
 from django_singlejob.worker.batches import Batches, Claimed, _alike
 from tests.contract.acts import lock, take
 
@@ -274,6 +276,41 @@ def test_what_was_not_begun_is_released(batches: Batches) -> None:
     assert rows() == [("done", 1)] * 2
 
 
+def test_one_that_may_claim_nothing_takes_no_lock(batches: Batches) -> None:
+    enqueue(1)
+    assert batches.record_and_claim(0) == []
+    assert not locks().exists()
+
+
+def test_what_was_not_begun_under_a_former_lock_is_not_released(
+    batches: Batches, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever cleared the lock has put it back already."""
+    enqueue(1)
+    former = batches.record_and_claim(1)
+    assert clear(lock("django_singlejob.worker.1"), force=True)
+    assert batches.record_and_claim(1) == []
+    latter = batches.record_and_claim(1)
+    batches.release(former)
+    assert not batches.has_news
+    batches.record_and_claim(0)
+    assert rows() == [("in_progress", 2)]
+    assert "changed by hand" not in caplog.text
+    perform(batches, latter)
+
+
+def test_one_that_ends_puts_back_what_it_may_have_claimed(batches: Batches, disturb: Callable[[str], None]) -> None:
+    batches.stand_by()
+    enqueue(1)
+    disturb("behind")
+    with pytest.raises(OperationalError):
+        batches.record_and_claim(1)
+    assert rows() == [("in_progress", 1)]
+    batches.close()
+    assert rows() == [("waiting", 0)]
+    assert not locks().exists()
+
+
 @pytest.mark.parametrize("moment", ["before", "behind"])
 def test_a_claim_whose_answer_was_lost_is_not_lost(
     batches: Batches, disturb: Callable[[str], None], moment: str
@@ -318,6 +355,31 @@ def test_the_end_is_recorded_even_if_the_database_is_away_for_a_while(
     assert "could not be recorded and will be retried" in caplog.text
 
 
+def test_after_a_second_signal_it_does_not_wait_for_the_database(
+    batches: Batches, disturb: Callable[[str], None]
+) -> None:
+    enqueue(1)
+    perform(batches, batches.record_and_claim(1))
+    disturb("before")
+    with deferred_signals() as signals:
+        signals.is_repeated = True
+        batches.close()
+    assert rows() == [("in_progress", 1)]
+    assert lock("django_singlejob.worker.1")
+
+
+def test_a_forked_child_that_returns_from_a_task_does_not_end_it(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(1)
+    (task,) = batches.record_and_claim(1)
+    with monkeypatch.context() as patch, Window() as window:
+        patch.setattr(app_tasks(), "body", lambda number: patch.setattr(os, "getpid", lambda: 0))
+        task(window)
+        assert task.result is None
+    perform(batches, [task])
+
+
 def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
     batches: Batches, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -333,6 +395,30 @@ def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
     perform(batches, again)
     batches.close()
     assert rows() == [("done", 2), ("done", 1)]
+
+
+def test_what_went_wrong_is_reported_even_if_the_lock_was_lost_as_well(batches: Batches) -> None:
+    enqueue(1)
+    (task,) = batches.record_and_claim(1)
+    assert clear(lock("django_singlejob.worker.1"), force=True)
+    assert batches.record_and_claim(0) == []
+    failure = Report(task.name, error=ZeroDivisionError())
+    assert batches.hand_in(task, failure) == failure
+    assert isinstance(batches.hand_in(task, Report(task.name)).error, LeaseLost)
+
+
+@pytest.mark.parametrize(("most", "status"), [(1, "failed"), (2, "waiting")])
+def test_the_last_attempt_fails_if_the_lease_was_lost_during_it(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch, most: int, status: str
+) -> None:
+    def lose_it(number: int) -> None:
+        raise LeaseLost
+
+    monkeypatch.setattr(app_tasks(), "body", lose_it)
+    enqueue(1, max_attempts=most)
+    perform(batches, batches.record_and_claim(1))
+    batches.record_and_claim(0)
+    assert rows() == [(status, 1)]
 
 
 def test_a_lock_that_was_deleted_by_hand_is_missed(batches: Batches) -> None:

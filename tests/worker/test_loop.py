@@ -11,10 +11,11 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import singleton_job
+from django_singlejob import Lease, runner, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.exceptions import DatabaseUnreachable
+from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable
 from django_singlejob.locking import clear, liveness
+from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -22,7 +23,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker import batches, due, loop, pool, tick
-from django_singlejob.worker.due import is_anything_due
+from django_singlejob.worker.due import is_anything_due, next_exclusive
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, run_one_off
 from tests.contract.acts import (
@@ -256,11 +257,14 @@ def test_a_paused_job_is_not_called(passes: list[Any]) -> None:
     assert [report.outcome and report.outcome.reason for report in Worker(PLAN).work()] == [None]
 
 
+@pytest.mark.parametrize(
+    "error", [OperationalError(), DatabaseUnreachable(), OperationalError(1213, "Deadlock found")], ids=str
+)
 def test_it_goes_on_when_the_database_comes_back(
-    passes: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    passes: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     def be_away(*_: Any) -> bool:
-        raise OperationalError
+        raise error
 
     job: Any = singleton_job("mail")(lambda: None)
     usual = is_anything_due
@@ -268,6 +272,71 @@ def test_it_goes_on_when_the_database_comes_back(
     passes += [lambda: None, lambda: monkeypatch.setattr(tick, "is_anything_due", usual), job.enqueue]
     assert ran() == ["mail"]
     assert caplog.text.count("The database does not answer. The worker retries until it does") == 2
+
+
+@pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"])
+def test_one_that_ends_by_itself_does_not_wait_for_that(
+    days: Days, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    def be_away(*_: Any) -> bool:
+        raise OperationalError
+
+    monkeypatch.setattr(tick, "is_anything_due", be_away)
+    with pytest.raises(OperationalError):
+        list(Worker(plan).work())
+
+
+def test_one_that_ends_while_the_database_is_away_does_not_try_for_long_to_release_its_lock(
+    passes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it tries while the lease lasts."""
+    limits: list[timedelta | None] = []
+    finish = Lease.finish
+
+    def note(lease: Lease, *arguments: Any, patience: timedelta | None = None, **others: Any) -> Any:
+        if lease.name.startswith(WORKER_LOCK):
+            limits.append(patience)
+        return finish(lease, *arguments, patience=patience, **others)
+
+    def be_away(*_: Any) -> bool:
+        raise OperationalError
+
+    monkeypatch.setattr(Lease, "finish", note)
+    ran()
+    passes += [lambda: monkeypatch.setattr(tick, "is_anything_due", be_away), lambda: None]
+    ran()
+    assert limits[0] is None
+    assert limits[1]
+
+
+def test_an_error_that_ends_it_does_not_cut_off_its_runs(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the grace."""
+    usual, calls, fired = next_exclusive, [], []
+
+    def be_away_later(*arguments: Any, **others: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise OperationalError
+        return usual(*arguments, **others)
+
+    monkeypatch.setattr(tick, "next_exclusive", be_away_later)
+    monkeypatch.setattr(InlinePool, "fire", lambda pool, exception: fired.append(exception))
+    singleton_job("mail")(lambda: None).enqueue()
+    with pytest.raises(OperationalError):
+        list(Worker(Plan(drain=True)).work())
+    assert one_offs().get().status == "done"
+    assert not fired
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_of_pruning_it_reports_only_what_ends_it(
+    passes: list[Any], monkeypatch: pytest.MonkeyPatch, is_lasting: bool
+) -> None:
+    def refuse(request: Any) -> Any:
+        raise DatabaseUnusable("It is not permitted.", job_name=request.name, is_lasting=is_lasting)
+
+    monkeypatch.setattr(runner, "acquire", refuse)
+    assert [report.name for report in Worker(PLAN).work()] == ["django_singlejob.prune"] * is_lasting
 
 
 def test_another_error_ends_it(passes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
