@@ -43,7 +43,7 @@ def test_a_restart_of_the_database_does_not_harm_a_job(
     proxy.go_down()
     if ends_meanwhile:
         go.touch()
-    work_for(2)
+    work_for(1)  # a heartbeat of the job comes meanwhile, and the lease lasts longer than that
     proxy.come_back()
     go.touch()
     child.wait_for("returned None")

@@ -19,8 +19,9 @@ import pytest
 from django_singlejob.models import JobLock, OneOffJob
 from tests.app.jobs import LEASE
 from tests.databases import APPS
-from tests.processes.witness import eventually, is_alive
+from tests.processes.witness import is_alive
 from tests.processes.workers import SETTINGS, one_off, worker
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
