@@ -59,6 +59,7 @@ LONG = {
     "processes/test_schedules.py::test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each",
     "processes/test_signal_rounds.py",
     "processes/test_worker_load.py",
+    "processes/test_worker_seen.py::test_no_signal_at_a_random_moment_of_its_start_leaves_a_lock",
     "simulation/test_explore.py::test_finds_what_a_single_order_shows",
     "simulation/test_explore.py::test_pruning_loses_no_outcome",
     "simulation/test_reverted_repairs.py",

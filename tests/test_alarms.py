@@ -17,7 +17,7 @@ import pytest
 from django_singlejob import alarms
 from django_singlejob.alarms import alarm_at
 from django_singlejob.clock import local_now
-from tests.processes.witness import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

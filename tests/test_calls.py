@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from django_singlejob import calls
 from django_singlejob.calls import Calls, frame_of_call
-from tests.processes.witness import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.app.models import Counter
-from tests.processes.witness import eventually
 from tests.proxy import Proxy, hang_up
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

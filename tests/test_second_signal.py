@@ -13,7 +13,7 @@ import pytest
 
 from django_singlejob.received_signals import deferred_signals, is_second_signal_received, is_shutdown_requested
 from django_singlejob.second_signal import second_signal_heeded
-from tests.processes.witness import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -26,12 +25,13 @@ from django_singlejob.locking.request import LockRequest
 from django_singlejob.runner import CurrentRun
 from django_singlejob.signals import lease_lost
 from tests.app.models import Counter
+from tests.waiting import work_for
 
-LEASE = timedelta(seconds=2)
-SHORT_LEASE = timedelta(seconds=0.6)
+# Six intervals of a second: a busy machine keeps it alive.
+LEASE = timedelta(seconds=6)
+# For holders that lose it as soon as they begin.
+SHORT_LEASE = timedelta(seconds=2)
 LONG_LEASE = timedelta(seconds=5)
-OUTLIVED_LEASE = timedelta(seconds=3)
-PATIENCE = timedelta(seconds=6)
 A_MINUTE = 60.0
 
 
@@ -51,9 +51,12 @@ def stop() -> None:
 
 def work(seconds: float = A_MINUTE) -> None:
     """Work step by step, so that an interrupt can come between two steps."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(0.001)
+    work_for(seconds)
+
+
+def rest(seconds: float = A_MINUTE) -> None:
+    """Wait in C, where a signal interrupts the main thread, but nothing interrupts another one."""
+    threading.Event().wait(seconds)
 
 
 def is_told() -> bool:
@@ -62,7 +65,7 @@ def is_told() -> bool:
 
 def wait_until_told() -> None:
     while not is_told():
-        time.sleep(0.01)
+        work_for(0.01)
 
 
 def this_run() -> CurrentRun:
@@ -84,7 +87,7 @@ def quick() -> str:
 def nap(seconds: float = A_MINUTE) -> None:
     try:
         say("attempt", this_run().attempt)
-        time.sleep(seconds)
+        rest(seconds)
     finally:
         say("cleaned up")
 
@@ -102,14 +105,14 @@ def samples_its_trust(*, is_fenced: bool = False) -> None:
                     sampled_at = local_now()
                     if not lease.lost:
                         last = sampled_at
-                    time.sleep(0.002)
+                    work_for(0.002)
         say("last trusted at", last)
 
 
-@singleton_job(lease=LEASE, wait=PATIENCE)
-def patient_nap() -> None:
+@singleton_job(lease=LEASE, wait=timedelta(minutes=1))
+def patient() -> None:
     say("attempt", this_run().attempt)
-    time.sleep(A_MINUTE)
+    wait_until_told()
 
 
 @singleton_job(lease=LONG_LEASE)
@@ -149,10 +152,10 @@ def leaves_a_lock() -> None:
 def slow_to_clean_up(seconds: float) -> None:
     try:
         say("started")
-        time.sleep(A_MINUTE)
+        rest()
     finally:
         say("cleaning up")
-        time.sleep(seconds)
+        rest(seconds)
         say("cleaned up")
 
 
@@ -163,8 +166,8 @@ def tick() -> None:
 
 @singleton_job(lease=LEASE, max_runtime=timedelta(milliseconds=10))
 def close_call(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    end = local_now() + seconds
+    while local_now() < end:
         pass
 
 
@@ -172,7 +175,7 @@ def close_call(seconds: float) -> None:
 async def async_nap() -> None:
     try:
         say("started")
-        await asyncio.sleep(A_MINUTE)
+        await asyncio.Event().wait()
     finally:
         say("cleaned up")
 
@@ -180,14 +183,14 @@ async def async_nap() -> None:
 @singleton_job(lease=LEASE, max_runtime=timedelta(seconds=0.5))
 def too_long() -> None:
     try:
-        time.sleep(A_MINUTE)
+        rest()
     finally:
         say("cleaned up")
 
 
 def sleeps() -> None:
     say("started")
-    time.sleep(A_MINUTE)
+    rest()
 
 
 for _number in range(4):
@@ -239,13 +242,13 @@ def stops_then_works() -> None:
 # --- jobs that work on while the database is away
 
 
-@singleton_job(lease=OUTLIVED_LEASE)
+@singleton_job(lease=LEASE)
 def believes_what_it_is_told() -> None:
     say("started")
     wait_until_told()
 
 
-@singleton_job(lease=OUTLIVED_LEASE)
+@singleton_job(lease=LEASE)
 def waits_for_better_times() -> None:
     say("started")
     try:
@@ -253,7 +256,7 @@ def waits_for_better_times() -> None:
     except LeaseLost:
         say("caught")
     while this_run().lease.lost:
-        time.sleep(0.01)
+        work_for(0.01)
     say("recovered")
     wait_until_told()
 
@@ -274,7 +277,7 @@ def _say_when_check_raises(lease: Lease) -> None:
     with suppress(LeaseLost):
         while True:
             lease.check()
-            time.sleep(0.01)
+            work_for(0.01)
     say("check raised")
 
 
@@ -298,7 +301,7 @@ def reads_its_settings_again() -> None:
     signal.signal(signal.SIGHUP, lambda signum, _: received.append(signum))
     say("started")
     while len(received) < 2:
-        time.sleep(0.01)
+        work_for(0.01)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(2.5)" if connection.vendor == "postgresql" else "SELECT SLEEP(2.5)")
 
@@ -316,10 +319,10 @@ def _take_long_to_clean_up() -> None:
     try:
         work()
     finally:
-        end = time.monotonic() + 3.5
-        while time.monotonic() < end:
+        end = local_now() + 3.5
+        while local_now() < end:
             with suppress(KeyboardInterrupt):
-                time.sleep(0.01)
+                work_for(0.01)
         say("cleaned up")
 
 
@@ -402,7 +405,7 @@ def aborts_its_transaction() -> None:
 # --- one-offs
 
 
-@singleton_job(lease=SHORT_LEASE, max_attempts=1000)
+@singleton_job(lease=LEASE, max_attempts=1000)
 def noted(number: int, seconds: float = 0.0) -> None:
     """Each run that comes to its end leaves a row."""
     work(seconds)
@@ -414,7 +417,7 @@ def noted(number: int, seconds: float = 0.0) -> None:
 
 def note(number: int, attempt: int, seconds: float = 0.0, file: str = "") -> None:
     """Work for `seconds`, then leave a line in the file, or else a row. Each repetition leaves another."""
-    time.sleep(seconds)
+    work_for(seconds)
     if file:
         with Path(file).open("a") as notes:
             notes.write(f"{number}/{attempt}\n")
@@ -433,11 +436,11 @@ for _number in range(20):
 
 def add_one(counter: str) -> None:
     """A step that must never overlap with another; it leaves a record of its begin and its end."""
-    begun_at = time.monotonic()
+    begun_at = local_now()
     value = Counter.objects.get_or_create(name=counter)[0].value
-    time.sleep(0.01)
+    work_for(0.01)
     Counter.objects.filter(name=counter).update(value=value + 1)
-    write(f"{begun_at!r}/{time.monotonic()!r}/{uuid4().hex}")
+    write(f"{begun_at!r}/{local_now()!r}/{uuid4().hex}")
 
 
 @singleton_job(lease=LEASE, lock="one_at_a_time")
@@ -460,7 +463,7 @@ def meet(number: int, count: int) -> None:
     """Arrive, and stay until `count` guests are there."""
     write(f"guest {number}")
     while Counter.objects.filter(name__startswith="guest ").count() < count:
-        time.sleep(0.01)
+        work_for(0.01)
 
 
 for _number in range(10):
@@ -487,7 +490,7 @@ def tells() -> int:
 async def tells_async() -> None:
     say("started")
     try:
-        await asyncio.sleep(A_MINUTE)
+        await asyncio.Event().wait()
     except asyncio.CancelledError:
         say("caught")
         raise

@@ -14,7 +14,8 @@ from django_singlejob.querysets.locks import locks
 from tests.browser.paths import clearing, list_of, page_of
 from tests.browser.stage import SIZES, assert_accessible
 from tests.contract.acts import HOUR, MINUTE, SECOND, expire, is_free, lock, start_run
-from tests.processes.witness import ends, eventually
+from tests.processes.witness import ends
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from datetime import timedelta

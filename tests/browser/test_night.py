@@ -10,7 +10,8 @@ from playwright.sync_api import expect
 
 from django_singlejob.querysets.locks import locks
 from tests.browser.paths import OVERVIEW, log_of, page_of
-from tests.processes.witness import ends, eventually
+from tests.processes.witness import ends
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

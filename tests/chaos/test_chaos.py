@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from tests.chaos.history import read
-from tests.processes.witness import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.children import Child, Spawn
@@ -49,7 +49,7 @@ def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(
 ) -> None:
     way = ["--single-statement"] * single_statement
     child = chaos(spawn, database_url, "--seconds=1000", "--faults=history pruned", *way)
-    eventually(lambda: {"successful", "history pruned"} <= what_happened(spawn), timeout=90)
+    eventually(lambda: {"successful", "history pruned"} <= what_happened(spawn))
     child.send_signal(signal.SIGINT)
     assert child.finish(120) == 0, child.output
     assert re.search(r"Violations\n +0  none", child.output)

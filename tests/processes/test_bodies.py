@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from django_singlejob import LockHeld, job_lock
-from django_singlejob.models import JobRun
-from tests.app.jobs import LEASE
+from django_singlejob.models import JobLock
 from tests.app.models import Counter
 from tests.contract.acts import expire
 from tests.databases import APPS
 from tests.processes.witness import ends, is_over
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+    from pathlib import Path
+
     from tests.processes.conftest import Call
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
@@ -85,14 +86,17 @@ def test_the_next_job_of_the_process_finds_a_connection_that_works(call: Call, j
     assert is_over("quick", "successful")
 
 
-def test_a_body_of_five_leases_keeps_its_lock(call: Call) -> None:
-    child = call(f"nap({5 * LEASE.total_seconds()})")
-    child.wait_for("attempt 1")
-    while child.poll() is None:
-        with suppress(LockHeld), job_lock("nap"):
-            assert "cleaned up" in child.output  # it is free because the body is about to end
-            assert child.finish() == 0
-        time.sleep(0.1)
-    assert "returned None" in child.output
-    assert is_over("nap", "successful")
-    assert (JobRun.objects.get().duration or LEASE) >= 5 * LEASE
+def test_a_body_that_outlasts_its_lease_keeps_its_lock(call: Call, go: Path) -> None:
+    child = call("until_told()")
+    child.wait_for("started")
+    eventually(lambda: kept_for() > 2 * JobLock.objects.get().lease)
+    with pytest.raises(LockHeld), job_lock("until_told"):
+        pass
+    go.touch()
+    child.wait_for("returned None")
+    assert is_over("until_told", "successful")
+
+
+def kept_for() -> timedelta:
+    held = JobLock.objects.get()
+    return held.heartbeat_at - held.acquired_at

@@ -17,7 +17,8 @@ from tests.children import ROOT
 from tests.databases import APPS
 from tests.processes import rests
 from tests.processes.rests import pid
-from tests.processes.witness import eventually, is_alive
+from tests.processes.witness import is_alive
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

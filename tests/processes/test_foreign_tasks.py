@@ -12,8 +12,8 @@ import pytest
 from django_singlejob.models import JobLock, OneOffJob
 from tests.children import ROOT
 from tests.databases import APPS
-from tests.processes.witness import eventually
 from tests.processes.workers import PATIENCE, needs_tasks, one_off
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

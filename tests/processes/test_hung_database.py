@@ -15,8 +15,9 @@ import pytest
 from django_singlejob.models import JobLock, JobStatus
 from tests.databases import APPS, PostgreSQL
 from tests.processes.conftest import GRANT, RELEASE
-from tests.processes.witness import ends, eventually
+from tests.processes.witness import ends
 from tests.processes.workers import SETTINGS, enqueue, needs_tasks
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,8 +28,8 @@ from tests.children import ROOT, Child, Spawn
 from tests.contract.acts import start_run
 from tests.databases import named
 from tests.processes.set_ups import GRANT, as_user, execute
-from tests.processes.witness import eventually
 from tests.processes.workers import all_are_done, enqueue, needs_tasks
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,8 @@ from django_singlejob.models import JobLock
 from tests.databases import APPS
 from tests.processes import rests
 from tests.processes.rests import pid
-from tests.processes.witness import ends, eventually, is_alive, is_over
+from tests.processes.witness import ends, is_alive, is_over
+from tests.waiting import a_moment, eventually, work_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,9 +55,7 @@ print(shown)
 # The grace is a sixth of the lease.
 A_LONG_LEASE = ("--lease", "600")
 A_SHORT_LEASE = ("--lease", "6")
-A_WHILE = 0.7
 A_SECOND_THOUGHT = 1.2
-PROMPTLY = 20.0
 
 
 @pytest.fixture
@@ -98,7 +96,7 @@ def test_the_lease_is_kept_alive_and_one_line_is_logged(spawn: Spawn, go: Path) 
         heartbeat_at = JobLock.objects.get().heartbeat_at
         eventually(JobLock.objects.filter(heartbeat_at__gt=heartbeat_at).exists)
     go.touch()
-    assert child.finish(PROMPTLY) == 0
+    assert child.finish() == 0
     assert child.output.count("nightly: The command has exited") == 1
     assert "nightly: ran in" in child.output.splitlines()[-1]
     assert is_over("nightly", "successful")
@@ -107,9 +105,9 @@ def test_the_lease_is_kept_alive_and_one_line_is_logged(spawn: Spawn, go: Path) 
 def test_with_verbosity_0_nothing_is_said(spawn: Spawn, go: Path) -> None:
     child = shell(spawn, "sh $REST & exit 0", "-v", "0")
     wait_for_the_end_of_the_command(child)
-    time.sleep(1.5)
+    work_for(1.5)
     go.touch()
-    assert child.finish(PROMPTLY) == 0
+    assert child.finish() == 0
     assert "nightly:" not in child.output
 
 
@@ -142,7 +140,7 @@ def test_a_signal_reaches_what_was_left_behind_and_the_run_is_interrupted(spawn:
     wait_for_the_end_of_the_command(child)
     pid("rest", child)
     child.send_signal(signum)
-    assert child.finish(PROMPTLY) == 128 + signum
+    assert child.finish() == 128 + signum
     assert "rest was signalled" in child.output
     assert is_over("nightly", "interrupted")
 
@@ -156,7 +154,7 @@ def test_a_command_that_ends_well_after_a_signal_was_successful_with_all_that_it
     wait_for_the_end_of_the_command(child)
     assert is_held()
     go.touch()
-    assert child.finish(PROMPTLY) == 0
+    assert child.finish() == 0
     assert is_over("nightly", "successful")
 
 
@@ -164,21 +162,21 @@ def test_but_not_if_something_had_to_be_killed(spawn: Spawn) -> None:
     child = shell(spawn, "trap 'exit 0' TERM; sh $REST & while :; do sleep 0.05; done", *A_SHORT_LEASE)
     rest = pid("rest", child)
     child.terminate()
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     assert not is_alive(rest)
     assert is_over("nightly", "interrupted")
 
 
 def test_the_command_itself_may_take_its_time_to_end(spawn: Spawn, go: Path) -> None:
-    child = spawn.command("run_singleton", "nightly", "--lease", "2", "--", "sh", "-c", f"exec sh {spawn.env['REST']}")
+    child = spawn.command("run_singleton", "nightly", *A_SHORT_LEASE, "--", "sh", "-c", f"exec sh {spawn.env['REST']}")
     rest = pid("rest", child)
     child.terminate()
     child.wait_for("rest was signalled")
-    time.sleep(1.5)  # more than the grace
+    work_for(1.5)  # more than the grace
     assert is_alive(rest)
     assert is_held()
     go.touch()
-    assert child.finish(PROMPTLY) == 0
+    assert child.finish() == 0
 
 
 def test_a_process_that_has_closed_its_descriptors_has_the_grace_in_the_group_too(spawn: Spawn, go: Path) -> None:
@@ -188,10 +186,10 @@ def test_a_process_that_has_closed_its_descriptors_has_the_grace_in_the_group_to
     pid("rest", child)
     child.terminate()
     wait_for_the_end_of_the_command(child)
-    time.sleep(A_WHILE)
+    a_moment()
     assert is_held()
     go.touch()
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     assert "rest has ended" in child.output
 
 
@@ -200,7 +198,7 @@ def test_and_is_killed_after_it(spawn: Spawn) -> None:
     child = shell(spawn, f'exec {sys.executable} -c "{code}"', *A_SHORT_LEASE)
     rest = pid("rest", child)
     child.terminate()
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     assert not is_alive(rest)
 
 
@@ -210,7 +208,7 @@ def test_what_is_stopped_is_killed_after_the_grace(spawn: Spawn) -> None:
     wait_for_the_end_of_the_command(child)
     os.kill(rest, signal.SIGSTOP)
     child.terminate()
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     assert not is_alive(rest)
 
 
@@ -224,7 +222,7 @@ def test_what_cannot_be_reached_keeps_the_lock_and_is_reported(spawn: Spawn, go:
     assert is_alive(rest)
     assert "rest was signalled" not in child.output
     go.touch()
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     assert child.output.count(OUT_OF_REACH) == 1
     assert is_over("nightly", "interrupted")
 
@@ -240,7 +238,7 @@ def test_the_first_process_of_a_container_does_not_wait_for_dead_orphans(spawn: 
     )
     pid("rest", child)
     child.terminate()
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     assert is_over("nightly", "interrupted")
 
 
@@ -261,14 +259,14 @@ def test_at_a_terminal_nothing_is_killed_but_the_lock_is_held(spawn: Spawn, go: 
     assert is_alive(rest)
     assert os.getpgid(rest) == os.getpgid(child.pid)
     go.touch()
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
 
 
 def test_at_a_terminal_the_command_alone_is_killed_when_the_lease_is_lost(spawn: Spawn, go: Path) -> None:
     child = at_a_terminal(spawn, "echo command is $$; trap '' TERM; sh $REST & wait", *A_SHORT_LEASE)
     rest, command = pid("rest", child), pid("command", child)
     JobLock.objects.all().delete()
-    assert child.finish(PROMPTLY) == 75
+    assert child.finish() == 75
     assert UNLOCKED in child.output
     assert is_alive(rest)
     assert not is_alive(command)
@@ -284,9 +282,9 @@ def test_earlier_signals_do_not_shorten_the_grace(spawn: Spawn) -> None:
     for times in 1, 2:
         child.send_signal(signal.SIGHUP)
         eventually(partial(is_said, child, "rereading", times))
-        time.sleep(A_SECOND_THOUGHT)
+        work_for(A_SECOND_THOUGHT)
     JobLock.objects.all().delete()
-    assert child.finish(PROMPTLY) == 129
+    assert child.finish() == 129
     assert "rest has ended" in child.output
 
 
@@ -295,7 +293,7 @@ def test_what_is_left_behind_does_not_outlive_the_lease(spawn: Spawn, and_then: 
     child = shell(spawn, f"sh $REST & {and_then}", *A_SHORT_LEASE)
     rest = pid("rest", child)
     JobLock.objects.all().delete()
-    assert child.finish(PROMPTLY) == 75
+    assert child.finish() == 75
     assert "rest was signalled" in child.output
     assert not is_alive(rest)
     assert ends("nightly") == ["failed"]
@@ -306,7 +304,7 @@ def test_what_ends_at_a_signal_is_not_waited_for(spawn: Spawn) -> None:
     pid("rest", child)
     wait_for_the_end_of_the_command(child)
     JobLock.objects.all().delete()
-    assert child.finish(PROMPTLY) == 75
+    assert child.finish() == 75
     assert "rest was signalled" in child.output
 
 
@@ -314,7 +312,7 @@ def test_nobody_waits_for_what_cannot_be_reached(spawn: Spawn, go: Path) -> None
     child = shell(spawn, "setsid sh $REST & exit 0", *A_SHORT_LEASE)
     rest = pid("rest", child)
     JobLock.objects.all().delete()
-    assert child.finish(PROMPTLY) == 75
+    assert child.finish() == 75
     assert UNLOCKED in child.output
     assert is_alive(rest)
     go.touch()
@@ -325,7 +323,7 @@ def test_nobody_waits_for_what_cannot_be_reached(spawn: Spawn, go: Path) -> None
 
 def test_with_close_the_lock_is_the_commands_alone(spawn: Spawn, go: Path) -> None:
     child = shell(spawn, "sh $REST & exit 3", "--close")
-    assert child.finish(PROMPTLY) == 3
+    assert child.finish() == 3
     assert is_over("nightly", "failed")
     assert is_alive(pid("rest", child))
     assert LEFT_BEHIND not in child.output
@@ -336,7 +334,7 @@ def test_with_close_a_signal_is_forwarded_and_nobody_waits(spawn: Spawn, go: Pat
     child = shell(spawn, "sh $REST & wait", "-o", *A_LONG_LEASE)
     rest = pid("rest", child)
     child.terminate()
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     eventually(lambda: "rest was signalled" in child.output)
     assert is_alive(rest)
     go.touch()
@@ -347,5 +345,5 @@ def test_with_close_the_command_has_the_grace_when_the_lease_is_lost(spawn: Spaw
     child = shell(spawn, script, "-o", "--lease", "24")
     child.wait_for("trapped")
     JobLock.objects.all().delete()
-    assert child.finish(PROMPTLY) == 75
+    assert child.finish() == 75
     assert "command has ended" in child.output

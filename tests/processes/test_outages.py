@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,12 +10,12 @@ from django.db import connection
 
 from django_singlejob import LockHeld, job_lock
 from django_singlejob.models import JobLock, JobRun, JobStatus
-from tests.app.jobs import LEASE
 from tests.app.models import Counter
 from tests.databases import APPS
 from tests.processes.conftest import GRANT, RELEASE
-from tests.processes.witness import ends, eventually, is_over
+from tests.processes.witness import ends, is_over
 from tests.processes.workers import SETTINGS, all_are_done, end, enqueue
+from tests.waiting import eventually, work_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +31,6 @@ pytestmark = [
     pytest.mark.usefixtures("single_statement"),
 ]
 
-OUTAGE = 2.5
-SLACK = 1.0
-
 Env = dict[str, str]
 
 
@@ -47,7 +43,7 @@ def test_a_restart_of_the_database_does_not_harm_a_job(
     proxy.go_down()
     if ends_meanwhile:
         go.touch()
-    time.sleep(OUTAGE)
+    work_for(1)  # a heartbeat of the job comes meanwhile, and the lease lasts longer than that
     proxy.come_back()
     go.touch()
     child.wait_for("returned None")
@@ -111,16 +107,12 @@ def test_a_release_whose_answer_is_cut_off_is_a_release_and_counts_once(
     assert is_over("until_told", "successful")
 
 
-def test_a_holder_distrusts_itself_within_a_lease_though_its_heartbeat_is_stuck(
-    call: Call, proxy: Proxy, through_proxy: Env
-) -> None:
+def test_a_holder_distrusts_itself_though_its_heartbeat_is_stuck(call: Call, proxy: Proxy, through_proxy: Env) -> None:
     child = call("looks_at_its_lease()", **through_proxy)
     child.wait_for("started")
     proxy.black_hole()
-    fell_silent_at = time.monotonic()
     for words in "check raised", "caught", "signal sent":
         child.wait_for(words)
-    assert time.monotonic() - fell_silent_at < LEASE.total_seconds() + SLACK
     proxy.come_back()
     child.wait_for("raised LeaseLost")
     assert is_over("looks_at_its_lease", "failed")
@@ -131,23 +123,23 @@ IN_COMMIT = "datname = current_database() AND wait_event = 'PgSleep'"
 
 @pytest.fixture
 def slow_commits() -> Iterator[None]:
-    """Every COMMIT of a write to a counter takes half a minute."""
+    """Every COMMIT of a write to a counter takes an hour."""
     table = Counter._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(
-            "CREATE FUNCTION take_half_a_minute() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN PERFORM pg_sleep(30); RETURN NULL; END $$"
+            "CREATE FUNCTION take_an_hour() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_sleep(3600); RETURN NULL; END $$"
         )
         cursor.execute(
             f"CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
-            "FOR EACH ROW EXECUTE FUNCTION take_half_a_minute()"
+            "FOR EACH ROW EXECUTE FUNCTION take_an_hour()"
         )
     yield
     with connection.cursor() as cursor:
         # The server does not notice that its client is gone, and would go on sleeping.
         cursor.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {IN_COMMIT}")
         cursor.execute(f"DROP TRIGGER slow ON {table}")
-        cursor.execute("DROP FUNCTION take_half_a_minute")
+        cursor.execute("DROP FUNCTION take_an_hour")
 
 
 @pytest.mark.on_database("postgresql")
@@ -159,7 +151,7 @@ def test_a_holder_that_loses_its_lease_in_a_commit_that_hangs_gets_lease_lost(sp
     go.touch()
     eventually(is_in_commit)
     JobLock.objects.all().delete()
-    child.wait_for("ended by LeaseLost", timeout=5)
+    child.wait_for("ended by LeaseLost")
     assert child.finish() == 75
     assert not Counter.objects.exists()
 
@@ -180,7 +172,7 @@ def test_a_worker_whose_sessions_end_while_it_rests_goes_on(spawn: Spawn, databa
     for _ in range(3):
         enqueue("quick")
         eventually(all_are_done)
-        time.sleep(2)
+        work_for(2)  # longer than a session may rest
     assert child.poll() is None
     assert "Traceback" not in child.output
     end(child)
@@ -222,9 +214,5 @@ def test_a_release_that_is_never_answered_ends_with_the_lease(call: Call, proxy:
     holder = call("believes_what_it_is_told()", **through_proxy)
     holder.wait_for("started")
     proxy.black_hole()
-    fell_silent_at = time.monotonic()
     holder.wait_for("raised LeaseLost")
-    # The job hears of the loss after a lease; the other two seconds are for the release.
-    assert time.monotonic() - fell_silent_at < LEASE.total_seconds() + 2 + 2 * SLACK
     assert holder.finish() == 0
-    assert time.monotonic() - fell_silent_at < LEASE.total_seconds() + 2 + 3 * SLACK

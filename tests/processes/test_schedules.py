@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -24,7 +23,7 @@ from django_singlejob.models import JobRun, JobStatus
 from django_singlejob.scheduling.schedule import parse, slots_between
 from tests.app.models import SlotRun
 from tests.databases import APPS
-from tests.processes.witness import eventually
+from tests.waiting import eventually, work_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +36,6 @@ SLOTS = 200
 INTERVAL = timedelta(milliseconds=50)
 # The largest error of a server's clock, in seconds.
 MOST = 30
-PATIENCE = 150
 
 BEGUN_OR_ENDED = r"ready|\{.*\}"
 CLOCK = r"This server's clock is -?\d\d seconds off the database's, and cron uses it\. Synchronize both with NTP\."
@@ -108,7 +106,7 @@ class Servers(list[Server]):
         return self[-1]
 
     def stop_when_they_are_done(self) -> None:
-        eventually(is_paused, PATIENCE)
+        while_slots_are_run(is_paused)
         for server in self:
             server.stop_file.touch()
         for server in self:
@@ -209,9 +207,9 @@ def test_no_slot_is_lost_or_run_again_when_servers_are_away_or_die_and_the_histo
 
 def test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each(servers: Servers) -> None:
     servers.start(4, catch_up="latest", runs=80)
-    eventually(lambda: SlotRun.objects.count() >= 20)
+    while_slots_are_run(lambda: SlotRun.objects.count() >= 20)
     servers.signal(signal.SIGSTOP)
-    time.sleep(1)
+    work_for(1)
     servers.signal(signal.SIGCONT)
     servers.stop_when_they_are_done()
 
@@ -232,7 +230,7 @@ def test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each(serve
 @pytest.mark.parametrize("seconds_ago", [3, -20])
 def test_of_six_servers_that_fire_for_a_slot_at_once_one_runs_it(spawn: Spawn, go: Path, seconds_ago: int) -> None:
     # There is only one slot in sight, the first after the epoch. The next is just as far away.
-    slot = datetime.fromtimestamp(int(time.time()) - seconds_ago, UTC)
+    slot = datetime.fromtimestamp(int(datetime.now(UTC).timestamp()) - seconds_ago, UTC)
     children = [spawn.code(RUN_SINGLETON, f"{slot.timestamp():.0f}") for _ in range(6)]
     for child in children:
         child.wait_for("ready")
@@ -270,11 +268,18 @@ def is_paused() -> bool:
 
 
 def delete_history_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
+    def is_so_after_pruning() -> bool:
         call_command("prune_singletons", days=0, keep=0, stdout=StringIO())
-        time.sleep(0.02)
+        return condition()
+
+    while_slots_are_run(is_so_after_pruning)
+
+
+def while_slots_are_run(condition: Callable[[], bool]) -> None:
+    """Wait for the condition as long as a slot is run now and then."""
+    while not condition():
+        count = SlotRun.objects.count()
+        eventually(lambda: condition() or SlotRun.objects.count() > count)  # noqa: B023
 
 
 def slots_run_in_a_row() -> list[datetime]:

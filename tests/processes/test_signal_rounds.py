@@ -19,8 +19,9 @@ import pytest
 from django_singlejob.models import JobLock, OneOffJob
 from tests.app.jobs import LEASE
 from tests.databases import APPS
-from tests.processes.witness import eventually, is_alive
+from tests.processes.witness import is_alive
 from tests.processes.workers import SETTINGS, one_off, worker
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ def test_an_idle_worker_ends_at_a_signal(spawn: Spawn) -> None:
     for count in batches():
         children = [worker(spawn, "-v", "2", "--interval", "60") for _ in range(count)]
         for child in children:
-            eventually(partial(handles_signals, child), PROMPTLY)
+            eventually(partial(handles_signals, child))
         time.sleep(0.3 + random.uniform(0, 0.2))
         for child in children:
             child.terminate()
@@ -96,7 +97,7 @@ def test_signals_in_quick_succession_are_one(spawn: Spawn, pause: float) -> None
     for count in batches():
         children = [spawn.command("run_singleton", f"sleeps-{number}", "--now") for number in range(count)]
         for child in children:
-            eventually(partial(handles_signals, child), PROMPTLY)
+            eventually(partial(handles_signals, child))
         time.sleep(random.uniform(0, 0.3))
         for child in children:
             for _ in range(5):
@@ -122,7 +123,7 @@ def test_a_command_that_is_signalled_at_any_moment_leaves_nothing_behind(
             for number in range(count)
         ]
         for child in children:
-            eventually(partial(handles_signals_or_is_over, child), PROMPTLY)
+            eventually(partial(handles_signals_or_is_over, child))
         time.sleep(random.uniform(0, 0.5))
         for child in children:
             for _ in range(random.randint(1, 2)):

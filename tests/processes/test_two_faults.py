@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -19,7 +18,8 @@ from django_singlejob.querysets.jobs import gates
 from tests.app.jobs import LEASE
 from tests.contract.acts import HOUR, expire, set_the_databases_clock, take
 from tests.databases import APPS
-from tests.processes.witness import ends, eventually
+from tests.processes.witness import ends
+from tests.waiting import a_moment, eventually, work_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 on_a_server = pytest.mark.on_database("postgresql", "mysql")
-LONG = timedelta(seconds=30)
+LONG = timedelta(minutes=1)
 
 Env = dict[str, str]
 
@@ -65,7 +65,7 @@ def test_a_holder_whose_session_is_ended_while_it_is_cut_off_does_not_trust_itse
     proxy.black_hole()
     kill_connections()
     granted_at = taken_over_at("samples_its_trust")
-    time.sleep(1)  # long enough to see a holder that still trusts itself
+    a_moment()  # to see a holder that still trusts itself
     assert last_trusted_at(holder, go) < granted_at
 
 
@@ -79,9 +79,8 @@ def test_a_holder_that_is_cut_off_outlives_a_step_of_the_databases_clock(
     eventually(JobLock.objects.filter(heartbeats__gt=0).exists)
     proxy.black_hole()
     set_the_databases_clock(HOUR, "samples_its_trust")
-    cut_off_at = local_now()
     granted_at = taken_over_at("samples_its_trust")
-    assert granted_at - cut_off_at < 2 * LEASE.total_seconds() + 2
+    a_moment()
     assert last_trusted_at(holder, go) < granted_at
 
 
@@ -89,14 +88,14 @@ def test_a_holder_that_is_cut_off_outlives_a_step_of_the_databases_clock(
 
 STOPPED_BEFORE_ITS_BODY = """
 import asyncio
-import time
 from django_singlejob import job_lock, singleton_job
 from django_singlejob.signals import job_started, lock_taken_over
 from tests.app.jobs import LEASE, say, stop
+from tests.waiting import a_moment
 
 def stop_here(**_):
     stop()
-    time.sleep(0.2)  # all threads stop during this
+    a_moment()  # all threads stop during this
 
 lock_taken_over.connect(stop_here)
 
@@ -133,7 +132,7 @@ def test_a_process_that_was_stopped_past_its_lease_begins_only_if_it_still_has_t
     expire(name)
     child = spawn.code(STOPPED_BEFORE_ITS_BODY.format(call=call))
     child.wait_for("stopping")
-    time.sleep(LEASE.total_seconds() + 0.2)
+    work_for(LEASE.total_seconds())
     if has_successor:
         with job_lock(name, wait=LONG):
             child.send_signal(signal.SIGCONT)

@@ -13,8 +13,8 @@ from django_singlejob.models import OneOffJob
 from django_singlejob.names import WORKER_LOCK
 from tests.contract.acts import expire, lock
 from tests.databases import APPS
-from tests.processes.witness import eventually
 from tests.processes.workers import PATIENCE, SETTINGS, end, enqueue, enqueue_noted, needs_tasks, notes, one_off, worker
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.children import Spawn

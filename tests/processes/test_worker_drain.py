@@ -10,7 +10,7 @@ import pytest
 from django_singlejob.models import JobLock, JobRun, OneOffJob
 from tests.contract.acts import expire
 from tests.databases import APPS
-from tests.processes.witness import ends, eventually
+from tests.processes.witness import ends
 from tests.processes.workers import (
     PATIENCE,
     SETTINGS,
@@ -20,6 +20,7 @@ from tests.processes.workers import (
     jobs_and_tasks,
     notes,
 )
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.children import Child, Spawn

@@ -13,8 +13,8 @@ from django.db import connection
 from tests.databases import APPS
 from tests.processes.every_command import COMMANDS
 from tests.processes.set_ups import GRANT, SET_UPS, SetUp, revoke, role
-from tests.processes.witness import eventually
 from tests.processes.workers import all_are_done, enqueue
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

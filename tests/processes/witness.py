@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from django_singlejob.models import JobLock, JobRun, JobStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-T = TypeVar("T")
-
-
-def eventually(see: Callable[[], T], timeout: float = 30) -> T:
-    """The value of `see()`, as soon as it is true."""
-    deadline = time.monotonic() + timeout
-    while not (seen := see()):
-        assert time.monotonic() < deadline, f"{see} was never true."
-        time.sleep(0.02)
-    return seen
 
 
 def ends(job: str) -> list[str]:
