@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from django_singlejob.models import JobLock
-from tests.databases import APPS, free_port
+from tests.databases import APPS
+from tests.ports import quiet_port
 from tests.processes.witness import ends, eventually
 from tests.processes.workers import all_are_done, attempts, end, enqueue_noted, jobs_and_tasks, notes, worker
 
@@ -49,7 +50,7 @@ ignore_startup_parameters = extra_float_digits
 def pooled(database_url: str, tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a process that reaches the database through a pooler."""
     program = shutil.which("pgbouncer") or there_is_none()
-    url, own_port = urlsplit(database_url), free_port()
+    url, own_port = urlsplit(database_url), quiet_port()
     settings = tmp_path / "pgbouncer.ini"
     # If no password is needed, any will do, but an empty one is a syntax error.
     login = {"user": url.username, "password": url.password or "none"}
