@@ -19,8 +19,9 @@ from django.contrib.auth.models import User
 
 from django_singlejob.clock import DBNow
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
-from tests.children import PATIENCE, ROOT, Child, Spawn
-from tests.databases import free_port
+from tests.children import ROOT, Child, Spawn
+from tests.ports import quiet_port
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,7 +159,7 @@ def test_its_history_is_made_once(shop: Manage) -> None:
 
 
 def test_the_password_of_its_admin_is_a_new_one_each_time(manage: Manage) -> None:
-    port = str(free_port())
+    port = str(quiet_port())
     printed = [said(manage("create_admin", "--port", port)) for _ in range(2)]
     assert all(f"http://127.0.0.1:{port}/admin/" in text for text in printed)
     first, second = (re.search(r"password: (\S+)", text)[1] for text in printed)  # type: ignore[index]

@@ -11,7 +11,8 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tests.processes.witness import eventually, is_alive
+from tests.processes.witness import is_alive
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -71,7 +71,7 @@ def test_a_zombie_is_interrupted_in_the_middle_of_its_work(call: Call) -> None:
     zombie.wait_for("stopping")
     with job_lock("stops_then_works", wait=PATIENCE) as successor:
         zombie.send_signal(signal.SIGCONT)
-        zombie.wait_for("caught", timeout=5)
+        zombie.wait_for("caught")
         zombie.wait_for("raised LeaseLost")
         successor.check()
 

@@ -159,7 +159,7 @@ def test_a_holder_that_loses_its_lease_in_a_commit_that_hangs_gets_lease_lost(sp
     go.touch()
     eventually(is_in_commit)
     JobLock.objects.all().delete()
-    child.wait_for("ended by LeaseLost", timeout=5)
+    child.wait_for("ended by LeaseLost")
     assert child.finish() == 75
     assert not Counter.objects.exists()
 
