@@ -13,8 +13,8 @@ from django.db import connection
 from tests.databases import APPS
 from tests.processes.every_command import COMMANDS
 from tests.processes.set_ups import GRANT, SET_UPS, SetUp, revoke, role
-from tests.processes.witness import eventually
 from tests.processes.workers import all_are_done, enqueue
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,12 +35,13 @@ def said(spawn: Spawn, set_up: SetUp, url: str) -> dict[str, tuple[int | None, s
     child = spawn(
         "-m",
         "tests.processes.every_command",
+        set_up.says if set_up.endless is None else "",
         DATABASE_URL=url,
         SINGLEJOB_TEST_SQLITE_DEFAULTS="yes",
         DJANGO_SETTINGS_MODULE=settings,
         SET_UP=json.dumps(set_up.settings),
     )
-    assert child.finish(timeout=100) == 0
+    assert child.finish() == 0
     return {command: (status, text) for command, (status, text) in json.loads(child.output).items()}
 
 
