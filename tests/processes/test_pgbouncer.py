@@ -16,8 +16,9 @@ import pytest
 from django_singlejob.models import JobLock
 from tests.databases import APPS
 from tests.ports import quiet_port
-from tests.processes.witness import ends, eventually
+from tests.processes.witness import ends
 from tests.processes.workers import all_are_done, attempts, end, enqueue_noted, jobs_and_tasks, notes, worker
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ def listens(port: int) -> bool:
 def test_workers_that_share_sessions_run_each_one_off_once(spawn: Spawn, pooled: dict[str, str], kind: str) -> None:
     enqueue_noted(kind, range(200), 0.02)
     workers = [worker(spawn, "--threads", "5", "-v", "0", **pooled) for _ in range(2)]
-    eventually(all_are_done, 60)
+    eventually(all_are_done)
     end(*workers)
     assert notes() == [(number, 1) for number in range(200)]
     assert set(attempts().values()) == {1}
@@ -93,7 +94,7 @@ def test_workers_that_share_sessions_run_each_one_off_once(spawn: Spawn, pooled:
 
 
 def test_a_job_sends_its_heartbeats_through_them_and_is_interrupted(spawn: Spawn, pooled: dict[str, str]) -> None:
-    child = spawn.command("run_singleton", "nap", **pooled)
+    child = spawn.command("run_singleton", "nap", "--lease", "6", **pooled)
     eventually(lambda: JobLock.objects.filter(name="nap", heartbeats__gte=2).exists())
     child.send_signal(signal.SIGTERM)
     child.finish()
