@@ -14,9 +14,9 @@ from django_singlejob.database import drop
 from django_singlejob.locking import at_exit, keeper
 from django_singlejob.querysets import rows
 from django_singlejob.worker import loop
-from tests.ports import quiet_port
 from tests.contract.acts import InlinePool, closing
 from tests.locking.keeping import dismiss
+from tests.ports import quiet_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import time
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -20,6 +19,7 @@ from django.contrib.auth.models import User
 from django_singlejob.clock import DBNow
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from tests.children import ROOT, Child, Spawn
+from tests.contract.acts import expire
 from tests.ports import quiet_port
 from tests.waiting import PATIENCE, eventually
 
@@ -113,10 +113,11 @@ def an_hour_late(name: str) -> None:
 
 
 def test_the_import_of_a_dead_server_is_run_again(shop: Manage) -> None:
-    first = shop("run_singleton", "import_catalogue", "--now", "--lease", "1")
+    first = shop("run_singleton", "import_catalogue", "--now", "--lease", "6")
     first.wait_for("Attempt 1: 50 products.")
     first.kill_all()
-    again = ["--now", "--wait", "10", "--args", '{"seconds_per_page": 0}']
+    expire("import_catalogue")
+    again = ["--now", "--wait", "600", "--args", '{"seconds_per_page": 0}']
     second = said(shop("run_singleton", "import_catalogue", *again))
     assert "Attempt 2: 1000 products." in second
     assert "import_catalogue: ran" in second
@@ -214,12 +215,8 @@ def test_a_race_can_be_stopped(manage: Manage) -> None:
 
 
 def pid_of_a_winner() -> int:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if run := JobRun.objects.first():
-            return run.pid
-        time.sleep(0.01)
-    raise AssertionError("Nobody won.")
+    run: JobRun = eventually(JobRun.objects.first)
+    return run.pid
 
 
 # --- its verdict

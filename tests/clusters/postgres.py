@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tests.ports import quiet_port
 from tests.clusters.stage import migrate
 from tests.databases import Installation, PostgreSQL
+from tests.ports import quiet_port
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:

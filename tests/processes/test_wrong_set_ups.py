@@ -35,7 +35,7 @@ def said(spawn: Spawn, set_up: SetUp, url: str) -> dict[str, tuple[int | None, s
     child = spawn(
         "-m",
         "tests.processes.every_command",
-        set_up.says if set_up.endless is None else "",
+        "goes on" if set_up.endless is None else "ends",
         DATABASE_URL=url,
         SINGLEJOB_TEST_SQLITE_DEFAULTS="yes",
         DJANGO_SETTINGS_MODULE=settings,
