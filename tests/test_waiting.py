@@ -45,7 +45,7 @@ EXEMPT = {
     "test_time_outs.py": _TIMING,
 }
 #: The modules and folders that still have to be repaired.
-TO_DO = {"app", "children.py", "contract", "locking", "processes", "test_example_project.py", "test_proxy.py"}
+TO_DO = {"app", "processes"}
 
 
 def test_only_one_module_sleeps_and_reads_clocks() -> None:
