@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
+from tests.waiting import PATIENCE, eventually
+
 ROOT = Path(__file__).parent.parent
-PATIENCE = 30.0
 
 
 class Child(subprocess.Popen[bytes]):
@@ -35,16 +36,15 @@ class Child(subprocess.Popen[bytes]):
     def output(self) -> str:
         return self.output_path.read_text(errors="replace")
 
-    def wait_for(self, text: str, timeout: float = PATIENCE) -> None:
-        """Return as soon as the child has printed the text. Fail if it exits first, or after `timeout`."""
-        deadline = time.monotonic() + timeout
-        while True:
-            ended = self.poll() is not None  # checked before the output is read, so as not to miss its last words
-            if text in self.output:
-                return
-            if ended or time.monotonic() > deadline:
-                raise AssertionError(f"The child never printed {text!r}. It printed:\n{self.output}")
-            time.sleep(0.01)
+    def wait_for(self, text: str) -> None:
+        """Return as soon as the child has printed the text. Fail if it exits first."""
+        eventually(partial(self._has_printed, text))
+
+    def _has_printed(self, text: str) -> bool:
+        ended = self.poll() is not None  # checked before the output is read, so as not to miss its last words
+        printed = self.output
+        assert text in printed or not ended, f"The child never printed {text!r}. It printed:\n{printed}"
+        return text in printed
 
     def finish(self, timeout: float = PATIENCE) -> int:
         """Wait until the child exits and return its exit status, or -n if signal n killed it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from importlib.util import find_spec
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+
+from tests.ports import quiet_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -110,7 +111,7 @@ class PostgreSQL:
     def __init__(self, folder: Path, installation: Installation | None = None) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self.port = free_port()
+        self.port = quiet_port()
         self.installation = installation or Installation(folder)
         self.data.mkdir(mode=0o700)
         if self.installation.user:
@@ -166,9 +167,3 @@ def newest_binaries() -> Path:
 def named(kind: str) -> str:
     """A new name for a user or a database."""
     return f"{kind}_{RUN}_{uuid4().hex[:6]}"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

@@ -14,9 +14,9 @@ from django_singlejob.database import drop
 from django_singlejob.locking import at_exit, keeper
 from django_singlejob.querysets import rows
 from django_singlejob.worker import loop
-from tests.clusters.ports import quiet_ports
 from tests.contract.acts import InlinePool, closing
 from tests.locking.keeping import dismiss
+from tests.ports import quiet_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ def database_away() -> Away:
 
 @contextmanager
 def go_away() -> Iterator[None]:
-    nowhere = {"HOST": "127.0.0.1", "PORT": quiet_ports(1)[0], "NAME": "/no/such/folder/no.sqlite3"}
+    nowhere = {"HOST": "127.0.0.1", "PORT": quiet_port(), "NAME": "/no/such/folder/no.sqlite3"}
     connection.close()
     with pytest.MonkeyPatch.context() as patch:
         for key, value in nowhere.items():

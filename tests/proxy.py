@@ -9,6 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
+from tests.ports import quiet_port
+
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
@@ -36,7 +38,7 @@ class Proxy:
 
     def __init__(self, host: str, port: int) -> None:
         self.server = (host, port)
-        self.port = 0
+        self.port = quiet_port()
         self.request_cut = threading.Event()
         self.answer_cut = threading.Event()
         self.fell_silent = threading.Event()
@@ -71,6 +73,12 @@ class Proxy:
             return {port for connection in self._connections if (port := connection.server_port)}
 
     @property
+    def broken(self) -> set[Connection]:
+        """The connections that have lost data."""
+        with self._mutex:
+            return {connection for connection in self._connections if connection.lost}
+
+    @property
     def has_clients(self) -> bool:
         """Whether a client has connected, even if it is still waiting for the server."""
         with self._mutex:
@@ -98,10 +106,9 @@ class Proxy:
         with self._mutex:
             if self._listener is None:
                 self._listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
-                self.port = self._listener.getsockname()[1]
                 start(self._accept, self._listener)
             self._flow()
-            broken = [connection for connection in self._connections if connection.lost]
+            broken = self.broken
         for connection in broken:
             connection.close()
 

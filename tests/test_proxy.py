@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.app.models import Counter
 from tests.proxy import Proxy, hang_up
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +25,8 @@ class Echo:
     def __init__(self) -> None:
         self.heard: list[bytes] = []
         self.sessions: list[socket.socket] = []
-        self.pause = 0.0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.serve, daemon=True).start()
@@ -42,7 +42,7 @@ class Echo:
         with suppress(OSError), client:
             while data := client.recv(1000):
                 self.heard.append(data)
-                time.sleep(self.pause)
+                assert self.may_answer.wait(PATIENCE)
                 client.sendall(data.upper())
 
     def end_sessions(self) -> None:
@@ -65,7 +65,7 @@ def line(echo: Echo) -> Iterator[Proxy]:
 
 
 def connect(proxy: Proxy) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE)
 
 
 def assert_forwarded(client: socket.socket) -> None:
@@ -84,7 +84,7 @@ def hears_nothing(client: socket.socket, question: bytes = b"") -> bool:
 
 
 def has_ended(client: socket.socket) -> bool:
-    client.settimeout(5)
+    client.settimeout(PATIENCE)
     try:
         return client.recv(100) == b""
     except ConnectionResetError:
@@ -113,7 +113,7 @@ def test_a_black_hole_keeps_the_connection_and_answers_nothing(line: Proxy) -> N
                     client.recv(100)
             line.come_back()
             for client in old, new:
-                client.settimeout(5)
+                client.settimeout(PATIENCE)
                 assert client.recv(100) == b"HELLO"
 
 
@@ -138,6 +138,7 @@ def test_what_is_lost_never_arrives_and_takes_its_connection_with_it(line: Proxy
         with connect(line) as new:
             for client in old, new:
                 assert hears_nothing(client, b"lost")
+            eventually(lambda: len(line.broken) == 2)
             line.come_back()
             assert has_ended(old)
             assert has_ended(new)
@@ -147,14 +148,16 @@ def test_what_is_lost_never_arrives_and_takes_its_connection_with_it(line: Proxy
 
 @pytest.mark.slow
 def test_requests_are_lost_while_answers_arrive(line: Proxy, echo: Echo) -> None:
-    echo.pause = 0.3
+    echo.may_answer.clear()
     with connect(line) as client:
         client.sendall(b"hello")
         eventually_heard(echo, b"hello")
         line.lose("requests")
         client.sendall(b"lost")
+        echo.may_answer.set()
         assert client.recv(100) == b"HELLO"
         assert hears_nothing(client, b"lost too")
+        eventually(lambda: line.broken)
         line.come_back()
         assert has_ended(client)
     assert echo.heard == [b"hello"]
@@ -166,6 +169,7 @@ def test_answers_are_lost_while_requests_arrive(line: Proxy, echo: Echo) -> None
         assert_forwarded(client)
         line.lose("answers")
         assert hears_nothing(client, b"carried out")
+        eventually(lambda: line.broken)
         assert echo.heard == [b"hello", b"carried out"]
         line.come_back()
         assert has_ended(client)
@@ -199,7 +203,7 @@ def test_cuts_one_request_before_the_server_gets_it(line: Proxy, echo: Echo) -> 
         assert_forwarded(client)
         client.sendall(b"COMMIT it")
         assert client.recv(100) == b""
-    assert line.request_cut.wait(5)
+    assert line.request_cut.wait(PATIENCE)
     assert echo.heard == [b"hello"]
     with connect(line) as client:
         client.sendall(b"COMMIT it")
@@ -220,7 +224,7 @@ def test_cuts_one_answer_after_the_server_got_the_question(line: Proxy, echo: Ec
     with connect(line) as client:
         client.sendall(b"COMMIT it")
         assert client.recv(100) == b""
-    assert line.answer_cut.wait(5)
+    assert line.answer_cut.wait(PATIENCE)
     assert echo.heard == [b"COMMIT it"]
     with connect(line) as client:
         client.sendall(b"COMMIT it")

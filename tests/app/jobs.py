@@ -17,12 +17,11 @@ from uuid import uuid4
 from django.conf import settings
 from django.db import Error, connection, transaction
 
-from django_singlejob import Lease, LeaseLost, current_run, singleton_job
+from django_singlejob import CurrentRun, Lease, LeaseLost, current_run, singleton_job
 from django_singlejob.clock import local_now
 from django_singlejob.holder import this_process
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.runner import CurrentRun
 from django_singlejob.signals import lease_lost
 from tests.app.models import Counter
 from tests.waiting import work_for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from threading import Event
 from typing import Any
 
 from django.tasks import TaskContext, task
@@ -23,9 +23,9 @@ def nothing(number: int) -> None:
 
 @task
 def nap(seconds: float) -> None:
-    """Sleeps in C, where no interrupt reaches it."""
+    """Waits in C, where no interrupt reaches it."""
     jobs.say("started")
-    time.sleep(seconds)
+    Event().wait(seconds)
 
 
 @task
@@ -43,7 +43,7 @@ def tells(context: TaskContext[..., Any]) -> Any:
 async def tells_async() -> None:
     jobs.say("started")
     try:
-        await asyncio.sleep(jobs.A_MINUTE)
+        await asyncio.Event().wait()
     except asyncio.CancelledError:
         jobs.say("caught")
         raise

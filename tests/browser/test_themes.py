@@ -17,7 +17,7 @@ from tests.browser.stage import SIZES, Stage, Theme, settle
 from tests.browser.test_lock_pages import fall_silent
 from tests.browser.test_looks import PAGES
 from tests.contract.acts import SECOND, is_free
-from tests.databases import free_port
+from tests.ports import quiet_port
 from tests.selection import sampled
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def why_not(package: str) -> str | None:
 @pytest.fixture
 def themed(theme: str, browser: Browser, spawn: Spawn) -> Iterator[Stage]:
     """The stage, with the theme. What is not ours, a theme's own script for example, may have problems."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{quiet_port()}"
     server = spawn.code(
         """
         import sys

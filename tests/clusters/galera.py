@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.clusters.ports import quiet_ports
+from tests.ports import quiet_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tests.clusters.ports import quiet_ports
 from tests.clusters.stage import migrate
 from tests.databases import Installation, PostgreSQL
+from tests.ports import quiet_port
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Node(PostgreSQL):
         folder.mkdir()
         folder.chmod(0o755)
         super().__init__(folder, installation)
-        (self.port,) = quiet_ports(1)
+        self.port = quiet_port()
         if installation.user:
             shutil.chown(folder, installation.user)
         self.name = name

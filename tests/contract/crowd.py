@@ -6,7 +6,6 @@ import functools
 import json
 import multiprocessing
 import random
-import time
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import Ending
 from tests.contract.acts import BEAT, ask, expire, start_run
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, work_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,26 +95,25 @@ def held(name: str) -> Iterator[Lease]:
         with suppress(LockHeld), job_lock(name) as lease:
             yield lease
             return
-        time.sleep(random.uniform(0, 0.1))
+        work_for(random.uniform(0, 0.1))
 
 
 def add_one(file: Path) -> None:
     value = int(file.read_text())
-    time.sleep(0.001)
+    work_for(0.001)
     file.write_text(str(value + 1))
 
 
-def fight(folder: str, processes: int, seconds: float) -> None:
+def fight(folder: str, processes: int, turns: int) -> None:
     """All processes do everything that can be done to a lock, all at once. Prints each grant's name and fence."""
-    begin = functools.partial(fight_on, Path(folder), seconds)
+    begin = functools.partial(fight_on, Path(folder), turns)
     print(json.dumps([grant for grants in crowd(processes, begin) for grant in grants]))
 
 
-def fight_on(folder: Path, seconds: float, number: int) -> list[tuple[str, int]]:
+def fight_on(folder: Path, turns: int, number: int) -> list[tuple[str, int]]:
     chance = random.Random(number)
     grants = []
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    for _ in range(turns):
         name = chance.choice(NAMES)
         answer = ask(name, job_name=f"job-{chance.randrange(4)}", trigger="call")
         if isinstance(answer, Lease):
@@ -123,17 +121,17 @@ def fight_on(folder: Path, seconds: float, number: int) -> list[tuple[str, int]]
             use(answer, folder / name, chance)
         elif answer.lock and chance.random() < 0.2:
             clear(answer.lock)
-        time.sleep(chance.uniform(0, 0.2))  # without this, two cores do nothing but refuse
+        work_for(chance.uniform(0, 0.2))  # without this, two cores do nothing but refuse
     return grants
 
 
 def use(lease: Lease, marker: Path, chance: random.Random) -> None:
     with marker.open("x"):  # raises if another process is inside
-        time.sleep(0.001)
+        work_for(0.001)
         lease.renew()
         if chance.random() < 0.2:
             with lease.atomic():
-                time.sleep(0.001)
+                work_for(0.001)
     marker.unlink()
     if chance.random() < 0.1:
         expire(lease.name)  # dies

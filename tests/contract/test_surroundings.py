@@ -18,7 +18,8 @@ from django_singlejob.locking.clear import clear, dead_locks
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from tests.contract.acts import ask, expire, is_free, last_run, lock, lose, start_run, take
-from tests.databases import APPS, free_port
+from tests.databases import APPS
+from tests.ports import quiet_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ def nowhere(database_url: str) -> str:
     url = urlsplit(database_url)
     if url.scheme == "sqlite":
         return "sqlite:////there/is/no/such.sqlite3"
-    return url._replace(netloc=f"{url.username}@127.0.0.1:{free_port()}").geturl()
+    return url._replace(netloc=f"{url.username}@127.0.0.1:{quiet_port()}").geturl()
 
 
 def test_a_database_that_is_down_is_an_error_and_not_held(spawn: Spawn, database_url: str) -> None:

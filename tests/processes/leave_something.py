@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 import environ
 from django.db.utils import ConnectionHandler
 
 from tests.databases import RUN, named
+from tests.waiting import work_for
 
 
 def leave(url: str) -> object:
@@ -24,7 +24,7 @@ def leave(url: str) -> object:
 def main(seconds: str, status: str) -> None:
     connections = [leave(os.environ[name]) for name in ("DATABASE_URL", "MYSQL_URL")]
     print("made", len(connections), "as", RUN, flush=True)
-    time.sleep(float(seconds))
+    work_for(float(seconds))
     sys.exit(int(status))
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
+from unittest.mock import patch
 
 import django
 
@@ -29,9 +30,10 @@ from django_singlejob.models import JobStatus  # noqa: E402
 from django_singlejob.querysets.jobs import gates  # noqa: E402
 from django_singlejob.reports import run_due  # noqa: E402
 from django_singlejob.scheduling.schedule import next_slot, parse  # noqa: E402
-from tests.app.jobs import A_MINUTE, say, this_run, wait_until_told  # noqa: E402
+from tests.app.jobs import say, this_run, wait_until_told  # noqa: E402
 from tests.app.models import SlotRun  # noqa: E402
 from tests.contract.acts import tick  # noqa: E402
+from tests.waiting import work_for, work_until_ended  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +44,7 @@ def sleep(seconds: float | SupportsIndex, /) -> None:
     select.select([], [], [], float(seconds))
 
 
-time.sleep = sleep
+patch.object(time, "sleep", sleep).start()
 
 
 def timely() -> None:
@@ -51,8 +53,8 @@ def timely() -> None:
     assert run.slot
     if run.attempt == 1 and SlotRun.objects.count() == given.hang_after:
         say("hanging in the slot", run.slot)
-        time.sleep(A_MINUTE)
-    time.sleep(0.001)
+        work_until_ended()
+    work_for(0.001)
     SlotRun.objects.create(slot=run.slot, attempt=run.attempt, ended_at=DBNow())
     if SlotRun.objects.count() == given.runs:
         JobStatus.objects.filter(name="timely").update(paused=True)
@@ -78,7 +80,7 @@ def cron() -> Iterator[None]:
     while os.getppid() == parent and not given.stop_file.exists():
         fires_at = next_slot(schedule, now()) + given.interval * random.uniform(0, 0.5)
         while (pause := fires_at - now()) > ZERO:
-            time.sleep(pause.total_seconds())
+            work_for(pause.total_seconds())
         yield
 
 

@@ -10,7 +10,8 @@ from urllib.parse import urlencode, urlsplit
 
 from django.db import connection
 
-from tests.databases import free_port, named
+from tests.databases import named
+from tests.ports import quiet_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -169,7 +170,7 @@ def no_server(url: str, folder: Path) -> Iterator[str]:
     if connection.vendor == "sqlite":
         yield f"sqlite:///{folder}/no/such/folder.sqlite3"
     else:
-        yield urlsplit(url)._replace(netloc=f"shop@127.0.0.1:{free_port()}").geturl()
+        yield urlsplit(url)._replace(netloc=f"shop@127.0.0.1:{quiet_port()}").geturl()
 
 
 @contextmanager

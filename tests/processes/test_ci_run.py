@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Start = Callable[..., Child]
 
+# In seconds.
+HOUR = 3600
 SCRIPT = ROOT / ".ci" / "run"
 NAMES = {
     ("runuser", "-u", "postgres", "--", "psql", "--no-psqlrc", "-At", "-c"): (
@@ -98,7 +100,7 @@ def test_nothing_is_left_at_the_end(start: Start, status: int) -> None:
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_nor_after_a_signal(start: Start, name: str) -> None:
-    child, number = start(seconds=60), signal.Signals[name]
+    child, number = start(seconds=HOUR), signal.Signals[name]
     run = run_of(child)
     assert len(left_of(run)) >= 6
     child.send_signal(number)
@@ -107,7 +109,7 @@ def test_nor_after_a_signal(start: Start, name: str) -> None:
 
 
 def test_two_runs_leave_each_other_alone(start: Start) -> None:
-    first, second = start(seconds=60), start(seconds=60)
+    first, second = start(seconds=HOUR), start(seconds=HOUR)
     runs = run_of(first), run_of(second)
     first.terminate()
     assert first.finish() == 128 + signal.SIGTERM

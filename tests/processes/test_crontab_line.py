@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from tests.proxy import Proxy
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
-
-PROMPTLY = 5.0
 
 
 def shell(spawn: Spawn, script: str, *options: str) -> Child:
@@ -75,9 +72,18 @@ def test_verbosity_0_is_silent(spawn: Spawn, arguments: list[str]) -> None:
 
 def test_wait_keeps_trying(spawn: Spawn) -> None:
     with job_lock("tick"):
-        child = spawn.command("run_singleton", "tick", "--wait", "20", "--now")
-        time.sleep(1.5)
-        assert child.poll() is None
+        child = spawn.code("""
+            from django.core.management import call_command
+            from django_singlejob.locking import acquire
+
+            def tell_and_sleep(seconds, sleep=acquire.sleep):
+                print("waits", flush=True)
+                sleep(seconds)
+
+            acquire.sleep = tell_and_sleep
+            call_command("run_singleton", "tick", "--wait", "600", "--now")
+        """)
+        child.wait_for("waits\nwaits")
     assert child.finish() == 0
     assert is_over("tick", "successful")
 
@@ -109,21 +115,21 @@ def test_a_command_and_its_children_get_the_signals(spawn: Spawn) -> None:
     child.wait_for("inner started")
     child.wait_for("outer started")
     child.terminate()
-    assert child.finish(PROMPTLY) == 9
+    assert child.finish() == 9
     assert {"inner signalled", "outer signalled"} <= set(child.output.splitlines())
     assert is_over("nightly", "interrupted")
 
 
 def test_a_command_that_a_signal_ends_is_reported_as_such(spawn: Spawn) -> None:
-    child = shell(spawn, "echo started; exec sleep 60")
+    child = shell(spawn, "echo started; exec sleep 600")
     child.wait_for("started")
     child.terminate()
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     assert is_over("nightly", "interrupted")
 
 
 def test_the_row_shows_host_pid_and_command(spawn: Spawn) -> None:
-    child = shell(spawn, "echo started; exec sleep 60")
+    child = shell(spawn, "echo started; exec sleep 600")
     child.wait_for("started")
     lock = JobLock.objects.get()
     assert (lock.name, lock.hostname, lock.pid, lock.command) == ("nightly", socket.gethostname(), child.pid, "sh")
@@ -137,7 +143,7 @@ def test_secrets_in_arguments_are_not_stored(spawn: Spawn, recorded: str) -> Non
         from django.conf import settings
         from django.core.management import call_command
         settings.SINGLEJOB = {"RECORD_COMMAND": sys.argv[1]}
-        call_command("run_singleton", "nightly", "--", "sh", "-c", "echo started; exec sleep 60",
+        call_command("run_singleton", "nightly", "--", "sh", "-c", "echo started; exec sleep 600",
             "--password", "hunter2", "--token=hunter2", "https://me:hunter2@example.org/", "HUNTER_KEY=hunter2")
         """,
         recorded,
@@ -150,10 +156,10 @@ def test_secrets_in_arguments_are_not_stored(spawn: Spawn, recorded: str) -> Non
 
 
 def test_a_command_does_not_outlive_the_lease(spawn: Spawn) -> None:
-    child = shell(spawn, "trap 'echo noticed' TERM; echo pid $$ started; while :; do sleep 0.05; done", "--lease", "2")
+    child = shell(spawn, "trap 'echo noticed' TERM; echo pid $$ started; while :; do sleep 0.05; done", "--lease", "6")
     child.wait_for("started")
     JobLock.objects.all().delete()
-    assert child.finish(PROMPTLY) == 75
+    assert child.finish() == 75
     assert "noticed" in child.output
     with pytest.raises(ProcessLookupError):
         os.kill(int(child.output.split()[1]), 0)
@@ -165,7 +171,7 @@ def test_a_job_whose_lease_is_lost_is_status_75(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "nap")
     child.wait_for("attempt 1")
     JobLock.objects.all().delete()
-    assert child.finish(PROMPTLY) == 75
+    assert child.finish() == 75
     assert "cleaned up" in child.output
     assert ends("nap") == ["failed"]
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pytest
@@ -18,7 +17,7 @@ from tests.databases import APPS
 from tests.processes import rests
 from tests.processes.rests import pid
 from tests.processes.witness import is_alive
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +32,7 @@ pytestmark = [
 
 A_SECOND_THOUGHT = 1.2
 # By then a wrapper that releases the lock too early has done so: this is longer than the short grace.
-A_WHILE = 1.5
+A_WHILE = 2.5
 
 CLOSING = f'{sys.executable} -c \'import os; os.closerange(3, 256); os.execvp("sh", ["sh", os.environ["REST"]])\''
 
@@ -43,6 +42,7 @@ CLOSING = f'{sys.executable} -c \'import os; os.closerange(3, 256); os.execvp("s
 
 class Wrapper(Protocol):
     child: Child
+    forwards_signals: bool
 
     def is_free(self) -> bool: ...
 
@@ -50,6 +50,8 @@ class Wrapper(Protocol):
 
 
 class RunSingleton:
+    forwards_signals = True
+
     def __init__(self, spawn: Spawn, script: str, *options: str) -> None:
         self.child = spawn.command("run_singleton", "nightly", *options, "--", "sh", "-c", script)
 
@@ -65,6 +67,8 @@ class RunSingleton:
 
 
 class Flock:
+    forwards_signals = False
+
     def __init__(self, spawn: Spawn, script: str, *options: str) -> None:
         self._file = spawn.folder / "lock"
         own = [option for option in options if option == "-o"]
@@ -101,7 +105,7 @@ def no_rest(scene: Scene) -> None:
 
 def held(scene: Scene) -> None:
     eventually(lambda: not is_alive(pid("command", scene.child)) or scene.child.poll() is not None)
-    time.sleep(A_WHILE)
+    work_for(A_WHILE)
     assert not scene.wrapper.is_free()
     assert scene.is_rest_alive()
     scene.end_the_rest()
@@ -157,7 +161,9 @@ def sigterm(scene: Scene) -> None:
 
 def sigterm_twice(scene: Scene) -> None:
     scene.child.terminate()
-    time.sleep(A_SECOND_THOUGHT)
+    if scene.wrapper.forwards_signals:
+        scene.child.wait_for("rest was signalled")
+    work_for(A_SECOND_THOUGHT)
     scene.child.terminate()
 
 
@@ -245,7 +251,7 @@ SITUATIONS = [
         sigkill,
         Expected(released, 137),
         Expected(held, 137),
-        ("--lease", "2"),
+        SHORT_GRACE,
     ),
 ]
 
@@ -274,8 +280,7 @@ def test_both_wrappers(spawn: Spawn, go: Path, situation: Situation, wrapper_cla
     expected.check(scene)
     go.touch()
     assert shown(wrapper.child.finish()) == expected.status
-    # flock does not forward signals.
-    assert wrapper_class is RunSingleton or "rest was signalled" not in wrapper.child.output
+    assert wrapper.forwards_signals or "rest was signalled" not in wrapper.child.output
 
 
 def shown(status: int) -> int:

@@ -12,7 +12,7 @@ import pytest
 from django_singlejob.models import JobLock, OneOffJob
 from tests.children import ROOT
 from tests.databases import APPS
-from tests.processes.workers import PATIENCE, needs_tasks, one_off
+from tests.processes.workers import needs_tasks, one_off
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ PROJECT = {
     "bakery/__init__.py": "",
     "bakery/__main__.py": MARKED + TASK,
     "bakery/mail.py": TASK,
-    "bakery/slow.py": MARKED + "import time; time.sleep(3)" + TASK,
+    "bakery/slow.py": MARKED + "from tests.app.jobs import wait_until_told; wait_until_told()" + TASK,
     "bakery/exits.py": MARKED + "raise SystemExit(3)",
     "bakery/interrupts.py": MARKED + "raise KeyboardInterrupt",
     "bakery/fails.py": MARKED + "1 / 0",
@@ -117,7 +117,7 @@ def test_a_worker_imports_no_foreign_module_and_survives_what_it_may_import(
     by_hand(*FOREIGN, *(f"{name}.send" for name in BROKEN), *(f"{name}.mail" for name in BROKEN), priority=10)
     by_hand("bakery.mail.send")
     child = manage("singleton_worker", option)
-    assert child.finish(PATIENCE) == 0
+    assert child.finish() == 0
     assert ran(tmp_path) == sorted(BROKEN)
     assert statuses().pop("bakery.mail.send") == "done"
     assert set(OneOffJob.objects.exclude(task_path="bakery.mail.send").values_list("status", "attempt")) == {
@@ -130,7 +130,7 @@ def test_a_worker_imports_no_foreign_module_and_survives_what_it_may_import(
     assert not JobLock.objects.exists()
 
     OneOffJob.objects.create(**as_enqueued("bakery.mail.send"))
-    assert manage("singleton_worker", option).finish(PATIENCE) == 0
+    assert manage("singleton_worker", option).finish() == 0
     assert all_mail_is_sent()
     assert manage("cancel_one_offs", "--task", "unittest.__main__").finish() == 0
     assert statuses()["unittest.__main__"] == "cancelled"
@@ -150,19 +150,22 @@ def test_nor_does_one_that_stays(manage: Callable[..., Child], tmp_path: Path) -
         by_hand("bakery.mail.send")
         eventually(all_mail_is_sent)
         by_hand("unittest.__main__", "bakery.exits.send")
-    assert child.finish(PATIENCE) == 0
+    assert child.finish() == 0
     assert ran(tmp_path) == sorted(BROKEN)
     assert child.output.count("'unittest.__main__' is not looked up") == 1
     assert child.output.count("The module 'bakery.exits' cannot be imported") == 1
 
 
-def test_a_signal_that_comes_during_an_import_ends_the_worker(manage: Callable[..., Child], tmp_path: Path) -> None:
+def test_a_signal_that_comes_during_an_import_ends_the_worker(
+    manage: Callable[..., Child], tmp_path: Path, go: Path
+) -> None:
     """The import goes on to its end; what was claimed next is run within the grace, or put back."""
     by_hand("bakery.slow.send", "bakery.mail.send")
     child = manage("singleton_worker", "--drain")
     eventually(lambda: ran(tmp_path) == ["bakery.slow"])
     child.send_signal(signal.SIGTERM)
-    assert child.finish(PATIENCE) == 128 + signal.SIGTERM
+    go.touch()
+    assert child.finish() == 128 + signal.SIGTERM
     assert set(OneOffJob.objects.values_list("status", "attempt")) <= {("waiting", 0), ("done", 1)}
     assert "cannot be imported" not in child.output
     assert not JobLock.objects.exists()
@@ -171,7 +174,7 @@ def test_a_signal_that_comes_during_an_import_ends_the_worker(manage: Callable[.
 def test_the_setting_admits_a_module(manage: Callable[..., Child], tmp_path: Path) -> None:
     by_hand("fix_everything.send", "bakery_scripts.send")
     child = manage("singleton_worker", "--drain", TASK_MODULES="['fix_everything']")
-    assert child.finish(PATIENCE) == 0
+    assert child.finish() == 0
     assert statuses() == {"fix_everything.send": "done", "bakery_scripts.send": "waiting"}
     assert ran(tmp_path) == ["fix_everything"]
 
@@ -190,7 +193,7 @@ for row in [*OneOffJob.objects.order_by("pk"), *OneOffJob.objects.order_by("pk")
         print(row.task_path, "does not exist")
 """
     child = manage("shell", "-v", "0", "-c", ask)
-    assert child.finish(PATIENCE) == 0, child.output
+    assert child.finish() == 0, child.output
     for path in paths:
         assert child.output.splitlines().count(f"{path} does not exist") == 2
     assert child.output.splitlines().count("bakery.mail.send READY") == 2
@@ -214,6 +217,6 @@ for row in OneOffJob.objects.order_by("pk"):
         print("ImportError:", refusal)
 """
     child = manage("shell", "-v", "0", "-c", ask)
-    assert child.finish(PATIENCE) == 0, child.output
+    assert child.finish() == 0, child.output
     assert child.output.count("ImportError: ") >= len(FOREIGN + BROKEN)
     assert ran(tmp_path) == sorted(BROKEN)

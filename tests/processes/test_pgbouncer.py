@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from django_singlejob.models import JobLock
-from tests.databases import APPS, free_port
+from tests.databases import APPS
+from tests.ports import quiet_port
 from tests.processes.witness import ends
 from tests.processes.workers import all_are_done, attempts, end, enqueue_noted, jobs_and_tasks, notes, worker
 from tests.waiting import eventually
@@ -50,7 +51,7 @@ ignore_startup_parameters = extra_float_digits
 def pooled(database_url: str, tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a process that reaches the database through a pooler."""
     program = shutil.which("pgbouncer") or there_is_none()
-    url, own_port = urlsplit(database_url), free_port()
+    url, own_port = urlsplit(database_url), quiet_port()
     settings = tmp_path / "pgbouncer.ini"
     # If no password is needed, any will do, but an empty one is a syntax error.
     login = {"user": url.username, "password": url.password or "none"}
@@ -93,7 +94,7 @@ def test_workers_that_share_sessions_run_each_one_off_once(spawn: Spawn, pooled:
 
 
 def test_a_job_sends_its_heartbeats_through_them_and_is_interrupted(spawn: Spawn, pooled: dict[str, str]) -> None:
-    child = spawn.command("run_singleton", "nap", **pooled)
+    child = spawn.command("run_singleton", "nap", "--lease", "6", **pooled)
     eventually(lambda: JobLock.objects.filter(name="nap", heartbeats__gte=2).exists())
     child.send_signal(signal.SIGTERM)
     child.finish()

@@ -9,7 +9,7 @@ import pytest
 
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from tests.contract.acts import expire, start_run
+from tests.contract.acts import HOUR, expire, start_run
 from tests.databases import APPS
 from tests.selection import sampled
 
@@ -45,7 +45,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_no_command_fails_because_a_terminal_lacks_a_character(spawn: Spawn, encoding: str) -> None:
-    start_run("held")
+    start_run("held", lease=HOUR)
     start_run("stale")
     expire("stale")
     locks().update(hostname=HOST, command=HOST)

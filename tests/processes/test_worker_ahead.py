@@ -13,7 +13,7 @@ from django_singlejob.models import OneOffJob
 from django_singlejob.names import WORKER_LOCK
 from tests.contract.acts import expire, lock
 from tests.databases import APPS
-from tests.processes.workers import PATIENCE, SETTINGS, end, enqueue, enqueue_noted, needs_tasks, notes, one_off, worker
+from tests.processes.workers import SETTINGS, end, enqueue, enqueue_noted, needs_tasks, notes, one_off, worker
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ def test_a_worker_that_is_killed_fails_no_task_that_has_not_begun(spawn: Spawn, 
     child = worker(spawn, "--threads", "1")
     child.wait_for("started")
     child.kill()
+    child.wait()
     expire(f"{WORKER_LOCK}.1")
     assert clear(lock(f"{WORKER_LOCK}.1"), error="It was killed.")
     OneOffJob.objects.filter(task_path__endswith=".tells").delete()
-    assert spawn.command("singleton_worker", "--drain", **SETTINGS).finish(PATIENCE) == 0
+    assert spawn.command("singleton_worker", "--drain", **SETTINGS).finish() == 0
     # Those of the others whose end was not recorded may have run twice.
     assert [number for number, _ in notes() if number >= SHORT] == [*range(SHORT, SHORT + 30)]

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob.models import JobLock, JobRun, OneOffJob
-from tests.contract.acts import expire
+from tests.contract.acts import MINUTE, expire, hourly
 from tests.databases import APPS
 from tests.processes.witness import ends
 from tests.processes.workers import (
-    PATIENCE,
     SETTINGS,
     all_are_done,
     enqueue,
@@ -29,18 +28,20 @@ pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 # Not in tests/app/jobs.py, where the workers of every other test would find them due.
 JOBS = """
+    import sys
     from django.core.management import call_command
     from django_singlejob import singleton_job
-    from tests.app.jobs import LEASE, work
+    from tests.contract.acts import HOUR
+    from tests.waiting import work_for
 
     def slotted(name):
-        return singleton_job(name, schedule="0 * * * *", catch_up="all", lease=LEASE)(lambda: work(0.01))
+        return singleton_job(name, schedule=sys.argv[1], catch_up="all", lease=HOUR)(lambda: work_for(0.01))
 
     def broken():
         raise ZeroDivisionError("five")
 
     jobs = [slotted(f"slotted-{number}") for number in range(5)]
-    singleton_job("broken", lease=LEASE)(broken)
+    singleton_job("broken", lease=HOUR)(broken)
 """
 FALL_BEHIND = """
     from tests.contract.acts import fall_behind
@@ -62,11 +63,12 @@ def nothing_is_locked() -> bool:
 
 @jobs_and_tasks
 def test_two_that_drain_at_once_run_everything_due_once_and_both_end(spawn: Spawn, kind: str) -> None:
-    assert spawn.code(JOBS + FALL_BEHIND, **SETTINGS).finish() == 0
+    schedule = hourly(ago=30 * MINUTE)  # no slot comes due meanwhile
+    assert spawn.code(JOBS + FALL_BEHIND, schedule, **SETTINGS).finish() == 0
     enqueue_noted(kind, range(100), 0.01)
     enqueue("broken")
-    workers = [spawn.code(JOBS + DRAIN, **SETTINGS) for _ in range(2)]
-    assert [child.finish(PATIENCE) for child in workers] == [0, 0]
+    workers = [spawn.code(JOBS + DRAIN, schedule, **SETTINGS) for _ in range(2)]
+    assert [child.finish() for child in workers] == [0, 0]
     assert notes() == [(number, 1) for number in range(100)]
     assert ends("broken") == ["failed"]
     slots = JobRun.objects.filter(trigger="schedule").values_list("job_name", "slot", "attempt", "status")
@@ -117,6 +119,6 @@ def test_the_next_one_drains_what_a_killed_one_was_running(spawn: Spawn) -> None
     child.wait()
     for name in JobLock.objects.values_list("name", flat=True):
         expire(name)
-    assert drain(spawn).finish(PATIENCE) == 0
+    assert drain(spawn).finish() == 0
     assert all_are_done()
     assert nothing_is_locked()

@@ -35,12 +35,13 @@ def said(spawn: Spawn, set_up: SetUp, url: str) -> dict[str, tuple[int | None, s
     child = spawn(
         "-m",
         "tests.processes.every_command",
+        "goes on" if set_up.endless is None else "ends",
         DATABASE_URL=url,
         SINGLEJOB_TEST_SQLITE_DEFAULTS="yes",
         DJANGO_SETTINGS_MODULE=settings,
         SET_UP=json.dumps(set_up.settings),
     )
-    assert child.finish(timeout=100) == 0
+    assert child.finish() == 0
     return {command: (status, text) for command, (status, text) in json.loads(child.output).items()}
 
 

@@ -76,4 +76,4 @@ def end(*workers: Child) -> None:
         child.send_signal(signal.SIGTERM)
     for child in workers:
         # A worker that has just been started does not handle signals yet.
-        assert child.finish(PATIENCE) in (0, -signal.SIGTERM)
+        assert child.finish() in (0, -signal.SIGTERM)

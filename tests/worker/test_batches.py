@@ -29,7 +29,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.reports import Report
 from django_singlejob.worker.batches import Batches, Claimed, _alike
-from tests.contract.acts import lock, take
+from tests.contract.acts import is_free, lock, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -365,7 +365,7 @@ def test_after_a_second_signal_it_does_not_wait_for_the_database(
         signals.is_repeated = True
         batches.close()
     assert rows() == [("in_progress", 1)]
-    assert lock("django_singlejob.worker.1")
+    assert not is_free("django_singlejob.worker.1")
 
 
 def test_a_forked_child_that_returns_from_a_task_does_not_end_it(

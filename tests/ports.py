@@ -1,4 +1,4 @@
-"""Ports for servers that are down now and then, and must find their port free when they come back."""
+"""Ports for servers that are started later, or are down now and then: they must find their port free."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def quiet_ports(count: int) -> list[int]:
     # Not by the seed: concurrent runs may have the same one.
     candidates = random.SystemRandom().sample(range(10_000, lowest), lowest - 10_000)
     return list(islice(filter(is_free, candidates), count))
+
+
+def quiet_port() -> int:
+    (port,) = quiet_ports(1)
+    return port
 
 
 def is_free(port: int) -> bool:
