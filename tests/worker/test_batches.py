@@ -285,7 +285,7 @@ def test_one_that_may_claim_nothing_takes_no_lock(batches: Batches) -> None:
 def test_what_was_not_begun_under_a_former_lock_is_not_released(
     batches: Batches, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever cleared the lock has put it back already."""
+    """The process that cleared the lock has put it back already."""
     enqueue(1)
     former = batches.record_and_claim(1)
     assert clear(lock("django_singlejob.worker.1"), force=True)
