@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -41,6 +42,23 @@ INTERVALS: list[Any] = [
     "-10000 years",
     "178000000 years",
 ]
+
+
+@contextmanager
+def any_dates() -> Iterator[None]:
+    """MariaDB and MySQL store zero dates only in this mode. Later tests have the same session."""
+    if connection.vendor != "mysql":
+        yield
+        return
+    set_sql_mode("''")
+    yield
+    set_sql_mode("DEFAULT")
+
+
+def set_sql_mode(mode: str) -> None:
+    connection.ensure_connection()
+    with connection.connection.cursor() as cursor:  # the driver's: a transaction may have failed
+        cursor.execute(f"SET SESSION sql_mode = {mode}")
 
 
 def columns() -> Iterator[tuple[type[Model], list[str]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import connection
@@ -15,7 +15,10 @@ from django_singlejob.models import JobLock, JobRun, JobStatus
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
 from tests.contract.acts import gate, lock, start_run
-from tests.impossible import spoil
+from tests.impossible import any_dates, spoil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -34,11 +37,10 @@ BEYOND: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def a_run(fresh_process: None) -> None:  # which comes later otherwise, and forgets nothing that is held before
+def a_run(fresh_process: None) -> Iterator[None]:  # which comes later otherwise, and forgets nothing held before
     start_run()
-    if connection.vendor == "mysql":
-        with connection.cursor() as cursor:
-            cursor.execute("SET SESSION sql_mode = ''")
+    with any_dates():
+        yield
 
 
 def test_an_instant_saturates() -> None:

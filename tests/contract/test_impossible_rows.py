@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
 from django.db.models import Field
 from django.urls import NoReverseMatch
 
@@ -29,7 +28,7 @@ from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.admin.pages import list_of, page_of, shown
 from tests.contract.acts import MINUTE, ask, fall_behind, hourly, scheduled, slots_run, take
-from tests.impossible import columns, plant, spoil, values
+from tests.impossible import any_dates, columns, plant, spoil, values
 from tests.selection import sampled
 
 if TYPE_CHECKING:
@@ -55,18 +54,16 @@ OVERVIEW = "/admin/django_singlejob/overview/"
 
 
 @pytest.fixture(autouse=True)
-def anything_goes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MariaDB and MySQL store zero dates only in this mode. An impossible lease counts as one that is too long to wait
-    for."""
+def anything_goes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An impossible lease counts as one that is too long to wait for."""
     settings.SINGLEJOB = {**settings.SINGLEJOB, "LEASE": 5 * MINUTE}
     monkeypatch.setattr(acquire, "PERSEVERANCE", 0.2)  # there are no others
     # On a busy machine, a look takes longer than the intervals of these locks, so their watch restarts again and again.
     monkeypatch.setattr(tick, "LONGEST_TICK", 2.0)
     for module in (acquire, clear):
         monkeypatch.setattr(module, "LONGEST_WATCH", 2 * SECOND)
-    if connection.vendor == "mysql":
-        with connection.cursor() as cursor:
-            cursor.execute("SET SESSION sql_mode = ''")
+    with any_dates():
+        yield
 
 
 def good_rows() -> Job:
