@@ -12,7 +12,7 @@ from django.db import ProgrammingError, connection
 from django_singlejob import timeline
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.timeline import GRANT_BITS
-from tests.contract.acts import BEAT, gate, last_run, nth_fence, start_run, take
+from tests.contract.acts import BEAT, gate, last_run, nth_fence, start_run, stop_the_clock, take
 from tests.databases import named
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def test_after_a_promotion_fences_go_on_far_above_those_that_it_lost(monkeypatch
 
 
 @on_postgresql
-def test_fences_never_go_back_in_a_dump_that_was_restored_into_a_new_cluster() -> None:
+def test_fences_never_go_back_in_a_dump_that_was_restored_into_a_new_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_the_clock(monkeypatch)
     restored = (9 << GRANT_BITS) + 41
     gates().create(name="nightly", fence=restored, token=uuid4())
     assert take(heartbeat_interval=BEAT).fence == restored + 1

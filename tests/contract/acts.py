@@ -13,10 +13,9 @@ from uuid import uuid4
 from django.db import connection, connections
 from django.db.models import F
 
-from django_singlejob import Lease, clock, current_run, database, runner, singleton_job, timeline
-from django_singlejob.clock import DBNow, local_now, sleep, utc_now
+from django_singlejob import Lease, current_run, database, runner, singleton_job
+from django_singlejob.clock import DBNow, local_now, utc_now
 from django_singlejob.holder import this_process
-from django_singlejob.locking import acquire as acquiring, clear, liveness
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.querysets.jobs import gates
@@ -83,17 +82,19 @@ def age(lease: Lease, by: timedelta) -> None:
 
 
 def stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
-    """From now on, time passes for watches only when they sleep, or when the test calls what this returns."""
+    """From now on, time passes for watches, and for a pass of this thread, only when they sleep, or when the test calls
+    what this returns."""
     now = local_now()
 
     def let_it_pass(time: timedelta) -> None:
         nonlocal now
         now += time.total_seconds()
 
-    for module in (acquiring, clear, clock, liveness, timeline):
-        monkeypatch.setattr(module, "local_now", lambda: now)
-    for module in (acquiring, clear):
-        monkeypatch.setattr(module, "sleep", lambda seconds: let_it_pass(timedelta(seconds=seconds)))
+    sleeping = ["locking.acquire", "locking.clear"]
+    for module in [*sleeping, "clock", "locking.liveness", "timeline", "worker.loop", "worker.tick"]:
+        monkeypatch.setattr(f"django_singlejob.{module}.local_now", lambda: now)
+    for module in [*sleeping, "worker.pool"]:
+        monkeypatch.setattr(f"django_singlejob.{module}.sleep", lambda seconds: let_it_pass(timedelta(seconds=seconds)))
     return let_it_pass
 
 
@@ -303,10 +304,10 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
 class InlinePool(Inline):
     """Replaces this many threads, because another thread would not see what a test has written."""
 
-    def __init__(self, size: int, wait: Callable[[float], object] = sleep) -> None:
+    def __init__(self, size: int, wait: Callable[[float], object] | None = None) -> None:
         super().__init__()
         self.size = size
-        self.wait = wait
+        self.wait = wait or super().come_back
 
     @property
     def free(self) -> int:

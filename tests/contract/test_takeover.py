@@ -288,8 +288,8 @@ def test_a_heartbeat_that_arrives_late_makes_the_row_no_older_than_its_holder_tr
     assert (lock().heartbeats, lock().sent_at) == (2, sent_at)
 
 
-@pytest.mark.slow
-def test_the_lock_of_a_dead_holder_is_not_blocked_by_a_clock_that_was_set_back() -> None:
+def test_the_lock_of_a_dead_holder_is_not_blocked_by_a_clock_that_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_the_clock(monkeypatch)
     take(heartbeat_interval=BEAT)
     expire()
     set_the_databases_clock(-HOUR)
@@ -385,8 +385,8 @@ def finish_inside(lease: Any) -> None:
     assert locks().release(lease.name, lease.token)
 
 
-@pytest.mark.slow
-def test_a_call_waits_for_the_death_of_the_holder_and_not_for_its_life() -> None:
+def test_a_call_waits_for_the_death_of_the_holder_and_not_for_its_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_the_clock(monkeypatch)
     job = singleton_job("nightly")(lambda: "ran")
     take(heartbeat_interval=BEAT)
     assert job() is SKIPPED

@@ -23,6 +23,7 @@ from tests.contract.acts import (
     last_run,
     scheduled,
     slots_run,
+    stop_the_clock,
     take,
     tick,
     ticked,
@@ -126,6 +127,7 @@ def test_what_a_one_off_enqueues_is_left_to_the_next_pass() -> None:
 @pytest.mark.usefixtures("inline_pool")
 def test_a_pass_does_not_watch_a_lock_for_ever(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its holder may show signs of life all the time, and never renew its lease."""
+    stop_the_clock(monkeypatch)
     take(heartbeat_interval=BEAT)
     expire()
     with monkeypatch.context() as patch:
