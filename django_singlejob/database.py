@@ -413,6 +413,14 @@ def tidy_up() -> None:
                 connection.close_if_unusable_or_obsolete()
 
 
+def drop_dead() -> None:
+    """Forget this thread's connections that the server has closed since they were used, so that the next body gets new
+    ones. Asks each of them."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and not connection.is_usable():
+            drop(connection.alias)
+
+
 def _is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 

@@ -58,7 +58,6 @@ LONG = {
     "processes/test_schedules.py::test_no_slot_is_lost_or_run_again_when_servers_are_away_or_die_and_the_history_is_deleted",
     "processes/test_schedules.py::test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each",
     "processes/test_signal_rounds.py",
-    "processes/test_worker.py::test_a_restart_of_the_database_ends_no_worker",
     "processes/test_worker_load.py",
     "processes/test_worker_seen.py::test_no_signal_at_a_random_moment_of_its_start_leaves_a_lock",
     "simulation/test_explore.py::test_finds_what_a_single_order_shows",

@@ -10,7 +10,7 @@ from typing import Protocol
 from django.db import connections
 
 from django_singlejob.clock import sleep, wait
-from django_singlejob.database import tidy_up
+from django_singlejob.database import drop_dead, tidy_up
 from django_singlejob.interrupt import Window
 from django_singlejob.received_signals import heed_signals, stuck_threads
 from django_singlejob.reports import Report
@@ -99,17 +99,20 @@ class Pool:
     def _work_once(self, pid: int) -> bool:
         """``False`` if this is a forked child that returned from a job. It has only this thread and nothing more to do:
         the connections belong to its parent, and so may a thread that has locked the queue."""
+        was_idle = self._tasks.empty()
         task = self._next()
-        report = self._carry_out(task)
+        report = self._carry_out(task, was_idle=was_idle)
         if os.getpid() != pid:
             return False
         self._returns.put((task, report))
         return True
 
-    def _carry_out(self, task: PoolTask) -> Report:
+    def _carry_out(self, task: PoolTask, *, was_idle: bool) -> Report:
         try:
             with Window() as window:
                 self._windows[threading.get_ident()] = window
+                if was_idle:
+                    drop_dead()
                 return task(window)
         except BaseException as error:  # whatever goes wrong, the task must not stay under way for ever
             return Report(task.name, error=error)
