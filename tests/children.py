@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
+from django.db import connection
+
 from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parent.parent
@@ -55,6 +57,26 @@ class Child(subprocess.Popen[bytes]):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.wait()
+
+
+def kill_alone(child: Child) -> None:
+    """Kill a child that is the only other process which uses the test database. What it has sent to the server is
+    carried out, or never will be, when this returns."""
+    child.kill_all()
+    eventually(_is_alone)
+
+
+def _is_alone() -> bool:
+    sessions = {
+        "postgresql": "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        "mysql": "information_schema.processlist WHERE db = database() AND id <> connection_id()",
+    }
+    if connection.vendor == "sqlite":
+        return True
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT NOT EXISTS (SELECT 1 FROM {sessions[connection.vendor]})")
+        (is_alone,) = cursor.fetchone()
+    return bool(is_alone)
 
 
 class Spawn:

@@ -25,7 +25,7 @@ from django_singlejob.codes import Lack
 from django_singlejob.models import JobRun, OneOffJob
 from tests.admin.pages import Page, address, begin, clear_page, forget_page, list_of, shown
 from tests.admin.test_admin_permissions import ACTIONS, MATRIX, choose, run_long_ago
-from tests.children import ROOT, Child, Spawn
+from tests.children import ROOT, Child, Spawn, kill_alone
 from tests.contract.acts import expire, start_run
 from tests.databases import named
 from tests.processes.every_command import exit_status_of, said, start
@@ -240,7 +240,7 @@ def test_it_may_take_over_from_the_dead(as_the_user: Place, spawn: Spawn) -> Non
     for line in ["clear_stale_locks"], ["run_singleton", "nap", "--now", "--args", "[0]", "--wait", "600"]:
         dead = spawn.command("run_singleton", "nap", "--now", "--lease", "6")
         dead.wait_for("attempt")
-        dead.kill_all()
+        kill_alone(dead)
         expire("nap")
         is_allowed(spawn.command(*line))
     assert list(JobRun.objects.order_by("pk").values_list("status", flat=True))[-2:] == ["abandoned", "successful"]

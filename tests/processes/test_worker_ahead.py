@@ -11,6 +11,7 @@ import pytest
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import OneOffJob
 from django_singlejob.names import WORKER_LOCK
+from tests.children import kill_alone
 from tests.contract.acts import expire, lock
 from tests.databases import APPS
 from tests.processes.workers import SETTINGS, end, enqueue, enqueue_noted, needs_tasks, notes, one_off, worker
@@ -69,8 +70,7 @@ def test_a_worker_that_is_killed_fails_no_task_that_has_not_begun(spawn: Spawn, 
     OneOffJob.objects.filter(args__0__gte=SHORT).update(attempt=max_attempts - 1)
     child = worker(spawn, "--threads", "1")
     child.wait_for("started")
-    child.kill()
-    child.wait()
+    kill_alone(child)
     expire(f"{WORKER_LOCK}.1")
     assert clear(lock(f"{WORKER_LOCK}.1"), error="It was killed.")
     OneOffJob.objects.filter(task_path__endswith=".tells").delete()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob.models import JobLock, JobRun, OneOffJob
+from tests.children import kill_alone
 from tests.contract.acts import MINUTE, expire, hourly
 from tests.databases import APPS
 from tests.processes.witness import ends
@@ -115,8 +116,7 @@ def test_the_next_one_drains_what_a_killed_one_was_running(spawn: Spawn) -> None
     enqueue_noted("jobs", range(40), seconds=0.2)
     child = drain(spawn)
     eventually(lambda: len(notes()) > 2)
-    child.kill()
-    child.wait()
+    kill_alone(child)
     for name in JobLock.objects.values_list("name", flat=True):
         expire(name)
     assert drain(spawn).finish() == 0
