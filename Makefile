@@ -4,13 +4,8 @@ comma := ,
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 # Most tests wait for processes and servers, so there are many more workers than processors, and all databases are tested
-# side by side.
-PYTEST := $(PYTHON) -m pytest $(LONG) -n 4 --dist worksteal -m 'not timing' --ignore=tests/browser --ignore=tests/clusters
-# Browsers and clusters take the processor from others, so they come after them.
-BROWSE := $(PYTHON) -m pytest $(LONG) -n 3 --dist worksteal tests/browser
-CLUSTER := $(PYTHON) -m pytest $(LONG) -n 2 --dist worksteal tests/clusters
-# One cluster for all of its tests.
-GALERA := $(PYTHON) -m pytest $(LONG) tests/clusters
+# side by side. Those on PostgreSQL wait the longest, and the fast ones do not wait.
+PYTEST := $(PYTHON) -m pytest $(LONG) --dist worksteal -m 'not timing' --ignore=tests/browser --ignore=tests/clusters
 # What counts on an idle machine: one test after the other, at the end.
 TIMING := $(PYTHON) -m pytest $(LONG) -m timing
 # What is all slow is not even imported.
@@ -27,7 +22,7 @@ INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 # A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve check test-changed test-fast test test-fast-sqlite test-slow-sqlite test-postgresql test-mysql test-all long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
+.PHONY: demo serve check test-changed test-fast test test-fast-sqlite test-slow-sqlite test-postgresql test-mysql test-browser test-clusters test-galera test-all long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -56,25 +51,38 @@ test-fast: $(INSTALLED)-test
 COVER := $(if $(COVERED),--cov --cov-report= --cov-fail-under=0)
 COVER_MORE := $(if $(COVERED),--cov --cov-append --cov-report=term:skip-covered)
 SERVERS := postgresql $(if $(MYSQL_URL),mysql)
+# The reports of targets that run side by side come in one piece.
+SIDE_BY_SIDE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) --jobs=4
 
 test: $(INSTALLED)-test
 	@echo "Each of these prints its report when it ends, in some minutes: SQLite (fast and slow tests), $(SERVERS)."
-	$(MAKE) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) --jobs=4 test-fast-sqlite test-slow-sqlite $(SERVERS:%=test-%)
-	$(BROWSE) --database sqlite
-	$(CLUSTER) --database postgresql
-	$(if $(MYSQL_URL),$(GALERA) --database mysql)
+	$(MAKE) $(SIDE_BY_SIDE) test-fast-sqlite test-slow-sqlite $(SERVERS:%=test-%)
+	$(MAKE) $(SIDE_BY_SIDE) test-browser test-clusters $(if $(MYSQL_URL),test-galera)
 	$(TIMING) --database sqlite $(COVER_MORE)
 	$(TIMING) --database postgresql
 	$(if $(MYSQL_URL),$(TIMING) --database mysql)
 
 test-fast-sqlite:
-	$(PYTEST) $(SHUFFLED) --database sqlite -m 'not timing and not slow' $(COVER)
+	$(PYTEST) -n 2 $(SHUFFLED) --database sqlite -m 'not timing and not slow' $(COVER)
 
 test-slow-sqlite:
-	$(PYTEST) $(SHUFFLED) --database sqlite -m 'not timing and slow'
+	$(PYTEST) -n 4 $(SHUFFLED) --database sqlite -m 'not timing and slow'
 
-test-postgresql test-mysql: test-%:
-	$(PYTEST) --database $*
+test-postgresql:
+	$(PYTEST) -n 6 --database postgresql
+
+test-mysql:
+	$(PYTEST) -n 4 --database mysql
+
+test-browser:
+	$(PYTHON) -m pytest $(LONG) -n 2 --dist worksteal tests/browser --database sqlite
+
+test-clusters:
+	$(PYTHON) -m pytest $(LONG) -n 2 --dist worksteal tests/clusters --database postgresql
+
+# One cluster for all of its tests.
+test-galera:
+	$(PYTHON) -m pytest $(LONG) tests/clusters --database mysql
 
 # The tests of CI, again and again on a busy machine. For example: make green ROUNDS=3 AT=2026-12-31T23:50:00
 ROUNDS ?= 20
@@ -96,7 +104,7 @@ test-all:
 	$(MAKE) test
 
 coverage: $(INSTALLED)-test
-	$(PYTEST) --ignore=tests/processes --database sqlite --cov --cov-report= --cov-fail-under=0
+	$(PYTEST) -n 4 --ignore=tests/processes --database sqlite --cov --cov-report= --cov-fail-under=0
 	$(TIMING) --database sqlite --cov --cov-append --cov-report=term:skip-covered --cov-report=html
 
 lint: $(INSTALLED)-lint
