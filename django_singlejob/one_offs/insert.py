@@ -122,7 +122,7 @@ class _Insert:
             cursor.execute(self._statement(len(batch)), [*varying, *self._parameters])
             if not self._returns_rows:
                 return [one_offs().get(pk=cursor.lastrowid)]
-            return self._rows(batch, cursor.fetchall())
+            return self._rows(batch, sorted(cursor.fetchall(), key=lambda returned: returned[0]))
 
     def _statement(self, count: int) -> str:
         table, columns = self._model._meta.db_table, [*Call._fields, *(field.column for field in self._shared)]
@@ -131,8 +131,10 @@ class _Insert:
         if count == 1:
             rows = f"VALUES ({call}, {self._sql})"
         else:
-            calls = ", ".join([f"({call})"] * count)
-            rows = f"WITH calls (args, kwargs) AS (VALUES {calls}) SELECT args, kwargs, {self._sql} FROM calls"  # noqa: S608
+            # Keys are given in the order of the SELECT, so the keys tell which row is whose call.
+            calls = ", ".join(f"({number}, {call})" for number in range(count))
+            rows = f"WITH calls (number, args, kwargs) AS (VALUES {calls}) "
+            rows += f"SELECT args, kwargs, {self._sql} FROM calls ORDER BY number"  # noqa: S608
         return f"{into} {rows}{self._returning()}"
 
     def _returning(self) -> str:

@@ -94,6 +94,12 @@ def test_five_hundred_take_a_few_statements() -> None:
     assert [(row.pk, row.args) for row in rows] == list(one_offs().order_by("pk").values_list("pk", "args"))
 
 
+def test_each_is_returned_with_its_own_key_however_long_its_arguments_are() -> None:
+    """MariaDB reads long rows in another order."""
+    rows = ORDERS[0].enqueue_many([(["x" * 5000 if number % 10 == 0 else "x", number], {}) for number in range(1000)])
+    assert [(row.pk, row.args) for row in rows] == list(one_offs().order_by("pk").values_list("pk", "args"))
+
+
 def test_a_statement_has_no_more_parameters_than_the_database_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
 
