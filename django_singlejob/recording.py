@@ -349,4 +349,5 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
     "acquire_duration": parse_duration,
     "error": str,
     "traceback": str,
+    "origin": str,
 }

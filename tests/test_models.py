@@ -27,10 +27,10 @@ FIELDS: dict[type[Model], str] = {
         last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count coalesced_count unrecorded""",
     JobRun: """id job_name fence token status trigger requested_by slot attempt hostname pid started_at finished_at
-        duration acquire_duration error traceback""",
+        duration acquire_duration error traceback origin""",
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class errors
-        traceback
+        traceback origin
         created_at requested_by""",
     WorkerPass: "key queues hostname pid seen_at",
 }

@@ -5,9 +5,9 @@ from typing import NamedTuple
 from django.utils.safestring import SafeString
 
 from django_singlejob.admin.cells import cut, preformatted
-from django_singlejob.admin.frames import Frame, own_frame
 from django_singlejob.escaping import shown
-from django_singlejob.results import TRACEBACK_LENGTH
+from django_singlejob.frames import Frame
+from django_singlejob.results import ORIGIN_LENGTH, TRACEBACK_LENGTH
 
 # With more of an error, the frame below it would not be on the first screen of a phone.
 ERROR_LENGTH = 300
@@ -21,8 +21,8 @@ class Failure(NamedTuple):
     details: SafeString | str
 
 
-def failure_of(error: str, traceback: str, package: str = "") -> Failure | None:
-    """``None`` if nothing went wrong. ``package``: the top-level package of the job or task."""
+def failure_of(error: str, traceback: str, origin: str = "") -> Failure | None:
+    """``None`` if nothing went wrong. ``origin``: the frame, as it was recorded."""
     if not (error or traceback):
         return None
     # A text that was written by hand may have any length, and marks that change the direction of writing.
@@ -30,4 +30,6 @@ def failure_of(error: str, traceback: str, package: str = "") -> Failure | None:
     traceback = shown(traceback[-TRACEBACK_LENGTH:], keep="\n").strip()
     brief = cut(error, ERROR_LENGTH)
     details = traceback or (error if brief != error or "\n" in error else "")
-    return Failure(brief, own_frame(traceback, error, package), preformatted(details) if details else "")
+    return Failure(
+        brief, Frame.recorded(shown(origin[:ORIGIN_LENGTH], keep="\n")), preformatted(details) if details else ""
+    )

@@ -38,7 +38,7 @@ from django_singlejob.admin.cells import (
 )
 from django_singlejob.admin.failures import Failure, failure_of
 from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, RowsFilter, back, register_jobs, user_name
-from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT, package_of
+from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.models import OneOffJob
 from django_singlejob.monitoring import history
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 # The columns of which only the beginning is read: a row that was written by hand may have any length there, and JSON
 # that Python cannot read.
-LONG = ("args", "kwargs", "result", "error", "traceback", "worker_ids")
+LONG = ("args", "kwargs", "result", "error", "traceback", "origin", "worker_ids")
 # Nobody looks at more errors of one row.
 MOST_ERRORS = 20
 CONFIRMED = "confirmed"
@@ -463,13 +463,12 @@ def _kind(row: OneOffJob) -> str:
 
 def _failures_of(row: Any) -> tuple[Failure | None, list[Failure | None]]:
     """What went wrong in the last attempt, and in the earlier ones, the oldest first."""
-    package = package_of(row.job_name) or row.task_path.partition(".")[0]
     kept = one_offs().filter(pk=row.pk).values_list(Right(Cast("errors", TextField()), ERRORS_LENGTH), flat=True)
     earlier = list(errors_in(kept.first() or ""))[-MOST_ERRORS:]
     if row.shown_error and earlier and earlier[-1]["error"] == row.shown_error:
         del earlier[-1]
-    failures = [failure_of(error["error"], error["traceback"], package) for error in earlier]
-    return failure_of(row.shown_error, row.shown_traceback, package), failures
+    failures = [failure_of(error["error"], error["traceback"], error["origin"]) for error in earlier]
+    return failure_of(row.shown_error, row.shown_traceback, row.shown_origin), failures
 
 
 def _seen_versions(request: HttpRequest) -> dict[str, str]:

@@ -151,7 +151,7 @@ class JobRunAdmin(ReadOnlyAdmin):
     fields = readonly_fields = facts
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobRun]:
-        found: DatedRuns = DatedRuns(JobRun, using=runs().db).annotate(**NOW).defer("traceback")
+        found: DatedRuns = DatedRuns(JobRun, using=runs().db).annotate(**NOW).defer("traceback", "origin")
         return found
 
     def furnish(self, rows: Sequence[Any]) -> None:
@@ -248,7 +248,7 @@ class JobRunAdmin(ReadOnlyAdmin):
         around, run.order = neighbours(run), requested_by(run)
         context |= {
             "is_dead": run.is_dead,
-            "failure": failure_of(run.error, run.traceback, package_of(run.job_name)),
+            "failure": failure_of(run.error, run.traceback, run.origin),
             "facts": list(self._facts(run)),
             "again": self._again(request, run),
             "retry_at": _retry_at(run.order),
@@ -301,11 +301,6 @@ def _retry_at(row: Any) -> SafeString | str:
 
 def _needs_no_arguments(name: str) -> bool:
     return registry.is_known(name) and registry.get(name).misfit([], {}) is None
-
-
-def package_of(job_name: str) -> str:
-    """The top-level package of the job; empty if this release of the code does not define it."""
-    return registry.get(job_name).path.partition(".")[0] if registry.is_known(job_name) else ""
 
 
 def _shown(found: Sequence[Neighbour | None], now: datetime) -> list[tuple[Any, ...]]:

@@ -135,6 +135,15 @@ class Migration(migrations.Migration):
                 ),
                 ("error", models.TextField(blank=True, default="", verbose_name="error")),
                 ("traceback", models.TextField(blank=True, default="", verbose_name="traceback")),
+                (
+                    "origin",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="The line of the project's own code that raised the error.",
+                        verbose_name="origin",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "run",
@@ -409,6 +418,15 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, default="", max_length=255, verbose_name="error class"),
                 ),
                 ("traceback", models.TextField(blank=True, default="", verbose_name="traceback")),
+                (
+                    "origin",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="The line of the project's own code that raised the error.",
+                        verbose_name="origin",
+                    ),
+                ),
                 (
                     "errors",
                     models.TextField(

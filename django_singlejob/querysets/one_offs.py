@@ -48,11 +48,14 @@ def worker_id(holder: Holder) -> str:
 ERRORS_LENGTH = 60_000
 
 
+_OF_ERROR = ("error", "error_class", "traceback", "origin")
+
+
 def line_of(error: Mapping[str, Any]) -> str:
     """The line that a row keeps of an attempt's error; empty if there was none."""
     if not error.get("error"):
         return ""
-    return json.dumps({name: error[name] for name in ("error", "error_class", "traceback")}, ensure_ascii=False) + "\n"
+    return json.dumps({name: error.get(name, "") for name in _OF_ERROR}, ensure_ascii=False) + "\n"
 
 
 def errors_in(text: str) -> Iterator[dict[str, str]]:
@@ -63,7 +66,7 @@ def errors_in(text: str) -> Iterator[dict[str, str]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
-            yield {"error": "", "error_class": "", "traceback": "", **found}
+            yield {**dict.fromkeys(_OF_ERROR, ""), **found}
 
 
 def _kept(error: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +213,8 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         """Put those in progress back to waiting; after their last attempt they have failed instead. Returns the number
         of rows changed."""
         is_last = Q(attempt__gte=F("max_attempts"))
-        ending = {"error": error, "error_class": f"{LeaseLost.__module__}.{LeaseLost.__name__}", "traceback": ""}
+        ending = {"error": error, "error_class": f"{LeaseLost.__module__}.{LeaseLost.__name__}"}
+        ending |= {"traceback": "", "origin": ""}
         changes = {
             "status": Case(When(is_last, then=Value("failed")), default=Value("waiting")),
             "finished_at": Case(When(is_last, then=DBNow()), default=None),

@@ -71,7 +71,9 @@ def test_they_are_filtered_and_searched_for(admin_client: Client, one_of_each: d
 
 
 def test_what_it_was_asked_to_do_and_what_became_of_it_is_shown(admin_client: Client, mail: Any) -> None:
-    row = mail.enqueue("<it>", [1, None], language="it", copies=2)
+    row = place(
+        Order(job_name="mail", max_attempts=mail.most_attempts), ["<it>", [1, None]], {"language": "it", "copies": 2}
+    )
     one_offs().update(
         status="failed",
         result={"sent": "<none>"},

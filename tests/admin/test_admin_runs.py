@@ -245,6 +245,7 @@ def test_the_whole_error_is_shown(admin_client: Client) -> None:
 # --- what went wrong
 
 
+ORIGIN = "/srv/shop/jobs.py\n23\nnightly\nsend(<all>)"
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/shop/jobs.py", line 23, in nightly
     send(<all>)
@@ -260,7 +261,7 @@ def text_of(client: Client, run: JobRun) -> str:
 
 
 def test_it_begins_with_what_went_wrong(viewer: Client) -> None:
-    failed = ran(status="failed", error="SMTPServerDisconnected: closed", traceback=TRACEBACK)
+    failed = ran(status="failed", error="SMTPServerDisconnected: closed", traceback=TRACEBACK, origin=ORIGIN)
     words = text_of(viewer, failed)
     places = [
         words.index("What went wrong"),
@@ -291,10 +292,9 @@ def test_a_long_error_leaves_room_for_the_frame(viewer: Client) -> None:
 
 def test_hostile_text_stays_text(viewer: Client) -> None:
     evil = "</code><script>alert(1)</script>\u202e"
-    traceback = TRACEBACK.replace("nightly", evil).replace("send(<all>)", evil).replace("shop", evil)
-    page = shown(viewer, page_of("jobrun", ran(status="failed", error=evil, traceback=traceback).pk))
-    error = "SMTPServerDisconnected: closed"
-    page += shown(viewer, page_of("jobrun", ran(status="failed", error=error, traceback=traceback).pk))
+    texts = [text.replace("nightly", evil).replace("send(<all>)", evil) for text in (TRACEBACK, ORIGIN)]
+    failed = ran(status="failed", error=evil, traceback=texts[0], origin=texts[1].replace("shop", evil))
+    page = shown(viewer, page_of("jobrun", failed.pk))
     assert "<script>alert" not in page
     assert "\u202e" not in page
     assert page.count("\\u202e") >= 5
@@ -381,7 +381,9 @@ def test_a_job_is_run_again_as_from_its_page(operator: Client, trigger: str, wor
     singleton_job("nightly")(lambda: None)
     failed = ran(status="failed", error="x", trigger=trigger)
     assert words in text_of(operator, failed)
-    assert press(operator, failed) == ["The next free worker will run the job nightly."]
+    assert press(operator, failed) == [
+        "The job nightly waits for a worker, and none has been seen. Start singleton_worker."
+    ]
     assert one_offs().get().requested_by == "operator"
     assert press(operator, failed) == ["The job nightly is already waiting for a free worker. Is a worker running?"]
     assert one_offs().count() == 1

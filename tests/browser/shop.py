@@ -23,6 +23,7 @@ DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 #: For how long the exchange rates have not been asked for.
 LATE = HOUR
 SMTP_ERROR = "SMTPServerDisconnected: Connection unexpectedly closed: timed out"
+ORIGIN = "/srv/shop/newsletter/jobs.py\n23\nnewsletter\nconnection.send_messages(batch)"
 TRACEBACK = f"""Traceback (most recent call last):
   File "/srv/shop/newsletter/jobs.py", line 23, in newsletter
     connection.send_messages(batch)
@@ -109,6 +110,7 @@ def _runs(habit: Habit, now: datetime, dice: random.Random) -> Iterable[JobRun]:
             acquire_duration=timedelta(milliseconds=dice.lognormvariate(2.3, 0.7)),
             error=SMTP_ERROR if is_failed else "",
             traceback=TRACEBACK if is_failed else "",
+            origin=ORIGIN if is_failed else "",
         )
 
 
@@ -189,4 +191,5 @@ def _ask_for_one_offs(now: datetime) -> None:
             result={"sent": 1} if status == "done" else None,
             error=SMTP_ERROR if status == "failed" else "",
             traceback=TRACEBACK if status == "failed" else "",
+            origin=ORIGIN if status == "failed" else "",
         )
