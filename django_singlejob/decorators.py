@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime, timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from django_singlejob import runner
@@ -19,7 +20,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.names import did_you_mean, validate_own_name
 from django_singlejob.one_offs.enqueue import AnyCall, Order
-from django_singlejob.registry import Job, OnHeld, function_of, register, validate_durations
+from django_singlejob.registry import Job, OnHeld, function_of, get, register, validate_durations
 from django_singlejob.scheduling.slots import CatchUp
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ _OPTIONS = [option.name for option in fields(Job) if option.name != "func"]
 Skippable = Literal[runner.Skipped.SKIPPED]
 
 
+class _Unknown:
+    """No function returns this: only ``Any``, an unknown type and ``NoReturn`` match. So functions without types get
+    an overload of their own, and do not look as if they were async."""
+
+
 class _Runnable(Job, Generic[P, R]):
     __wrapped__: Callable[P, Any]
     # Django's templates call every callable: a page that only shows a job would run it.
@@ -44,6 +50,10 @@ class _Runnable(Job, Generic[P, R]):
         wraps in a ``RuntimeError``."""
         if _class_of(self.func) == owner.__qualname__:
             raise SingleJobError(_about_method(self.func))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it by its name, like a function, even if its module has something around it under that name."""
+        return _job_of, (self.func.__module__, self.name)
 
     def run(self, /, *args: P.args, **kwargs: P.kwargs) -> runner.Outcome:
         """Run the job and return its outcome. Raises what the job raises."""
@@ -57,6 +67,7 @@ class _Runnable(Job, Generic[P, R]):
             queue_name=queue_name,
             priority=priority,
             run_after=run_after,
+            _misfit=self.misfit,
         )
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
@@ -75,6 +86,11 @@ class _Runnable(Job, Generic[P, R]):
     async def aenqueue_many(self, calls: Iterable[AnyCall]) -> "list[OneOffJob]":
         """Like ``enqueue_many``, for an ``async def``."""
         return await self.using().aenqueue_many(calls)
+
+
+def _job_of(module: str, name: str) -> Job:
+    import_module(module)
+    return get(name)
 
 
 class SingletonJob(_Runnable[P, R]):
@@ -96,6 +112,8 @@ class AsyncSingletonJob(_Runnable[P, R]):
 
 class _Decorator(Protocol):
     @overload
+    def __call__(self, func: Callable[P, _Unknown], /) -> SingletonJob[P, Any]: ...
+    @overload
     def __call__(  # type: ignore[overload-overlap]
         self, func: Callable[P, Coroutine[Any, Any, R]], /
     ) -> AsyncSingletonJob[P, R]: ...
@@ -103,6 +121,8 @@ class _Decorator(Protocol):
     def __call__(self, func: Callable[P, R], /) -> SingletonJob[P, R]: ...
 
 
+@overload
+def singleton_job(name: Callable[P, _Unknown], /) -> SingletonJob[P, Any]: ...
 @overload
 def singleton_job(  # type: ignore[overload-overlap]
     name: Callable[P, Coroutine[Any, Any, R]], /
@@ -166,6 +186,7 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
         InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, if the job can never work.
     """
     _refuse_unknown(settings)
+    _refuse_schedule_as(name)
     if callable(name) or isinstance(name, classmethod):
         return _registered(name, {})
     if name is not None:
@@ -177,7 +198,29 @@ def _refuse_unknown(settings: Iterable[str]) -> None:
     for name in settings:
         if name not in _OPTIONS:
             known = did_you_mean(name, _OPTIONS) or f"Its options are: {', '.join(_OPTIONS)}."
-            raise SingleJobError(f"singleton_job() has no option {name!r}. {known}")
+            raise SingleJobError(f"singleton_job() has no option {name!r}. {_OTHER_NAMES.get(name, known)}")
+
+
+def _refuse_schedule_as(name: object) -> None:
+    is_cron = isinstance(name, str) and (name.startswith("@") or len(name.split()) in (5, 6))
+    if is_cron or isinstance(name, timedelta):
+        raise SingleJobError(
+            f"The first argument of singleton_job() is the job's name, and {name!r} is a schedule: write "
+            f"@singleton_job(schedule={name!r})."
+        )
+
+
+# What other packages call it.
+_OTHER_NAMES = {
+    **dict.fromkeys(["timeout", "time_limit", "max_run_time"], "Use max_runtime, a timedelta."),
+    **dict.fromkeys(["tz", "timezone"], "Use time_zone, such as 'Europe/Rome'."),
+    **dict.fromkeys(["cron", "crontab", "cron_string"], "Use schedule, such as '*/5 * * * *'."),
+    **dict.fromkeys(["interval", "every", "seconds", "minutes", "hours"], "Use schedule, a timedelta."),
+    **dict.fromkeys(
+        ["expires", "expiry", "ttl"], "Use lease for the lock, or misfire_grace for a slot that comes too late."
+    ),
+    **dict.fromkeys(["max_retries", "retry"], "Use retries, a whole number."),
+}
 
 
 def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:

@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -12,10 +12,24 @@ from django_singlejob.database import words_of
 from django_singlejob.escaping import printable
 from django_singlejob.exceptions import JobInterrupted, JobTimeout
 from django_singlejob.failed_commands import without_commands
+from django_singlejob.frames import own_frame
 from django_singlejob.names import PATH_LENGTH
 
 ERROR_LENGTH = 1000
 TRACEBACK_LENGTH = 10_000
+ORIGIN_LENGTH = 1000
+
+
+class AlsoWrite(NamedTuple):
+    """A write that belongs to the end of a run, but decides nothing: the run has ended even if the database refuses it.
+
+    Attributes:
+        sentence: the beginning of a log message about a refusal: ``The result of a one-off of 'mail' was refused``.
+        writes: the write; then what is tried in its place if the database refuses the one before.
+    """
+
+    sentence: str
+    writes: Sequence[Callable[[], object]]
 
 
 class Ending(NamedTuple):
@@ -32,13 +46,20 @@ class Ending(NamedTuple):
     error: str = ""
     error_class: str = ""
     traceback: str = ""
-    also_write: Callable[[], object] | None = None
+    origin: str = ""
+    also_write: AlsoWrite | None = None
 
 
 def ending(
-    failure: BaseException | None, *, duration: timedelta, acquire_duration: timedelta, is_ctrl_c: bool = False
+    failure: BaseException | None,
+    *,
+    duration: timedelta,
+    acquire_duration: timedelta,
+    is_ctrl_c: bool = False,
+    package: str = "",
 ) -> Ending:
-    """The ending of a run whose body raised ``failure``, which is ``None`` if the body returned."""
+    """The ending of a run whose body raised ``failure``, which is ``None`` if the body returned. ``package``: the
+    top-level package of the job or task, which is the project's own even if it is installed."""
     status = "interrupted" if is_ctrl_c else status_of(failure)
     is_successful = status == "successful"
     return Ending(
@@ -49,6 +70,7 @@ def ending(
         error="" if is_successful else summary(failure),
         error_class="" if is_successful else _path_of(failure),
         traceback="" if is_successful else _traceback(failure),
+        origin="" if failure is None or is_successful else _origin(failure, package),
     )
 
 
@@ -84,3 +106,12 @@ def _traceback(failure: BaseException | None) -> str:
     except Exception as error:  # it may be too deep or too large; the end must be recorded all the same
         lines = f"(the traceback cannot be printed: {type(error).__name__})"
     return printable(lines[-TRACEBACK_LENGTH:], TRACEBACK_LENGTH, keep="\n")
+
+
+def _origin(failure: BaseException, package: str) -> str:
+    try:
+        frame = own_frame(failure, package)
+        lines = without_commands(str(frame), failure) if frame else ""
+    except Exception:  # a file that cannot be read, for example
+        return ""
+    return printable(lines, ORIGIN_LENGTH, keep="\n")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum
+from enum import StrEnum
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -24,13 +24,13 @@ from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.logs import about, about_grant
-from django_singlejob.one_offs.enqueue import Order, place, result_of_job
+from django_singlejob.logs import about, about_grant, in_english
+from django_singlejob.one_offs.enqueue import Order, place, result_of_job, without_values
 from django_singlejob.one_offs.values import comes_back
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.registry import Job
-from django_singlejob.results import Ending, ending
+from django_singlejob.results import AlsoWrite, Ending, ending
 from django_singlejob.signals import job_finished, job_skipped, job_started
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_singlejob")
 
 
-class Skipped(Enum):
-    """The type of ``SKIPPED``."""
+class Skipped(StrEnum):
+    """The type of ``SKIPPED``. It is text, so that what takes a job's value can store it as JSON."""
 
     SKIPPED = "skipped"
 
@@ -218,7 +218,7 @@ def _skip(job: Job, refusal: Refusal) -> Outcome:
     if refusal.reason == Reason.UNDECIDED:
         logger.warning("The job %r was skipped. %s", job.name, held_message(job.lock, refusal), extra=extra)
     else:
-        logger.info("The job %r was skipped: %s.", job.name, refusal.reason.label, extra=extra)
+        logger.info("The job %r was skipped: %s.", job.name, in_english(refusal.reason.label), extra=extra)
     job_skipped.send_robust(sender=Job, name=job.name, reason=refusal.reason)
     if job.on_held == "raise" and refusal.may_be_held:
         raise LockHeld(held_message(job.lock, refusal))
@@ -239,7 +239,7 @@ def held_message(name: str, refusal: Refusal) -> str:
     if refusal.reason == Reason.HELD and refusal.lock:
         acquired_at = instant_in_words(refusal.lock.acquired_at)
         return f"The lock {name!r} has been held by {refusal.lock.holder} since {acquired_at}."
-    return f"The lock {name!r} was not granted: {refusal.reason.label}."
+    return f"The lock {name!r} was not granted: {in_english(refusal.reason.label)}."
 
 
 class _Execution:
@@ -314,16 +314,19 @@ class _Execution:
             is_ctrl_c=self.failure is not None and self._window.is_ctrl_c(self.failure),
             duration=since(self._started_at),
             acquire_duration=self._acquire_duration,
+            package=str(getattr(self._asked.job.func, "__module__", "")).partition(".")[0],
         )
         return end._replace(also_write=self._also_write(end))
 
-    def _also_write(self, end: Ending) -> Callable[[], object] | None:
+    def _also_write(self, end: Ending) -> AlsoWrite | None:
         """Update the one-off that requested this run, or enqueue a one-off that retries it after a failure."""
+        job = self._asked.job
         if self._asked.one_off:
-            attempt = self._lease.grant.attempt
-            result = result_of_job(self._asked.job, end, self.failure, self.value, attempt=attempt)
-            return partial(self._end_one_off, result)
-        return self._retry() if end.is_failure and self._asked.job.retries else None
+            result = result_of_job(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
+            writes = [partial(self._end_one_off, each) for each in (result, without_values(result))]
+            return AlsoWrite(f"The result of a one-off of {job.name!r} was refused", writes)
+        again = self._retry() if end.is_failure and job.retries else None
+        return AlsoWrite(f"The one-off that retries {job.name!r} was refused", [again]) if again else None
 
     def _end_one_off(self, result: Mapping[str, Any]) -> None:
         if not one_offs().finish(self._lease.token, result):
@@ -347,6 +350,9 @@ class _Execution:
         if loss and not self.failure:
             self.failure = loss
             return "failed"
+        if loss:
+            message = "After the job %r had failed: %s"
+            logger.error(message, self._asked.job.name, loss, extra=about_grant(self._lease.grant, reason=loss))
         return end.status
 
     def _loss(self, end: Ending) -> LeaseLost | None:

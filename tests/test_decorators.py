@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import json
+import os
+import pickle
 import re
+import subprocess
+import sys
 from datetime import timedelta
-from typing import Any, get_type_hints
+from functools import partial
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import pytest
 from asgiref.sync import async_to_sync
 
 from django_singlejob import (
+    SKIPPED,
     CurrentRun,
     DuplicateJob,
     InvalidName,
@@ -22,7 +31,11 @@ from django_singlejob import (
     singleton_job,
 )
 from django_singlejob.interrupt import Window
+from tests.children import ROOT
 from tests.contract.acts import is_free
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytest_plugins = "tests.fixtures"
 pytestmark = pytest.mark.usefixtures("fresh_process")
@@ -121,7 +134,18 @@ def test_it_cannot_be_changed_and_prints_no_address() -> None:
         ({"on_held": "wait"}, SingleJobError, "on_held is 'wait', but must be 'skip' or 'raise'"),
         ({"max_attempts": 0}, SingleJobError, "max_attempts is 0, but must be 1 or more"),
         ({"lesae": MINUTE}, SingleJobError, "has no option 'lesae'. Did you mean 'lease'"),
-        ({"every": MINUTE}, SingleJobError, "has no option 'every'. Its options are: name, schedule, "),
+        ({"colour": MINUTE}, SingleJobError, "has no option 'colour'. Its options are: name, schedule, "),
+        ({"every": MINUTE}, SingleJobError, "has no option 'every'. Use schedule, a timedelta."),
+        ({"interval": 60}, SingleJobError, "has no option 'interval'. Use schedule, a timedelta."),
+        ({"cron": "@daily"}, SingleJobError, "has no option 'cron'. Use schedule, such as"),
+        ({"tz": "UTC"}, SingleJobError, "has no option 'tz'. Use time_zone, such as 'Europe/Rome'."),
+        ({"timeout": 60}, SingleJobError, "has no option 'timeout'. Use max_runtime, a timedelta."),
+        ({"expires": 60}, SingleJobError, "has no option 'expires'. Use lease for the lock, or misfire_grace"),
+        ({"retries": "3"}, SingleJobError, r"retries is '3' \(a str\), but must be a whole number\."),
+        ({"retries": True}, SingleJobError, r"retries is True \(a bool\), but must be a whole number\."),
+        ({"max_attempts": 1.5}, SingleJobError, r"max_attempts is 1\.5 \(a float\), but must be a whole number\."),
+        ({"heartbeat": "no"}, SingleJobError, r"heartbeat is 'no' \(a str\), but must be True or False\."),
+        ({"rerun_abandoned": 1}, SingleJobError, r"rerun_abandoned is 1 \(an int\), but must be True or False\."),
     ],
     ids=str,
 )
@@ -341,3 +365,49 @@ def test_an_interrupt_as_a_block_ends_comes_before_its_lock_is_released(monkeypa
         pass
     assert was_open == [False]
     assert is_free()
+
+
+@pytest.mark.parametrize("schedule", ["*/5 * * * *", "@hourly", "0 0 5 * * *", MINUTE], ids=str)
+def test_a_schedule_is_no_name(schedule: Any) -> None:
+    with pytest.raises(SingleJobError, match="is a schedule: write @singleton_job") as refusal:
+        singleton_job(schedule)(print)
+    assert f"write @singleton_job(schedule={schedule!r})." in str(refusal.value)
+
+
+# --- what others do with them
+
+
+def test_skipped_is_json_and_false() -> None:
+    assert json.loads(json.dumps({"value": SKIPPED})) == {"value": "skipped"}
+    assert not SKIPPED
+    assert repr(SKIPPED) == str(SKIPPED) == "SKIPPED"
+    assert copy.deepcopy(SKIPPED) is pickle.loads(pickle.dumps(SKIPPED)) is SKIPPED
+
+
+@pytest.mark.slow
+def test_a_job_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    """Also one whose module has something else around it under its name, and one that is not at the top of it."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "jobs.py").write_text(
+        "from django_singlejob import singleton_job\n"
+        "@singleton_job\ndef plain(): ...\n"
+        "@singleton_job\nasync def in_loop(): ...\n"
+        "class Task:\n    def __init__(self, func): self.func = func\n"
+        "@Task\n@singleton_job\ndef wrapped(): ...\n"
+        "def make():\n    return singleton_job('inner')(lambda: None)\n"
+        "inner_job = make()\n"
+    )
+    code = """
+        import pickle, sys
+        from shop import jobs
+        for job in jobs.plain, jobs.in_loop, jobs.wrapped.func, jobs.inner_job:
+            assert pickle.loads(pickle.dumps(job)) is job, job
+        sys.stdout.buffer.write(pickle.dumps([jobs.plain, jobs.in_loop, jobs.wrapped.func, jobs.inner_job]))
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    run = partial(subprocess.run, env=environment, check=True, stdout=subprocess.PIPE)
+    sent = run([sys.executable, "-c", dedent(code)]).stdout
+    receive = "import pickle, sys; print([job.name for job in pickle.load(sys.stdin.buffer)])"
+    received: object = run([sys.executable, "-c", receive], input=sent).stdout
+    assert received == b"['plain', 'in_loop', 'wrapped', 'inner']\n"

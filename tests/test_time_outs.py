@@ -19,7 +19,7 @@ from django.db import Error, connection, transaction
 from django_singlejob import LockHeld, job_lock, singleton_job
 from django_singlejob.database import is_transient
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.results import ending
+from django_singlejob.results import AlsoWrite, ending
 from tests.contract.acts import committing, expire, fall_behind, gate, is_free, last_run, scheduled, start_run, take
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def test_a_release_that_was_carried_out_is_one_though_nobody_says_so_in_time(
         proxy.cut_answer_to(b"COMMIT")
 
     end = ending(None, duration=SECOND, acquire_duration=SECOND)
-    assert lease.finish(end._replace(also_write=let_somebody_queue))
+    assert lease.finish(end._replace(also_write=AlsoWrite("", [let_somebody_queue])))
     assert proxy.answer_cut.is_set()
     keeper.result(10)
     assert is_free()

@@ -324,6 +324,7 @@ class Lease:
         if self._is_over:
             database.leave_no_transaction(database.alias())
             is_kept = not self._is_lost
+            release.write_also_alone()
         else:
             is_kept = self._end(release)
         release.record_late("" if is_kept else self.why_lost())

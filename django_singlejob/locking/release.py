@@ -22,7 +22,7 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_second_signal_received
 from django_singlejob.recording import HistoryFailed, Writer, alone, writers
-from django_singlejob.results import Ending
+from django_singlejob.results import Ending, summary
 from django_singlejob.unusable import refusal
 
 logger = logging.getLogger("django_singlejob")
@@ -59,6 +59,9 @@ class Release:
         self._is_lost = is_lost
         self._is_private = is_private
         self._is_recorded = False
+        self._also = ending.also_write if ending else None
+        #: Which of its writes is next, and how often it has failed.
+        self._next_also = self._also_failures = 0
         #: Whether one statement may be tried: not after an error in one.
         self._is_single = single_statement.is_chosen()
         self._is_history_slow = False
@@ -112,6 +115,9 @@ class Release:
                 for history in () if is_decided else writers(ZERO if self._is_history_slow else self._left()):
                     with history:
                         is_released = self._transaction(history)
+        except _Refused as refused:
+            self._try_another(refused.__cause__)
+            return self._carry_out_once()
         except Error as error:
             if database.is_undone(error):
                 self.is_in_doubt = was_in_doubt
@@ -178,9 +184,38 @@ class Release:
         if self._ending is None:
             return False
         is_recorded = self._grant.entry is not None and self._grant.entry.end(history, _run_result(self._ending))
-        if self._ending.also_write:
-            self._ending.also_write()
+        self._write_also()
         return is_recorded
+
+    def _write_also(self) -> None:
+        if self._also is None or self._next_also == len(self._also.writes):
+            return
+        try:
+            self._also.writes[self._next_also]()
+        except Exception as error:
+            self._also_failures += 1
+            may_get_through = database.is_transient(error) or database.is_connection_lost(error)
+            if may_get_through and self._also_failures == 1:
+                raise
+            raise _Refused from error
+
+    def write_also_alone(self) -> None:
+        """Write what belongs to the end of the run although its lock was released before."""
+        while self._also and self._next_also < len(self._also.writes):
+            try:
+                with database.durable(database.alias(), is_after_body=True):
+                    self._also.writes[self._next_also]()
+            except Exception as error:
+                self._try_another(error)
+            else:
+                return
+
+    def _try_another(self, error: BaseException | None) -> None:
+        assert self._also is not None and error is not None  # noqa: PT018, S101
+        self._next_also, self._also_failures = self._next_also + 1, 0
+        logger.error("%s: %s", self._also.sentence, summary(error), extra=about_grant(self._grant, reason=error))
+        if database.is_connection_lost(error):
+            database.drop(database.alias())
 
     def _was_released(self) -> bool:
         """Whether a COMMIT whose answer was lost was carried out.
@@ -227,6 +262,10 @@ class Release:
         return {**_run_result(ending), "finished_at": self._grant.acquired_at + since(self._grant.asked_at)}
 
 
+class _Refused(Exception):
+    """The database refused what only reports. Its cause is the error."""
+
+
 def _is_hopeless(pause: float, error: Error) -> bool:
     """Whether not even a new connection helps."""
     return pause > 0 and not (database.is_transient(error) or database.is_connection_lost(error))
@@ -249,5 +288,5 @@ def _status_result(ending: Ending) -> dict[str, Any]:
 
 
 def _run_result(ending: Ending) -> dict[str, Any]:
-    names = ("status", "duration", "acquire_duration", "error", "traceback")
+    names = ("status", "duration", "acquire_duration", "error", "traceback", "origin")
     return {name: getattr(ending, name) for name in names}

@@ -1,8 +1,8 @@
 """Enqueues one-offs: ``job.using(run_after=...).enqueue(...)``."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # A call's positional and keyword arguments.
 AnyCall: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
+Misfit: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], str | None]
 
 PRIORITIES = range(-100, 101)
 # MySQL has no earlier years. The last hours of the year 9999 are in the year 10000 in other time zones.
@@ -56,6 +57,8 @@ class Order:
     priority: int = 0
     run_after: datetime | None = None
     backend: str = ""
+    # Says what is wrong with arguments for the function; ``None`` not to check them.
+    _misfit: Misfit | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.queue_name) <= NAME_LENGTH:
@@ -80,6 +83,7 @@ class Order:
 
         Raises ``InvalidOrder``, which names the argument that cannot be stored, and ``DatabaseUnusable``.
         """
+        self._refuse_misfit(args, kwargs)
         call = self.stored(args, kwargs)
         with self._explained():
             return place(self, *call)
@@ -113,11 +117,21 @@ class Order:
     def _stored_call(self, number: int, call: object) -> Call:
         match call:
             case (list() | tuple() as args, Mapping() as kwargs) if all(isinstance(name, str) for name in kwargs):
+                self._refuse_misfit(args, kwargs, f"of calls[{number}], ")
                 return self.stored(args, kwargs, f"of calls[{number}], ")
         raise self._invalid(
             f"calls[{number}] is {call!r:.100}. Make it a pair of the arguments, as a list or tuple, and the keyword "
             "arguments, as a dict with names as keys: ((4711,), {'language': 'it'})."
         )
+
+    def _refuse_misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any], whose: str = "") -> None:
+        """Raise ``InvalidOrder`` if the function does not accept these arguments."""
+        misfit = self._misfit(args, kwargs) if self._misfit else None
+        if misfit is None:
+            return
+        options = [name for name in ("run_after", "priority", "queue_name") if name in kwargs]
+        hint = f" {options[0]} is an option of using(): call using({options[0]}=...).enqueue(...)." if options else ""
+        raise self._invalid(f"{whose}{misfit}.{hint}")
 
     def _invalid(self, why: str) -> InvalidOrder:
         return InvalidOrder(f"The job {self.job_name or self.task_path!r} cannot be enqueued: {why}")
@@ -151,7 +165,8 @@ def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
 
 
 def _columns(order: Order) -> dict[str, Any]:
-    return {**vars(order), "status": "waiting", "run_after": order.run_after or _NOW, "created_at": _NOW}
+    columns = {name: value for name, value in vars(order).items() if name != "_misfit"}
+    return {**columns, "status": "waiting", "run_after": order.run_after or _NOW, "created_at": _NOW}
 
 
 def result_of_job(
@@ -172,11 +187,23 @@ def one_off_result(end: Ending, failure: BaseException | None, value: object, *,
     if isinstance(failure, JobInterrupted):
         return dict(RELEASED)
     error = {"error": end.error, "error_class": end.error_class, "traceback": end.traceback}
+    error |= {"origin": end.origin}
     is_ctrl_c = isinstance(failure, KeyboardInterrupt) and end.status == "interrupted"
     if (is_ctrl_c or isinstance(failure, LeaseLost)) and not is_last:
         return error | {"status": "waiting"}
     status = "done" if end.status == "successful" else "failed"
     return error | {"status": status, "result": _kept(value), "finished_at": _NOW}
+
+
+def without_values(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The same end, if the database refuses to store the value or the error of the run."""
+    kept = {name: result[name] for name in ("status", "attempt", "finished_at", "run_after") if name in result}
+    return kept | {
+        "error": "The database refused the result of this run.",
+        "error_class": "",
+        "traceback": "",
+        "origin": "",
+    }
 
 
 def _kept(value: object) -> Any:

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with the history's table, and only with that table."""
+"""Everything that can be wrong with one table, usually the history's, and with no other."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ each_trouble = pytest.mark.parametrize(
 
 
 class History:
-    """Inside `with history.broken("locked"):`, nothing can be written to the history."""
+    """Inside `with history.broken("locked"):`, nothing can be written to the history, or to another table."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: str = TABLE) -> None:
+        self._table = table
         self._connection = connection.copy()
         self._connection.inc_thread_sharing()  # a job breaks it in a thread of its own
 
@@ -55,9 +56,9 @@ class History:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         if connection.vendor == "mysql":
-            self._execute(f"LOCK TABLES {TABLE} WRITE")
+            self._execute(f"LOCK TABLES {self._table} WRITE")
         else:
-            self._execute("BEGIN", f"LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE")
+            self._execute("BEGIN", f"LOCK TABLE {self._table} IN ACCESS EXCLUSIVE MODE")
         try:
             yield
         finally:
@@ -65,11 +66,11 @@ class History:
 
     @contextmanager
     def _renamed(self) -> Iterator[None]:
-        self._execute(f"ALTER TABLE {TABLE} RENAME TO elsewhere")
+        self._execute(f"ALTER TABLE {self._table} RENAME TO elsewhere")
         try:
             yield
         finally:
-            self._execute(f"ALTER TABLE elsewhere RENAME TO {TABLE}")
+            self._execute(f"ALTER TABLE elsewhere RENAME TO {self._table}")
 
     @contextmanager
     def _read_only(self) -> Iterator[None]:
@@ -87,14 +88,14 @@ class History:
             f"CREATE ROLE {role}",
             f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}",
             f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}",
-            f"REVOKE INSERT, UPDATE, DELETE ON {TABLE} FROM {role}",
+            f"REVOKE INSERT, UPDATE, DELETE ON {self._table} FROM {role}",
         )
         undo.callback(self._execute, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
         return {"OPTIONS": {**connection.settings_dict["OPTIONS"], "options": f"-c role={role}"}}
 
     def _mysql_reader(self, undo: ExitStack) -> dict[str, Any]:
         user, password, database = named("reader"), secrets.token_hex(16), connection.settings_dict["NAME"]
-        tables = [name for name in connection.introspection.table_names() if name != TABLE]
+        tables = [name for name in connection.introspection.table_names() if name != self._table]
         if not self._may_grant():
             pytest.skip("needs a user who may GRANT")
         undo.callback(self._execute, f"DROP USER {user}@'%', {user}@localhost")
@@ -102,7 +103,7 @@ class History:
             f"CREATE USER {user}@'%' IDENTIFIED BY '{password}'",
             f"CREATE USER {user}@localhost IDENTIFIED BY '{password}'",
             *(f"GRANT ALL ON {database}.{name} TO {user}@{host}" for name in tables for host in ("'%'", "localhost")),
-            *(f"GRANT SELECT ON {database}.{TABLE} TO {user}@{host}" for host in ("'%'", "localhost")),
+            *(f"GRANT SELECT ON {database}.{self._table} TO {user}@{host}" for host in ("'%'", "localhost")),
         )
         return {"USER": user, "PASSWORD": password}
 
@@ -150,8 +151,8 @@ class History:
                 "postgresql": f"{how} FOR EACH ROW EXECUTE FUNCTION trouble()",
                 "mysql": f"FOR EACH ROW {body}",
             }
-            self._execute(f"CREATE {kind} {name} {when} {event} ON {TABLE} {action[connection.vendor]}")
-            undo.insert(0, f"DROP TRIGGER {name}" + (f" ON {TABLE}" if connection.vendor == "postgresql" else ""))
+            self._execute(f"CREATE {kind} {name} {when} {event} ON {self._table} {action[connection.vendor]}")
+            undo.insert(0, f"DROP TRIGGER {name}" + (f" ON {self._table}" if connection.vendor == "postgresql" else ""))
         try:
             yield
         finally:

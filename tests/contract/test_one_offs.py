@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections import UserDict
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_singlejob import Reason, current_run, registry, runner, singleton_job
 from django_singlejob.clock import DBNow
@@ -39,10 +40,11 @@ from tests.contract.acts import (
     tick,
     ticked,
 )
+from tests.contract.broken_history import TROUBLES, History
 from tests.databases import APPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from django_singlejob import Lease
     from django_singlejob.models import OneOffJob
@@ -534,6 +536,126 @@ def test_a_process_that_ends_puts_it_back() -> None:
     release_granted(lease.token)
     assert statuses() == [("waiting", 0)]
     assert is_free("mail")
+
+
+# --- a database that refuses what only reports
+
+
+ONE_OFFS = "django_singlejob_oneoffjob"
+
+
+@pytest.fixture
+def one_offs_table() -> Iterator[History]:
+    table = History(ONE_OFFS)
+    yield table
+    table.close()
+
+
+def refuse_long_texts(execute: Any, sql: str, params: Any, many: Any, context: Any) -> Any:
+    """As a server does that limits the length of a statement."""
+    if any(len(str(getattr(each, "obj", each))) > 100_000 for each in params or ()):
+        return execute("SELECT nothing FROM nowhere", (), many, context)
+    return execute(sql, params, many, context)
+
+
+@pytest.mark.parametrize("by_worker", [True, False])
+def test_a_result_that_the_database_refuses_is_left_out_and_the_run_is_not_repeated(
+    by_worker: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = mailing(lambda: "x" * 300_000)
+    row = job.enqueue()
+    with connection.execute_wrapper(refuse_long_texts):
+        if by_worker:
+            ticked()
+        else:
+            assert runner.run(job, one_off=row).status == "successful"
+    row = the_one_off()
+    assert (row.status, row.attempt, row.result) == ("done", 1, None)
+    assert row.error == "The database refused the result of this run."
+    assert last_run("mail").status == "successful"
+    assert caplog.text.count("The result of a one-off of 'mail' was refused: ") == 1
+    assert is_free("mail")
+    assert ticked() == []
+
+
+@pytest.mark.on_database("mysql")
+def test_a_result_longer_than_the_server_takes_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    mailing(lambda: "x" * 960_000).enqueue()
+    with short_packets():
+        ticked()
+    assert statuses() == [("done", 1)]
+    assert last_run("mail").status == "successful"
+    assert caplog.text.count("The result of a one-off of 'mail' was refused: ") == 1
+    assert is_free("mail")
+
+
+@contextmanager
+def short_packets() -> Iterator[None]:
+    """The server takes statements of up to a megabyte. The limit counts for new connections."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.max_allowed_packet")
+        (usual,) = cursor.fetchone()
+        cursor.execute("SET GLOBAL max_allowed_packet = 524288")
+    connection.close()
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SET GLOBAL max_allowed_packet = %s", [usual])
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "trouble", [pytest.param(name, marks=pytest.mark.on_database(*TROUBLES[name])) for name in ("full", "read-only")]
+)
+@pytest.mark.parametrize("by_worker", [True, False])
+def test_a_retry_that_the_database_refuses_leaves_the_failure_what_it_was(
+    one_offs_table: History, trouble: str, by_worker: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = mailing(fail, retries=2, schedule=timedelta(days=10_000))
+    keep_up()
+    gates().update(next_slot=datetime(2024, 9, 5, tzinfo=UTC))
+    with one_offs_table.broken(trouble):
+        if by_worker:
+            (report,) = tick()
+            assert isinstance(report.error, ZeroDivisionError)
+        else:
+            with pytest.raises(ZeroDivisionError):
+                runner.run(job, trigger="schedule")
+    assert not one_offs().exists()
+    assert [run.status for run in runs()] == ["failed"]
+    gate = gates().get(name="mail")
+    assert (gate.last_status, gate.consecutive_failures) == ("failed", 1)
+    assert is_free("mail")
+    assert caplog.text.count("The one-off that retries 'mail' was refused: ") == 1
+    assert ticked() == []
+
+
+@pytest.mark.on_database("postgresql")
+def test_a_sequence_behind_its_rows_makes_no_run_of_a_retry(caplog: pytest.LogCaptureFixture) -> None:
+    job = mailing(fail, retries=2)
+    with connection.cursor() as cursor:
+        one_offs().model.objects.create(
+            pk=1, job_name="mail", status="done", run_after=DBNow(), created_at=DBNow(), args=[], kwargs={}
+        )
+        cursor.execute(f"SELECT setval(pg_get_serial_sequence('{ONE_OFFS}', 'id'), 1, false)")
+    with pytest.raises(ZeroDivisionError):
+        job()
+    assert [run.status for run in runs()] == ["failed"]
+    assert caplog.text.count("The one-off that retries 'mail' was refused: ") == 1
+    assert is_free("mail")
+
+
+def test_one_that_releases_its_lock_itself_is_done_too() -> None:
+    def release() -> str:
+        run = current_run()
+        assert run
+        run.lease.release()
+        return "released"
+
+    mailing(release).enqueue()
+    ticked()
+    assert (statuses(), the_one_off().result) == ([("done", 1)], "released")
 
 
 # --- finished one-offs

@@ -282,3 +282,41 @@ def test_one_call_that_cannot_be_is_named_and_none_is_enqueued(
         pytest.raises(InvalidOrder, match=f"^The job 'mail' cannot be enqueued: {message}"),
     ):
         job.enqueue_many([((1,), {}), call, ((2,), {})])
+
+
+# --- what the function does not take
+
+
+def send(to: str, *, language: str = "en") -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ([], {}, "'mail' cannot be enqueued: missing a required argument: 'to'."),
+        (["ada", "it"], {}, "'mail' cannot be enqueued: too many positional arguments."),
+        (
+            ["ada"],
+            {"priority": 5},
+            "'mail' cannot be enqueued: got an unexpected keyword argument 'priority'. priority is an option of",
+        ),
+        (["ada"], {"run_after": MINUTE}, "run_after is an option of using(): call using(run_after=...).enqueue(...)."),
+    ],
+    ids=str,
+)
+def test_what_the_function_does_not_take_is_refused(args: list[Any], kwargs: dict[str, Any], message: str) -> None:
+    job = mailing(send)
+    for order in job, job.using(priority=3):
+        with pytest.raises(InvalidOrder) as refusal:
+            order.enqueue(*args, **kwargs)
+        assert message in str(refusal.value)
+        with pytest.raises(InvalidOrder) as refusal:
+            order.enqueue_many([(["ada"], {"language": "it"}), (args, kwargs)])
+        assert message.removeprefix("'mail' cannot be enqueued: ") in str(refusal.value)
+        assert "'mail' cannot be enqueued: of calls[1], " in str(refusal.value)
+    assert not one_offs().exists()
+
+
+def test_what_the_function_takes_may_have_the_name_of_an_option() -> None:
+    mailing(lambda priority, **others: None).enqueue(priority="high", run_after="later")
+    assert the_one_off().kwargs == {"priority": "high", "run_after": "later"}
