@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ CHECKS: dict[Callable[..., Sequence[CheckMessage]], Sequence[str]] = {
     _check("check_time"): (),
     _check("check_jobs"): (),
     _check("check_database"): (),
+    _check("check_caches"): (),
     _check("check_server"): (Tags.database,),
 }
 
@@ -43,7 +45,11 @@ class SingleJobConfig(AppConfig):
     verbose_name = _("Single jobs")
     default_auto_field = "django.db.models.BigAutoField"
 
+    #: The modules that had been imported when the app was loaded: every process of the project has them.
+    loaded: frozenset[str] = frozenset()
+
     def ready(self) -> None:
+        self.loaded = frozenset(sys.modules)
         for check, tags in CHECKS.items():
             register(check, *tags)
         connection_created.connect(cutoff.remember)

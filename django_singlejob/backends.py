@@ -7,12 +7,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.core import checks
 from django.tasks import Task, TaskResult
 from django.tasks.backends.base import BaseTaskBackend
@@ -22,13 +26,15 @@ from django.tasks.signals import task_enqueued
 from django_singlejob.names import NAME_LENGTH
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import AnyCall, Order
-from django_singlejob.one_offs.task_modules import is_allowed
+from django_singlejob.one_offs.task_modules import is_allowed, is_importable
 from django_singlejob.querysets.one_offs import one_offs
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
 
 MAX_ATTEMPTS = 3
+# A package imports its own modules when its app is loaded.
+_PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 _KEY = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 
 
@@ -97,16 +103,8 @@ class SingleJobBackend(BaseTaskBackend):
     def _order(self, task: Task[..., Any]) -> Order:
         """Raises ``InvalidTask`` if no worker could run the task."""
         self.validate_task(task)
-        if not (django_tasks.job_of(task) or is_allowed(task.module_path)):
-            raise InvalidTask(
-                f"Workers do not look up the task {task.module_path!r}, because its module is not in an installed app. "
-                "Move the task into an app, or list its module in SINGLEJOB['TASK_MODULES']."
-            )
-        if not django_tasks.is_found(task):
-            raise InvalidTask(
-                f"Workers cannot find a task at {task.module_path!r}. Assign the task to a variable of its module that "
-                "has the function's name, as @task does."
-            )
+        if problem := _why_not_found(task):
+            raise InvalidTask(problem)
         job = django_tasks.job_of(task)
         return Order(
             job_name=job.name if job else "",
@@ -128,7 +126,16 @@ class SingleJobBackend(BaseTaskBackend):
         return django_tasks.result_of(row, task)
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:  # type: ignore[override]
-        """E009: the options exist. E010: their values are valid."""
+        """E009: the options exist. E010: their values are valid. W012: workers can find the tasks."""
+        for task in _tasks_of(self.alias):
+            if problem := _why_not_found(task):
+                yield checks.Warning(problem, hint="Until then, enqueue() raises InvalidTask.", id="singlejob.W012")
+            elif not (django_tasks.job_of(task) or _is_imported_by_workers(task.module_path)):
+                yield checks.Warning(
+                    f"Workers may not find the task {task.module_path!r}: they do not import its module.",
+                    hint="Move the task into an installed app, or list its module in SINGLEJOB['TASK_MODULES'].",
+                    id="singlejob.W012",
+                )
         if unknown := sorted(set(self.options) - {"max_attempts"}):
             yield checks.Error(
                 f"TASKS[{self.alias!r}]['OPTIONS'] contains the unknown key {unknown[0]!r}.",
@@ -141,3 +148,32 @@ class SingleJobBackend(BaseTaskBackend):
                 hint="Set it to how many times a task may be started if its workers die.",
                 id="singlejob.E010",
             )
+
+
+def _why_not_found(task: Task[..., Any]) -> str:
+    """Why no worker can find the task; empty if nothing is known that prevents it."""
+    path = task.module_path
+    if django_tasks.job_of(task) is None and not is_allowed(path):
+        return f"Workers cannot find the task {path!r}, because it is defined in a __main__. Move it into an app."
+    if not django_tasks.is_found(task):
+        return (
+            f"Workers cannot find a task at {path!r}. Assign the task to a variable of its module that has the "
+            "function's name, as @task does."
+        )
+    return ""
+
+
+def _tasks_of(alias: str) -> list[Task[..., Any]]:
+    """The tasks of this backend that some module of this process has."""
+    values = (value for module in [*sys.modules.values()] for value in [*getattr(module, "__dict__", {}).values()])
+    tasks = {id(value): value for value in values if isinstance(value, Task) and value.backend == alias}
+    return sorted(tasks.values(), key=lambda task: task.module_path)
+
+
+def _is_imported_by_workers(path: str) -> bool:
+    """Whether a worker imports the task's module: because it may, or because it does so when it loads the apps. A
+    package outside the project is taken for one that does."""
+    name = path.rpartition(".")[0]
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    ours: Any = apps.get_app_config("django_singlejob")
+    return is_importable(path) or name in ours.loaded or file.startswith(_PACKAGES)

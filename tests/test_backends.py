@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import django
 import pytest
 from asgiref.sync import async_to_sync
+from django.apps import apps
 from django.core.checks import run_checks
 
 from django_singlejob import registry, singleton_job
@@ -221,16 +222,31 @@ def test_nor_is_one_under_whose_path_there_is_no_task(function: Callable[..., An
         task(function).enqueue()
 
 
-def test_nor_is_one_that_is_neither_in_an_app_nor_in_the_setting(settings: Settings) -> None:
-    """It was found in its module, but no worker looks there."""
+def test_one_in_hand_may_be_neither_in_an_app_nor_in_the_setting_which_is_warned_of(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packages have tasks outside their apps, and import them when they are loaded."""
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if not app.startswith("tests.app")]
+    monkeypatch.setattr(apps.get_app_config("django_singlejob"), "loaded", frozenset())
     for enqueue in enqueued, enqueued_async:
-        with pytest.raises(InvalidTask, match=r"'tests\.app\.django_tasks\.plain'.+SINGLEJOB\['TASK_MODULES'\]"):
-            enqueue(tasks.plain)
-    assert not one_offs().exists()
+        result = enqueue(tasks.plain)
+        assert tasks.plain.get_result(result.id) == result
+    warned = [message.msg for message in default_task_backend.check() if message.id == "singlejob.W012"]
+    assert "Workers may not find the task 'tests.app.django_tasks.plain': they do not import its module." in warned
+    assert not any("stock" in text for text in warned)  # jobs are found by their names
     settings.SINGLEJOB = {"TASK_MODULES": ["tests.app"]}
-    result = enqueued(tasks.plain)
-    assert tasks.plain.get_result(result.id) == result
+    assert not list(default_task_backend.check())
+
+
+def test_one_that_no_worker_could_find_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not list(default_task_backend.check())
+    monkeypatch.setattr(tasks, "other_name", dataclasses.replace(tasks.plain, priority=5), raising=False)
+    assert not list(default_task_backend.check())  # it is the same function
+    lost = task(nested)
+    monkeypatch.setattr(tasks, "lost", lost, raising=False)
+    (message,) = default_task_backend.check()
+    assert message.id == "singlejob.W012"
+    assert message.msg.startswith(f"Workers cannot find a task at {lost.module_path!r}.")
 
 
 def test_but_one_that_is_a_job_may_be_anywhere(settings: Settings) -> None:

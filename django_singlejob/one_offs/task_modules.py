@@ -25,11 +25,16 @@ _imported: dict[str, ModuleType | None] = {}
 
 
 def is_allowed(path: str) -> bool:
-    """Whether a row may name this dotted path: its module must be, or be inside, an installed app or a module of
-    ``SINGLEJOB["TASK_MODULES"]``. A ``__main__`` is never allowed: importing it would run a program."""
+    """Whether a row may name this dotted path: its module must be imported already, or be, or be inside, an installed
+    app or a module of ``SINGLEJOB["TASK_MODULES"]``. A ``__main__`` is never allowed: importing it would run a program.
+    """
     module = _module_of(path)
-    if "__main__" in module.split("."):
-        return False
+    return "__main__" not in module.split(".") and (module in sys.modules or is_importable(path))
+
+
+def is_importable(path: str) -> bool:
+    """Whether the module of this dotted path may be imported because a row names it."""
+    module = _module_of(path)
     is_in_app = apps.get_containing_app_config(module) is not None
     return is_in_app or any(f"{module}.".startswith(f"{entry}.") for entry in options().task_modules)
 
