@@ -99,7 +99,7 @@ def _wanted(key: str, value: object) -> str | None:
 
 
 def _is_count(value: object, least: int = 0) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST
 
 
 def _is_name_or_none(value: object) -> bool:
@@ -118,21 +118,37 @@ def _is_dotted_path(value: object) -> bool:
     return _is_name_of_module(value) and "." in str(value)
 
 
-_DURATION = ("a timedelta of zero or more", lambda value: isinstance(value, timedelta) and value >= ZERO)
+def _is_duration(value: object) -> bool:
+    return isinstance(value, timedelta) and ZERO <= value <= _LONGEST
+
+
+# Databases cannot count further, nor add much more to an instant.
+_MOST = 2**31 - 1
+_LONGEST = timedelta(days=36_525)
+_DURATION = (f"a timedelta of zero or more, and of {_LONGEST.days} days at most", _is_duration)
 
 _RULES: dict[str, tuple[str, Any]] = {
     "DATABASE": ("the alias of a database, or None", _is_name_or_none),
-    "LEASE": ("a timedelta longer than zero", lambda value: isinstance(value, timedelta) and value > ZERO),
+    "LEASE": (
+        f"a timedelta longer than zero, and of {_LONGEST.days} days at most",
+        lambda value: _is_duration(value) and value > ZERO,
+    ),
     "HEARTBEATS_PER_LEASE": (
-        "a whole number, 4 or more: with fewer, one lost packet can cost a healthy holder its lock",
-        lambda value: _is_count(value, 4),
+        "a whole number from 4 to 1,000: with fewer, one lost packet can cost a healthy holder its lock",
+        lambda value: _is_count(value, 4) and value <= 1000,
     ),
     "MIN_INTERVAL": _DURATION,
     "SLOT_TOLERANCE": _DURATION,
-    "OVERRUN_FACTOR": ("a number above 1", lambda value: isinstance(value, int | float) and value > 1),
+    "OVERRUN_FACTOR": (
+        "a number above 1, and of a million at most",
+        lambda value: isinstance(value, int | float) and 1 < value <= 1_000_000,
+    ),
     "OVERRUN_MIN_RUNS": ("a whole number, 1 or more", lambda value: _is_count(value, 1)),
     "MAX_CATCH_UP": ("a whole number, 1 or more", lambda value: _is_count(value, 1)),
-    "HISTORY_DAYS": ("a whole number of days, 0 or more", _is_count),
+    "HISTORY_DAYS": (
+        f"a whole number of days, 0 or more, and {_LONGEST.days} at most",
+        lambda value: _is_count(value) and value <= _LONGEST.days,
+    ),
     "HISTORY_KEEP": ("a whole number of runs, 0 or more", _is_count),
     "RECORD_COMMAND": (
         '"name", "full", "none", or a function or its dotted path',

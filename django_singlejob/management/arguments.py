@@ -1,6 +1,7 @@
 """The options of commands: text on the command line, or Python values of the same meaning from ``call_command``."""
 
 import argparse
+import sys
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,9 +9,15 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 from django.utils import timezone
 
+from django_singlejob.clock import CENTURY
 from django_singlejob.conf import ZERO
-from django_singlejob.management.output import SafeStream
+from django_singlejob.management.output import SafeStream, give_up_unwritable
 from django_singlejob.names import is_storable
+from django_singlejob.one_offs.enqueue import YEARS
+
+# More of anything makes no sense, and some databases cannot count further.
+MOST = 2**31 - 1
+_LAST_KEY = 2**63 - 1
 
 
 class CallableCommand(BaseCommand):
@@ -32,6 +39,12 @@ class CallableCommand(BaseCommand):
     @stderr.setter
     def stderr(self, stream: OutputWrapper) -> None:
         self._stderr = SafeStream.of(stream)
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        try:
+            super().run_from_argv(argv)
+        finally:
+            give_up_unwritable([sys.stdout, sys.stderr])
 
     def execute(self, *args: Any, **given: Any) -> Any:
         parser = self.create_parser("manage.py", type(self).__module__.rpartition(".")[2])
@@ -86,11 +99,23 @@ def text(value: object) -> str:
     return value
 
 
+def queue(value: object) -> str:
+    """The name of one queue."""
+    name = text(value)
+    if name == "*":
+        raise argparse.ArgumentTypeError("leave the option out for all queues.")
+    if "," in name:
+        raise argparse.ArgumentTypeError(f"{value!r} has a comma. Give the option once for each queue.")
+    return name
+
+
 def seconds(value: object) -> timedelta:
     """A duration of 0 or longer: a ``timedelta``, or a number of seconds, which may be text."""
     duration = value if isinstance(value, timedelta) else _duration(value)
     if duration is None or duration < ZERO:
         raise argparse.ArgumentTypeError(f"{value!r} is not a number of seconds.")
+    if duration > CENTURY:
+        raise argparse.ArgumentTypeError(f"{value!r} is more than a century. Use fewer seconds.")
     return duration
 
 
@@ -100,7 +125,9 @@ def _duration(value: object) -> timedelta | None:
         return None
     try:
         return timedelta(seconds=float(value))
-    except (ValueError, OverflowError):
+    except OverflowError:
+        return timedelta.max
+    except ValueError:
         return None
 
 
@@ -112,12 +139,26 @@ def instant(value: object) -> datetime:
         found = None
     if not isinstance(found, datetime):
         raise argparse.ArgumentTypeError(f"{value!r} is not an instant, such as 2026-11-22T03:00.")
+    if found.year not in YEARS:
+        raise argparse.ArgumentTypeError(f"{value!r} is not an instant of the years {YEARS[0]} to {YEARS[-1]}.")
     return timezone.make_aware(found) if timezone.is_naive(found) else found
 
 
 def whole_number(value: object) -> int:
     """A count of 0 or more, which may be text."""
-    is_number = isinstance(value, str | int) and str(value).isdecimal()
-    if not is_number:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of 0 or more.")
-    return int(str(value))
+    return _number_up_to(MOST, value)
+
+
+def key(value: object) -> int:
+    """The number of a row, which may be text."""
+    return _number_up_to(_LAST_KEY, value)
+
+
+def _number_up_to(most: int, value: object) -> int:
+    digits = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if not digits.isdecimal():
+        raise argparse.ArgumentTypeError(f"{value!r:.50} is not a whole number of 0 or more.")
+    # The length first: Python refuses to convert very many digits.
+    if len(digits.lstrip("0")) > len(str(most)) or int(digits) > most:
+        raise argparse.ArgumentTypeError(f"{value!r:.50} is too large. Use at most {most}.")
+    return int(digits)

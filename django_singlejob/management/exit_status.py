@@ -23,6 +23,7 @@ from django_singlejob.exceptions import (
     UnsafeTransaction,
 )
 from django_singlejob.locking.request import Reason
+from django_singlejob.logs import in_english
 from django_singlejob.management.child import ChildFailed
 from django_singlejob.received_signals import status_if_given_up
 from django_singlejob.reports import Report
@@ -54,7 +55,7 @@ def verdict(
     if report.unusable:
         status, words = status_of(report.unusable), str(report.unusable)
     elif report.outcome:
-        status, words = _of_outcome(report.outcome, skipped_status, signum)
+        status, words = _of_outcome(report, report.outcome, skipped_status, signum)
     else:
         status, words = _of_error(report.error, child_status, signum, f" (traceback: {traceback})" if traceback else "")
     return status, f"{report.name}: {words}"
@@ -65,25 +66,28 @@ def is_error(report: Report) -> bool:
     return verdict(report)[0] != 0
 
 
-def _of_outcome(outcome: Outcome, skipped_status: int, signum: int | None) -> tuple[int, str]:
-    label = outcome.reason.label if outcome.reason else ""
+def _of_outcome(report: Report, outcome: Outcome, skipped_status: int, signum: int | None) -> tuple[int, str]:
+    zone = registry.zone_of(report.name)
+    label = in_english(outcome.reason.label) if outcome.reason else ""
     match outcome.reason:
         case None:
-            slot = f" its slot {instant_in_words(outcome.slot)}" if outcome.slot else ""
+            slot = f" its slot {instant_in_words(outcome.slot, zone)}" if outcome.slot else ""
             return 0, f"ran{slot} in {(outcome.duration or ZERO).total_seconds():.1f} s."
         case Reason.INTERRUPTED:
             return 128 + (signum or 0), f"{label}{f', {outcome.detail}' if outcome.detail else ''}."
         case Reason.UNDECIDED:
             return EX_UNAVAILABLE, f"{label}, {outcome.detail}"
     by = f" ({outcome.holder})" if outcome.holder else ""
-    due = f" (next: {instant_in_words(outcome.next_slot)})" if outcome.next_slot else ""
+    due = f" (next: {instant_in_words(outcome.next_slot, zone)})" if outcome.next_slot else ""
     but = f", but {outcome.detail}: run_singleton with --now runs it again" if outcome.detail else ""
     return skipped_status, f"skipped, {label}{by}{due}{but}."
 
 
 def where_traceback_is(report: Report) -> str:
-    """Where to find the traceback of a failure. A task without a lock has no run."""
-    return f"in the admin under {'Runs' if report.lease else 'One-off jobs'}"
+    """Where to find the traceback of a failure. A task has no run, and what was granted no lock has none either."""
+    if report.is_task:
+        return "in the admin under One-off jobs"
+    return "in the admin under Runs" if report.lease else "in the log"
 
 
 def _of_error(error: BaseException | None, child_status: int | None, signum: int | None, where: str) -> tuple[int, str]:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandParser, no_translations
 
 from django_singlejob import registry
 from django_singlejob.management.arguments import CallableCommand
@@ -37,6 +37,7 @@ class GateCommand(CallableCommand):
         if bool(given["names"]) == given["all"]:
             parser.error("Name the jobs, or use --all: NAME [NAME ...] or --all.")
 
+    @no_translations
     def handle(self, **given: Any) -> None:
         self._output = Output(self, given)
         self._changed: list[str] = []

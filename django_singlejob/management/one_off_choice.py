@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandParser, no_translations
 from django.db import Error
 from django.db.models import Count
 
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, sleep
-from django_singlejob.management.arguments import CallableCommand, text, whole_number
+from django_singlejob.management.arguments import CallableCommand, key, queue, text
 from django_singlejob.management.exit_status import EX_USAGE, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.models import OneOffJob
@@ -39,11 +39,13 @@ class OneOffCommand(CallableCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "ids", nargs="*", type=whole_number, default=[], metavar="ID", help="The number of a one-off or task."
+            "ids", nargs="*", type=key, default=[], metavar="ID", help="The number of a one-off or task."
         )
         several: dict[str, Any] = {"action": "append", "default": [], "type": _name}
         parser.add_argument("--job", dest="jobs", metavar="NAME", help="Those of this job.", **several)
-        parser.add_argument("--queue", dest="queues", metavar="NAME", help="Those in this queue.", **several)
+        parser.add_argument(
+            "--queue", dest="queues", metavar="NAME", help="Those in this queue.", **several | {"type": _queue}
+        )
         parser.add_argument("--task", dest="tasks", metavar="PATH", help="Tasks with this dotted path.", **several)
         parser.add_argument("--dry-run", action="store_true", help="Only counts them.")
         add_format(parser)
@@ -68,6 +70,7 @@ class OneOffCommand(CallableCommand):
         """Change these. Returns the number of rows changed."""
         raise NotImplementedError
 
+    @no_translations
     def handle(self, **given: Any) -> None:
         output = Output(self, given)
         refuse_settings()
@@ -111,6 +114,10 @@ def _name(value: object) -> str:
     if not name:
         raise argparse.ArgumentTypeError("it is empty.")
     return name
+
+
+def _queue(value: object) -> str:
+    return queue(_name(value))
 
 
 def _by_status(rows: "OneOffJobQuerySet") -> Counter[str]:

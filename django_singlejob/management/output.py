@@ -1,13 +1,19 @@
 """What a command writes: lines for people, or one JSON object for programs."""
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 
 from django_singlejob.escaping import shown
+
+#: What a stream raises that is full, closed or missing.
+UNWRITABLE = (OSError, ValueError, AttributeError)
 
 
 def add_format(parser: CommandParser, *synonyms: str) -> None:
@@ -42,7 +48,11 @@ class Output:
 class SafeStream(OutputWrapper):
     """A stream to which text from the database can be written: nothing in it acts on a terminal, and a terminal with a
     small character set gets escapes for what it does not have. Line ends stay, because a text may have several lines:
-    of a value within it, escape them with ``shown``."""
+    of a value within it, escape them with ``shown``.
+
+    Each text is seen at once. A text that cannot be written is lost: the stream may be closed, missing or full, and its
+    reader may have ended, but what a command does never depends on what it says.
+    """
 
     @classmethod
     def of(cls, stream: OutputWrapper) -> "SafeStream":
@@ -53,11 +63,24 @@ class SafeStream(OutputWrapper):
     def write(  # type: ignore[override]
         self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None
     ) -> None:
-        super().write(self._encodable(shown(msg, keep="\n")), style_func, ending)
+        with suppress(*UNWRITABLE):
+            super().write(self._encodable(shown(msg, keep="\n")), style_func, ending)
+            self.flush()
 
     def _encodable(self, text: str) -> str:
         encoding = getattr(self._out, "encoding", None)
         return text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text
+
+
+def give_up_unwritable(streams: Iterable[TextIO | None]) -> None:
+    """Send to nowhere what these streams of the process still hold and cannot write. Otherwise Python tries once more
+    when it exits, fails, and changes the exit status."""
+    for stream in filter(None, streams):
+        try:
+            stream.flush()
+        except UNWRITABLE:
+            with suppress(*UNWRITABLE), Path(os.devnull).open("w") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def as_json(facts: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -237,3 +238,41 @@ def test_a_lease_of_nothing_is_refused() -> None:
 def test_so_it_is_with_an_option_of_all_commands(given: list[dict[str, Any]], value: object) -> None:
     with pytest.raises(CommandError, match="argument -v/--verbosity: "):
         heeded(given, "singleton_worker", verbosity=value)
+
+
+# --- ranges
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["prune_singletons", "--keep", "9" * 20], "is too large. Use at most 2147483647."),
+        (["prune_singletons", "--days", "9" * 5000], "is too large. Use at most 2147483647."),
+        (["cancel_one_offs", str(2**63)], "is too large. Use at most 9223372036854775807."),
+        (
+            ["retry_one_offs", "--failed-since", "0001-01-01T00:00+14:00"],
+            "is not an instant of the years 1000 to",
+        ),
+        (
+            ["retry_one_offs", "--failed-since", "9999-12-31T23:59-12:00"],
+            "is not an instant of the years 1000 to",
+        ),
+        (["singleton_worker", "--drain", "--max-jobs", "9" * 20], "is too large"),
+        (["singleton_worker", "--drain", "--queue", "mail,media"], "has a comma. Give the option once for each queue."),
+        (["singleton_worker", "--drain", "--queue", "*"], "leave the option out for all queues."),
+        (["singleton_status", "--queue", "*"], "leave the option out for all queues."),
+        (["cancel_one_offs", "--queue", "mail,media"], "has a comma. Give the option once for each queue."),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else "",
+)
+def test_what_is_out_of_range_is_one_line(line: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=re.escape(message)) as refusal:
+        call_command(*line)
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.django_db
+def test_the_number_of_a_row_may_be_large() -> None:
+    with pytest.raises(SystemExit):
+        call_command("cancel_one_offs", str(2**63 - 1))

@@ -182,8 +182,8 @@ def test_a_failure_says_where_its_traceback_is_unless_it_was_printed() -> None:
     assert message_of(report) == "nightly: failed, ValueError: no customer"
     elsewhere = message_of(report, traceback="in the log")
     assert elsewhere == "nightly: failed, ValueError: no customer (traceback: in the log)"
-    # A task without a lock.
-    assert where_traceback_is(report) == "in the admin under One-off jobs"
+    assert where_traceback_is(report) == "in the log"
+    assert where_traceback_is(report._replace(is_task=True)) == "in the admin under One-off jobs"
 
 
 @pytest.mark.parametrize("code", [None, 0])

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,11 +32,10 @@ from tests.processes.workers import (
     notes,
     worker,
 )
-from tests.waiting import a_moment, eventually, seconds_of, work_for
+from tests.waiting import PATIENCE, a_moment, eventually, seconds_of, work_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from tests.children import Child, Spawn
     from tests.processes.conftest import Call
@@ -340,3 +343,40 @@ def test_or_does_not(spawn: Spawn, project: dict[str, str], tmp_path: Path) -> N
     work_for(1.5)  # longer than Django's reloader rests
     assert edition(child) == 1
     end(child)
+
+
+# --- nobody reads what it says
+
+
+@pytest.mark.parametrize("reader", ["has ended", "has no room", "is not there"])
+def test_a_worker_that_cannot_say_what_it_does_works_on(spawn: Spawn, tmp_path: Path, reader: str) -> None:
+    enqueue_noted("jobs", range(4))
+    command = [sys.executable, "-m", "django", "singleton_worker", "--interval", "0.05", "--no-reload"]
+    if reader == "is not there":
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    with streams(reader) as stdout, (tmp_path / "errors").open("w") as errors:
+        child = subprocess.Popen(command, env=spawn.env | SETTINGS, cwd=ROOT, stdout=stdout, stderr=errors)
+        try:
+            eventually(all_are_done)
+            assert child.poll() is None
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(PATIENCE) == 0
+        finally:
+            child.kill()
+            child.wait()
+    assert (tmp_path / "errors").read_text() == ""
+    assert nothing_is_locked()
+
+
+@contextmanager
+def streams(reader: str) -> Iterator[Any]:
+    if reader == "has no room":
+        with Path("/dev/full").open("w") as full:
+            yield full
+    elif reader == "has ended":
+        reading, writing = os.pipe()
+        os.close(reading)
+        yield writing
+        os.close(writing)
+    else:
+        yield None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.clock import instant_in_words
 from django_singlejob.escaping import shown
@@ -47,6 +47,7 @@ class Command(CallableCommand):
         )
         add_format(parser)
 
+    @no_translations
     def handle(self, **given: Any) -> None:
         refuse_settings()
         self._output = Output(self, given)

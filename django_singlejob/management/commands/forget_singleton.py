@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandParser, no_translations
 
 from django_singlejob.locking.forgetting import Obstacle, forget_name
 from django_singlejob.management.arguments import CallableCommand
@@ -11,7 +11,7 @@ from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, disco
 from django_singlejob.management.output import Output, add_format
 
 # A retry does not help.
-_FINAL = (Obstacle.UNKNOWN, Obstacle.REGISTERED, Obstacle.UNREADABLE)
+_FINAL = (Obstacle.UNKNOWN, Obstacle.REGISTERED, Obstacle.OURS, Obstacle.UNREADABLE)
 
 
 class Command(CallableCommand):
@@ -26,6 +26,7 @@ class Command(CallableCommand):
         parser.add_argument("names", nargs="+", metavar="NAME", help="The name of a job or a lock.")
         add_format(parser)
 
+    @no_translations
     def handle(self, **given: Any) -> None:
         output = Output(self, given)
         discover_jobs()

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandParser, no_translations
 
 from django_singlejob.conf import options
 from django_singlejob.management.arguments import CallableCommand, whole_number
@@ -38,6 +38,7 @@ class Command(CallableCommand):
         )
         add_format(parser)
 
+    @no_translations
     def handle(self, **given: Any) -> None:
         refuse_settings()
         with explained():

@@ -5,13 +5,12 @@ import json
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob import registry, runner
 from django_singlejob.clock import instant_in_words, utc_now
@@ -157,11 +156,10 @@ class Command(CallableCommand):
         return Child(given["child"], signals, notify, is_alone=given["close"])
 
     def _print(self, given: dict[str, Any], message: str, *, is_error: bool = True) -> None:
-        # A stream may be closed or missing. This neither ends a command nor changes its outcome.
-        with suppress(OSError, ValueError, AttributeError):
-            if given["verbosity"] > 0:
-                (self.stderr if is_error else self.stdout).write(shown(message))
+        if given["verbosity"] > 0:
+            (self.stderr if is_error else self.stdout).write(shown(message))
 
+    @no_translations
     def _list(self, output: Output, *, has_counts: bool) -> None:
         if not any(registry.all_jobs()):
             output.error(registry.NO_JOB)
@@ -169,7 +167,7 @@ class Command(CallableCommand):
             lock = "" if job.lock == job.name else f" (lock {job.lock})"
             output.line(f"{job.name}{lock}: {job.description or job.path}")
             if due := _next_slot(job):
-                output.line(f"    {_schedule(job)}; next: {instant_in_words(due)}")
+                output.line(f"    {_schedule(job)}; next: {instant_in_words(due, registry.zone_of(job.name))}")
         if has_counts:
             refuse_settings()
             counts = dict(gates().values_list("name", "run_count"))
@@ -260,14 +258,16 @@ def _arguments(given: object) -> list[Any] | dict[str, Any]:
         return value
     if isinstance(value, list | tuple):
         return list(value)
-    raise argparse.ArgumentTypeError(f"{given!r} is neither a JSON list nor an object.")
+    raise argparse.ArgumentTypeError(f"{given!r:.200} is neither a JSON list nor an object.")
 
 
 def _loaded(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}.") from None
+        raise argparse.ArgumentTypeError(f"{text!r:.200} is not JSON: {error}.") from None
+    except RecursionError:
+        raise argparse.ArgumentTypeError(f"{text!r:.200}... is nested too deeply.") from None
 
 
 def _split_arguments(given: list[Any] | dict[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:

@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.clock import instant_in_words
 from django_singlejob.escaping import shown
-from django_singlejob.management.arguments import CallableCommand, text, whole_number
+from django_singlejob.management.arguments import CallableCommand, queue, text, whole_number
 from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
 from django_singlejob.management.output import add_format, as_json
 from django_singlejob.monitoring.findings import Finding, in_figures, roughly
-from django_singlejob.monitoring.health import Health, Level
+from django_singlejob.monitoring.health import Health, Level, zone_of
 from django_singlejob.monitoring.history import MOST
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
@@ -67,7 +67,7 @@ class Command(CallableCommand):
             "--queue",
             action="append",
             default=[],
-            type=text,
+            type=queue,
             metavar="NAME",
             help="Looks only at this queue. May be given several times. Jobs are left out unless --job names them.",
         )
@@ -90,6 +90,7 @@ class Command(CallableCommand):
         )
         add_format(parser, "table")
 
+    @no_translations
     def handle(self, **given: Any) -> None:
         scope = Scope(jobs=given["job"], queues=given["queue"], ignored=given["ignore"])
         try:
@@ -134,10 +135,7 @@ def _summary(verdict: Verdict) -> str:
     """What Nagios shows: ``CRITICAL: 1 overdue (hourly_report). Jobs and locks: 12. | due=0 failed=0 workers=2``."""
     by_kind = (list(group) for _kind, group in groupby(verdict.findings, key=lambda finding: finding.kind))
     troubles = ", ".join(map(_troubles, by_kind)) or "all is well"
-    # To Nagios, everything after the first bar is figures.
-    summary = f"{troubles}. Jobs and locks: {in_figures(len(verdict.healths), is_cut=verdict.is_cut)}.".replace(
-        "|", r"\x7c"
-    )
+    summary = f"{troubles}. Jobs and locks: {in_figures(len(verdict.healths), is_cut=verdict.is_cut)}."
     return f"{verdict.level.name}: {summary} | {_figures(verdict)}"
 
 
@@ -176,8 +174,8 @@ def _table(titles: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[
 
 
 def _printable(value: object) -> str:
-    """A text on one line, whatever the database contains."""
-    return shown(str(value)[:LONGEST])
+    """A text on one line, whatever the database contains. To Nagios, everything after a bar is figures."""
+    return shown(str(value)[:LONGEST]).replace("|", r"\x7c")
 
 
 def _row(health: Health) -> tuple[object, ...]:
@@ -210,7 +208,8 @@ def _last(status: "JobStatus") -> str:
 
 def _next(health: Health) -> str:
     if health.status and health.status.next_slot:
-        return f"{instant_in_words(health.status.next_slot)}, {_distance(health.status.now, health.status.next_slot)}"
+        slot = instant_in_words(health.status.next_slot, zone_of(health.status))
+        return f"{slot}, {_distance(health.status.now, health.status.next_slot)}"
     return ""
 
 

@@ -16,7 +16,7 @@ from django_singlejob.conf import ZERO
 from django_singlejob.escaping import printable, shown
 from django_singlejob.exceptions import DatabaseUnreachable
 from django_singlejob.locking.request import Reason
-from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
+from django_singlejob.management.arguments import CallableCommand, queue, seconds, whole_number
 from django_singlejob.management.exit_status import (
     EX_USAGE,
     discover_jobs,
@@ -87,6 +87,7 @@ class Command(CallableCommand):
             action="append",
             default=[],
             dest="queues",
+            type=queue,
             metavar="NAME",
             help="Runs only the one-offs of this queue. May be given several times (default: all queues).",
         )
@@ -127,7 +128,7 @@ class Command(CallableCommand):
         worker = Worker(replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan)
         status = 0
         if not plan.once and given["verbosity"] > 0:
-            self._introduce(plan)
+            self.stdout.write(shown(_introduction(plan)))
         with closing(worker.work()) as reports:
             for report in reports:
                 reported_status = self._print(report, given, signals)
@@ -142,11 +143,6 @@ class Command(CallableCommand):
         if worker.is_left_under_way and self._is_last:
             _exit_around(status)
         return status
-
-    def _introduce(self, plan: Plan) -> None:
-        with suppress(OSError, ValueError, AttributeError):  # stdout may be closed or missing
-            self.stdout.write(shown(_introduction(plan)))
-            self.stdout.flush()  # so that a log shows it before the first run
 
     def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
         status, message = verdict(report, signum=signals.received, traceback=where_traceback_is(report))

@@ -17,10 +17,12 @@ from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import django
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import translation
 from django.utils.log import AdminEmailHandler
 
 from django_singlejob import LeaseLost, current_run, registry, singleton_job
@@ -101,7 +103,7 @@ def calls() -> list[object]:
         (["nightly", "--wait", "long"], "'long' is not a number of seconds"),
         (["nightly", "--wait=-1"], "'-1' is not a number of seconds"),
         (["nightly", "--lease", "nan"], "'nan' is not a number of seconds"),
-        (["nightly", "--min-interval", "inf"], "'inf' is not a number of seconds"),
+        (["nightly", "--min-interval", "inf"], "'inf' is more than a century"),
         (["nightly", "--lease", "0"], "--lease must be longer than 0 seconds"),
         (["nightly", "weekly"], "unrecognized arguments: weekly"),
         (["nightyl"], r"There is no job 'nightyl'\. Did you mean 'nightly'\?"),
@@ -566,7 +568,7 @@ def test_the_list_tells_when_it_is_due() -> None:
     scheduled("often", schedule=90 * MINUTE)
     listed = told("--list").splitlines()
     assert listed[0].startswith("hourly: ")
-    assert listed[1].endswith(f"(Europe/Rome); next: {coming_slot(job):%F %T} UTC")
+    assert listed[1].endswith(f"(Europe/Rome); next: {coming_slot(job).astimezone(ZoneInfo('Europe/Rome')):%F %T %Z}")
     assert listed[3].startswith("    Every 1 hour 30 minutes; next: ")
     assert not gates().exists()
 
@@ -725,3 +727,37 @@ def test_its_status_is_passed_on_as_a_shell_would_say_it(command: list[str], sta
     assert output.getvalue().startswith(f"backup: {message}")
     assert last_run("backup").status == "failed"
     assert is_free("backup")
+
+
+# --- languages, zones and ranges
+
+
+def test_it_speaks_english_whatever_the_language_is(calls: list[object]) -> None:
+    scheduled("weekly", schedule="0 8 * * 1", time_zone="Europe/Rome")
+    with translation.override("de"):
+        take("sales")
+        assert told("nightly").startswith("nightly: skipped, held by somebody else (")
+        assert "At 08:00 on Monday (Europe/Rome); next: " in told("--list")
+
+
+def test_slots_are_shown_in_the_schedules_zone() -> None:
+    slot = scheduled("weekly", schedule="0 8 * * *", time_zone="Asia/Tokyo")
+    assert re.search(r"next: \d{4}-\d\d-\d\d 08:00:00 JST\n", told("--list"))
+    fall_behind(slot)
+    assert re.search(r"weekly: ran its slot \d{4}-\d\d-\d\d 08:00:00 JST in", told("weekly"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nightly", "--args", "[" * 20_000 + "]" * 20_000], "is nested too deeply"),
+        (["nightly", "--wait", "1e12"], "'1e12' is more than a century. Use fewer seconds."),
+        (["nightly", "--lease", "9" * 30], "is more than a century"),
+        (["nightly", "--grace", "1"], "unrecognized arguments"),
+    ],
+    ids=["nested", "wait", "lease", "unknown"],
+)
+def test_what_is_out_of_range_is_a_usage_error(calls: list[object], arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        told(*arguments)
+    assert not calls

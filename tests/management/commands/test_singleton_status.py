@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError
+from django.utils import translation
 
 from django_singlejob import registry, singleton_job
 from django_singlejob.clock import DBNow, instant_in_words
@@ -556,3 +557,34 @@ def test_jobs_that_cannot_be_registered_are_status_2_or_3(
         told()
     assert refusal.value.returncode == 2
     assert told("--check", status=3).startswith(f"UNKNOWN: {message}")
+
+
+def test_it_speaks_english_in_any_language() -> None:
+    singleton_job("nightly", schedule="0 8 * * 1", time_zone="Europe/Rome")(print)
+    keep_up()
+    start_run("nightly")
+    gates().update(next_slot=DBNow() - HOUR)
+    english = told()
+    assert "delayed" in english
+    with translation.override("de"):
+        assert without_seconds_of_age(told()) == without_seconds_of_age(english)
+
+
+def without_seconds_of_age(text: str) -> str:
+    return re.sub(r"\d+ seconds?", "", text)
+
+
+def test_a_slot_is_in_the_zone_of_its_schedule() -> None:
+    singleton_job("nightly", schedule="0 8 * * *", time_zone="Asia/Tokyo")(print)
+    keep_up()
+    assert re.search(r"nightly  +idle .* \d{4}-\d\d-\d\d 08:00:00 JST, in ", told())
+
+
+def test_a_bar_is_escaped_on_each_line() -> None:
+    start_run("nightly")
+    locks().update(hostname="web|1")
+    expire("nightly")
+    first, *rest = told("--check", status=2).splitlines()
+    assert first.count("|") == 1
+    assert not any("|" in line for line in rest)
+    assert any(r"web\x7c1" in line for line in rest)
