@@ -15,8 +15,10 @@ from django.utils.connection import ConnectionDoesNotExist
 from django.utils.module_loading import import_string
 
 from django_singlejob import conf, database, registry, timeline
+from django_singlejob.caches import cached_by
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.one_offs.task_modules import is_there
+from django_singlejob.scheduling.schedule import Cron, parse
 
 # Shorter leases are only for tests.
 SHORT_LEASE = timedelta(seconds=6)
@@ -88,7 +90,8 @@ def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
 
 
 def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E004: the jobs can be registered. E005, E008, W003 to W006: they can run, one copy at once."""
+    """E004: the jobs can be registered. E005, E008, W003 to W006: they can run, one copy at once. W011: on the days
+    that they seem to."""
     try:
         conf.options()
     except ImproperlyConfigured:
@@ -164,6 +167,8 @@ def _schedule_problems(job: registry.Job) -> Iterator[CheckMessage]:
             obj=job.path,
             id="singlejob.E008",
         )
+    else:
+        yield from _either_day(job)
     if names := _required(job.func):
         yield CheckWarning(
             f"The job {job.name!r} has a schedule, but its function requires the arguments "
@@ -171,6 +176,19 @@ def _schedule_problems(job: registry.Job) -> Iterator[CheckMessage]:
             hint="Give the arguments defaults, or run the job with run_singleton --args.",
             obj=job.path,
             id="singlejob.W006",
+        )
+
+
+def _either_day(job: registry.Job) -> Iterator[CheckMessage]:
+    schedule = parse(job.schedule) if isinstance(job.schedule, str) else None
+    if isinstance(schedule, Cron) and schedule.is_on_either_day:
+        yield CheckWarning(
+            f"The schedule {job.schedule!r} of the job {job.name!r} names days of the month and of the week. As in "
+            "cron, the job runs on each day that is one or the other.",
+            hint="If it has to be both, as in Celery, name only the days of the week, and check the date in the job. "
+            "If not, add 'singlejob.W011' to SILENCED_SYSTEM_CHECKS.",
+            obj=job.path,
+            id="singlejob.W011",
         )
 
 
@@ -236,6 +254,19 @@ def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[
             hint=f"DATABASES[{alias!r}].setdefault('OPTIONS', {{}}).update({settings})",
             id="singlejob.W007",
         )
+
+
+def check_caches(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """E012: nothing caches what the database says about locks."""
+    return [
+        CheckError(
+            f"{name} caches the tables of django_singlejob, so a process may not see what another one has written: "
+            "jobs are not run, and locks look free or held when they are not.",
+            hint=remedy,
+            id="singlejob.E012",
+        )
+        for name, remedy in cached_by().items()
+    ]
 
 
 def check_server(

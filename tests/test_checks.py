@@ -17,6 +17,7 @@ from django.db import OperationalError, connections
 from django_singlejob import registry, singleton_job, timeline
 from django_singlejob.apps import CHECKS
 from django_singlejob.checks import (
+    check_caches,
     check_database,
     check_jobs,
     check_server,
@@ -52,7 +53,7 @@ def ids(messages: list[CheckMessage]) -> list[str | None]:
 
 
 def test_they_are_registered_and_content_with_good_settings() -> None:
-    ours = [check_settings, check_task_modules, check_time, check_jobs, check_database, check_server]
+    ours = [check_settings, check_task_modules, check_time, check_jobs, check_database, check_caches, check_server]
     every = all_checks.get_checks(include_deployment_checks=True)
     found: list[Any] = [check for check in every if check.__module__ == "django_singlejob.apps"]
     assert {check.__name__ for check in found} == {check.__name__ for check in ours}
@@ -571,3 +572,17 @@ def test_a_server_that_does_not_answer_is_somebody_elses_trouble(monkeypatch: py
 def test_settings_that_cannot_be_read_ask_no_server(settings: Settings) -> None:
     settings.SINGLEJOB = {"DATABASE": ""}
     assert check_server(None, databases=["default"]) == []
+
+
+@pytest.mark.parametrize("schedule", ["0 8 13 * 5", "0 8 1-7 * mon"])
+def test_w011_days_of_the_month_and_of_the_week(schedule: str) -> None:
+    singleton_job("friday-13th", schedule=schedule)(lambda: None)
+    (message,) = check_jobs(None)
+    assert ids([message]) == ["singlejob.W011"]
+    assert "the job runs on each day that is one or the other" in message.msg
+
+
+@pytest.mark.parametrize("schedule", ["0 8 13 * *", "0 8 */2 * mon", timedelta(hours=1)])
+def test_one_kind_of_days_is_fine(schedule: Any) -> None:
+    singleton_job("nightly", schedule=schedule)(lambda: None)
+    assert check_jobs(None) == []

@@ -13,15 +13,16 @@ Cronsim is only used for a clock that never changes. This module adjusts its tim
 import functools
 import itertools
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 from django.utils.dateparse import parse_duration
 from django.utils.duration import duration_iso_string
 
 from django_singlejob.exceptions import InvalidSchedule
+from django_singlejob.scheduling.hints import FIELDS, hint, is_valid
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -55,6 +56,12 @@ class Cron(NamedTuple):
         return self.zone.key
 
     @property
+    def is_on_either_day(self) -> bool:
+        """Whether it names days of the month and days of the week: it is due on each day that is one or the other."""
+        _, _, day, _, weekday = self.text.split()
+        return not (day.startswith("*") or weekday.startswith("*"))
+
+    @property
     def is_fixed(self) -> bool:
         """Whether it names fixed times, instead of following the wall clock."""
         minute, hour, *_ = self.text.split()
@@ -75,6 +82,11 @@ class Every(NamedTuple):
     def time_zone(self) -> str:
         """UTC, whatever the project's time zone is."""
         return "UTC"
+
+    @property
+    def zone(self) -> tzinfo:
+        """The same, for Python."""
+        return UTC
 
 
 Schedule = Cron | Every
@@ -124,6 +136,11 @@ def _zone(name: str) -> ZoneInfo:
     try:
         zone = ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
+        if not available_timezones():
+            raise InvalidSchedule(
+                f"The time zone {name!r} cannot be found, because this machine has no time zone data: install the "
+                "package tzdata, for example with pip."
+            ) from None
         raise InvalidSchedule(f"{name!r} is not a valid time zone: use an IANA name, such as 'Europe/Rome'.") from None
     if name in ("localtime", "posixrules", "Factory") or name.startswith(("posix/", "right/")):
         raise InvalidSchedule(f"{name!r} is not the same on every server: use an IANA name, such as 'Europe/Rome'.")
@@ -136,10 +153,10 @@ def _expression(text: str) -> str:
         if words[0] not in _NICKNAMES:
             raise InvalidSchedule(f"{text!r} is not a valid schedule: the names with an @ are {', '.join(_NICKNAMES)}.")
         return _NICKNAMES[words[0]]
-    if len(words) != len(_FIELDS):
+    if len(words) != len(FIELDS):
         raise InvalidSchedule(
-            f"{text!r:.{LENGTH}} is not a valid schedule: a cron expression has 5 fields ({', '.join(_FIELDS)}), "
-            f"but this one has {len(words)}."
+            f"{text!r:.{LENGTH}} is not a valid schedule: a cron expression has 5 fields ({', '.join(FIELDS)}), "
+            f"but this one has {len(words)}.{_SECONDS if len(words) == len(FIELDS) + 1 else ''}"
         )
     if len(text) > LENGTH:
         raise InvalidSchedule(f"{text!r:.{LENGTH}} is too long for a schedule: use at most {LENGTH} characters.")
@@ -150,14 +167,16 @@ def _expression(text: str) -> str:
     return " ".join(words)
 
 
-_FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+_SECONDS = " Seconds are not supported: use a timedelta, and run singleton_worker, which looks every second."
 
 
 def _complaint(error: CronSimError, words: list[str]) -> str:
     """Which field is wrong. Cronsim says "Bad day-of-month" for a day that the month does not have, too."""
     field = str(error).removeprefix("Bad ").replace("-", " ")
-    value = words[_FIELDS.index(field)]
-    return f"the {field} cannot be {value!r}" + (" in that month." if field == "day of month" else ".")
+    value = words[FIELDS.index(field)]
+    if is_valid(field, value):
+        return f"the {field} cannot be {value!r} in that month."
+    return f"the {field} cannot be {value!r}. {hint(field, value)}".rstrip()
 
 
 def next_slot(schedule: Schedule, after: datetime) -> datetime:

@@ -36,7 +36,7 @@ def schedule_in_words(schedule: Schedule) -> str:
     """The schedule for people: ``At 08:00 on Monday through Friday (Europe/Rome)``, ``Every 1 hour 30 minutes``."""
     if isinstance(schedule, Every):
         return _interval_in_words(schedule.interval)
-    words = _explained(schedule.text) if _is_english() else _cron_in_words(schedule)
+    words = _explained(schedule) if _is_english() else _cron_in_words(schedule)
     return f"{words or schedule.text} ({schedule.time_zone})"
 
 
@@ -46,8 +46,9 @@ def _is_english() -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _explained(text: str) -> str:
-    return CronSim(text, datetime(1970, 1, 1)).explain()  # noqa: DTZ001  (it only explains)
+def _explained(cron: Cron) -> str:
+    words = CronSim(cron.text, datetime(1970, 1, 1)).explain()  # noqa: DTZ001  (it only explains)
+    return " or on ".join(words.rsplit(" and on ", 1)) if cron.is_on_either_day else words
 
 
 def _interval_in_words(interval: timedelta) -> str:

@@ -130,6 +130,8 @@ _NICKNAMES = (
     "is not a valid schedule: the names with an @ are @hourly, @daily, @midnight, @weekly, @monthly, @yearly, "
     "@annually."
 )
+_SECONDS = "Seconds are not supported: use a timedelta, and run singleton_worker, which looks every second."
+_NEAREST = "The nearest weekday is not supported: run the job on several days, and check the date in it."
 _NEVER = "is never due: there is no such day, or no such time on the clocks of"
 _FIVE_FIELDS = (
     "is not a valid schedule: a cron expression has 5 fields (minute, hour, day of month, month, day of week), "
@@ -145,7 +147,24 @@ _FIVE_FIELDS = (
         ("1,,2 * * * *", "'1,,2 * * * *' is not a valid schedule: the minute cannot be '1,,2'."),
         ("0 24 * * *", "'0 24 * * *' is not a valid schedule: the hour cannot be '24'."),
         ("0 0 * 13 *", "'0 0 * 13 *' is not a valid schedule: the month cannot be '13'."),
-        ("0 0 * * monday", "'0 0 * * monday' is not a valid schedule: the day of week cannot be 'monday'."),
+        (
+            "0 0 * * monday",
+            "'0 0 * * monday' is not a valid schedule: the day of week cannot be 'monday'. Write 'mon'.",
+        ),
+        (
+            "0 0 * * Fri-mon",
+            "'0 0 * * Fri-mon' is not a valid schedule: the day of week cannot be 'Fri-mon'. Write 'Fri-sat,sun-mon'.",
+        ),
+        (
+            "0 0 * november-2 *",
+            "'0 0 * november-2 *' is not a valid schedule: the month cannot be 'november-2'. Write 'nov-dec,jan-2'.",
+        ),
+        ("0 22-2 * * *", "'0 22-2 * * *' is not a valid schedule: the hour cannot be '22-2'. Write '22-23,0-2'."),
+        ("0 0 ? * 1", "'0 0 ? * 1' is not a valid schedule: the day of month cannot be '?'. Write '*'."),
+        (
+            "0 0 15W * *",
+            f"'0 0 15W * *' is not a valid schedule: the day of month cannot be '15W'. {_NEAREST}",
+        ),
         ("0 0 31 2 *", "'0 0 31 2 *' is not a valid schedule: the day of month cannot be '31' in that month."),
         (
             "0 0 30,31 feb *",
@@ -159,7 +178,7 @@ _FIVE_FIELDS = (
         ("0 0 */8 * 1#5", f"'0 0 */8 * 1#5' {_NEVER} UTC."),
         ("", f"'' {_FIVE_FIELDS} has 0."),
         ("0 0 * *", f"'0 0 * *' {_FIVE_FIELDS} has 4."),
-        ("0 0 0 * * *", f"'0 0 0 * * *' {_FIVE_FIELDS} has 6."),
+        ("0 0 0 * * *", f"'0 0 0 * * *' {_FIVE_FIELDS} has 6. {_SECONDS}"),
         ("@daily please", f"'@daily please' {_FIVE_FIELDS} has 2."),
         ("PT1H or so", f"'PT1H or so' {_FIVE_FIELDS} has 3."),
         ("P0D", f"'P0D' {_FIVE_FIELDS} has 1."),
@@ -866,3 +885,22 @@ def test_wherever_one_starts_the_latest_slot_is_past_and_the_next_one_is_not(zon
                     expression,
                     slot,
                 )
+
+
+def test_without_zone_data_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_singlejob.scheduling.schedule.available_timezones", set)
+    with pytest.raises(InvalidSchedule, match="has no time zone data: install the package tzdata"):
+        parse("@daily", "Europe/Nowhere")
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_either"),
+    [("0 8 13 * 5", True), ("0 8 13 * *", False), ("0 8 */2 * 5", False), ("0 8 1-7 * */5", False)],
+)
+def test_two_kinds_of_days_are_said_to_be_alternatives(expression: str, is_either: bool) -> None:
+    cron = parse(expression)
+    assert isinstance(cron, Cron)
+    assert cron.is_on_either_day is is_either
+    words = schedule_in_words(cron)
+    assert (" or on " in words) is is_either
+    assert not is_either or " and on " not in words

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from django_singlejob import InvalidSchedule, singleton_job
+
+FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("minute", "50-10", "Write '50-59,0-10'."),
+        ("hour", "22-2,12", "Write '22-23,0-2,12'."),
+        ("day of month", "25-5", "Write '25-31,1-5'."),
+        ("month", "nov-feb", "Write 'nov-dec,jan-feb'."),
+        ("month", "January-March", "Write 'jan-mar'."),
+        ("day of week", "5-1", "Write '5-6,0-1'."),
+        ("day of week", "Monday,?", "Write 'mon,*'."),
+        ("day of month", "1,15w", "The nearest weekday is not supported: run the job on several days, and check the "),
+        ("hour", "99", ""),
+        ("hour", "5-", ""),
+        ("hour", "-5", ""),
+        ("minute", "5-5-5", ""),
+        ("day of week", "L-3", ""),
+        ("month", "Smarch", ""),
+    ],
+)
+def test_what_to_write_instead(field: str, value: str, told: str) -> None:
+    schedule = " ".join(value if each == field else "*" for each in FIELDS)
+    with pytest.raises(InvalidSchedule) as refusal:
+        singleton_job("nightly", schedule=schedule)(print)
+    _, _, hint = str(refusal.value).partition(f"the {field} cannot be {value!r}.")
+    assert hint.strip().startswith(told)
+    assert told or not hint
