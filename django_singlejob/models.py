@@ -13,7 +13,7 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.database import alias
 from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH, PATH_LENGTH, USER_LENGTH
 from django_singlejob.querysets.jobs import JobStatusQuerySet
-from django_singlejob.querysets.locks import JobLockQuerySet
+from django_singlejob.querysets.locks import LONGEST_LEASE, JobLockQuerySet
 from django_singlejob.querysets.one_offs import OneOffJobQuerySet
 from django_singlejob.querysets.passes import WorkerPassQuerySet
 from django_singlejob.querysets.rows import whether
@@ -113,6 +113,12 @@ class JobRun(Row):
     )
     error = models.TextField(_("error"), blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
+    origin = models.TextField(
+        _("origin"),
+        blank=True,
+        default="",
+        help_text=_("The line of the project's own code that raised the error."),
+    )
 
     objects = JobRunQuerySet.as_manager()
 
@@ -258,13 +264,18 @@ class JobLock(Row):
     @property
     def lease(self) -> timedelta:
         """How far each heartbeat moves the expiry ahead. If the row was edited so that this is impossible: the lease of
-        the settings, for such a row must not count as free."""
+        the settings, for such a row must not count as free, nor be held for ever."""
         lease = self.expires_at - self.heartbeat_at
-        return lease if lease > ZERO else options().lease
+        return lease if ZERO < lease <= LONGEST_LEASE else options().lease
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the lease expires later than any lease can."""
+        return self.expires_at > self.now + LONGEST_LEASE
 
     @property
     def is_suspected(self) -> bool:
-        """Whether the holder may be dead: its lease has expired, or its last heartbeat is in the future."""
+        """Whether the holder may be dead: its lease has expired, or is impossible."""
         return self.is_stale or self.is_impossible
 
 
@@ -352,6 +363,12 @@ class OneOffJob(Row):
     error = models.TextField(_("error"), blank=True, default="")
     error_class = models.CharField(_("error class"), max_length=PATH_LENGTH, blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
+    origin = models.TextField(
+        _("origin"),
+        blank=True,
+        default="",
+        help_text=_("The line of the project's own code that raised the error."),
+    )
     errors = models.TextField(
         _("errors"),
         blank=True,

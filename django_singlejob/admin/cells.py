@@ -37,6 +37,7 @@ TONES = {
     "running": "busy",
     "in_progress": "busy",
     "overrunning": "warn",
+    "delayed": "warn",
     "unseen": "warn",
     "interrupted": "warn",
     "paused": "warn",

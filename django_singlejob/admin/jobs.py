@@ -54,6 +54,7 @@ from django_singlejob.logs import about
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.history import STALE, PastRun, dead_one_offs, label, recent_runs
+from django_singlejob.monitoring.workers import serves, workers
 from django_singlejob.names import is_storable
 from django_singlejob.one_offs.enqueue import PRIORITIES, Order, place
 from django_singlejob.querysets.jobs import FORGOTTEN, JobStatusQuerySet, gates
@@ -240,8 +241,12 @@ class JobStatusAdmin(ReadOnlyAdmin):
                 self.message_user(request, answer or _busy(name), messages.WARNING)
                 continue
             self._log(request, name, gettext("Requested a run now: one-off %d.") % answer.pk)
-            message = gettext("The next free worker will run the job %s.") % name
-            self.message_user(request, message, messages.SUCCESS)
+            if any(worker.is_live and serves(worker, answer.queue_name) for worker in workers()):
+                message = gettext("The next free worker will run the job %s.") % name
+                self.message_user(request, message, messages.SUCCESS)
+            else:
+                message = gettext("The job %s waits for a worker, and none has been seen. Start singleton_worker.")
+                self.message_user(request, message % name, messages.WARNING)
         return back(request, "jobstatus")
 
     @admin.action(description=_("Pause"), permissions=["pause"])

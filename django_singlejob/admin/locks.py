@@ -144,7 +144,8 @@ class JobLockAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"), ordering="is_stale")
     def state(self, lock: Any) -> SafeString:
         if lock.is_impossible:
-            shown = noted(badge("impossible", _("impossible")), gettext("the database's clock was set back"))
+            why = gettext("expires too late") if lock.is_too_long else gettext("the database's clock was set back")
+            shown = noted(badge("impossible", _("impossible")), why)
         else:
             shown = badge("stale", _("stale")) if lock.is_stale else badge("held", _("held"))
         return narrow(shown, how_long(lock))

@@ -68,8 +68,8 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     @method_decorator(require_safe)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        is_refresh = self._begin(request)
-        found = overview(_hours(request), with_one_offs=self.may(request, "view_oneoffjob"))
+        is_refresh, broken = self._begin(request)
+        found = overview(_hours(request), with_one_offs=self.may(request, "view_oneoffjob"), broken=broken)
         context = {"title": capfirst(self.opts.verbose_name), **found, **(extra_context or {})}
         return self._page(request, "overview_live.html" if is_refresh else "overview.html", context)
 
@@ -92,14 +92,14 @@ class OverviewAdmin(ReadOnlyAdmin):
             raise Http404(f"There is no job {name!r:.{NAME_LENGTH}}.")
         return self._page(request, "day_of_job.html", {"title": _("The day of %s") % name, **found})
 
-    def _begin(self, request: HttpRequest) -> bool:
-        """Refuse those without permission, and return whether a page that is open refreshes itself."""
+    def _begin(self, request: HttpRequest) -> tuple[bool, Exception | None]:
+        """Refuse those without permission. Returns whether a page that is open refreshes itself, and why the jobs could
+        not be registered, if they could not."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         # A refresh must not render messages: that would take them away from the page that they are for.
         is_refresh = "Singlejob-Refresh" in request.headers
-        register_jobs(request, is_refresh=is_refresh)
-        return is_refresh
+        return is_refresh, register_jobs(request, is_refresh=is_refresh)
 
     def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
         shared = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
@@ -110,9 +110,9 @@ def _hours(request: HttpRequest) -> int:
     return next((hours for hours in HOURS if str(hours) == request.GET.get("hours")), USUAL)
 
 
-def overview(hours: int, *, with_one_offs: bool) -> dict[str, Any]:
-    """The context of the page."""
-    verdict = judge(with_one_offs=with_one_offs)
+def overview(hours: int, *, with_one_offs: bool, broken: Exception | None = None) -> dict[str, Any]:
+    """The context of the page. ``broken``: why the jobs could not be registered, if they could not."""
+    verdict = judge(with_one_offs=with_one_offs, broken=broken)
     period = history.judged(history.period(timedelta(hours=hours)))
     return {
         **_span(hours, period),
@@ -313,9 +313,12 @@ def _table_of_workers(verdict: Verdict) -> dict[str, Any]:
     """The workers, those that are dead first."""
     found = sorted(verdict.workers, key=lambda worker: worker.is_live)
     rows = [(worker.holder, _state_of_worker(worker), ", ".join(worker.queues) or _("all")) for worker in found]
-    alive = sum(worker.is_live for worker in found)
+    alive = sum(worker.is_live and not worker.is_once for worker in found)
+    passed = sum(worker.is_once for worker in found)
+    dead = len(found) - alive - passed
     summary = [badge("held", _("%d alive") % alive)] if alive else []
-    summary += [badge("stale", _("%d dead") % (len(found) - alive))] if alive < len(found) else []
+    summary += [badge("held", ngettext("%d pass", "%d passes", passed) % passed)] if passed else []
+    summary += [badge("stale", _("%d dead") % dead)] if dead else []
     return {"workers": rows[:MOST_ROWS], "sum_of_workers": summary, "more_workers": _rest(found)}
 
 

@@ -280,17 +280,20 @@ def user_name(request: HttpRequest) -> str:
     return printable(request.user.get_username(), USER_LENGTH)
 
 
-def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> None:
-    """Import the jobs. These pages are needed most when something is broken, so an error only adds a message."""
+def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> Exception | None:
+    """Import the jobs. These pages are needed most when something is broken, so an error only adds a message, and is
+    returned."""
     try:
         registry.autodiscover()
     except Exception as error:
         if request.method != "GET" or is_refresh:
-            return
+            return error
         message = gettext(
             "Some jobs are missing here, because a module of SINGLEJOB['AUTODISCOVER'] cannot be imported: %s"
         )
         messages.error(request, message % f"{type(error).__name__}: {error}")
+        return error
+    return None
 
 
 def back(request: HttpRequest, model: str) -> HttpResponse | None:

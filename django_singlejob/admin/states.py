@@ -21,11 +21,7 @@ def story(health: Health) -> str:
             facts = {"holder": lock.holder, "silence": duration(lock.now - lock.heartbeat_at)}
             return _("%(holder)s: no sign of life for %(silence)s") % facts
         case State.IMPOSSIBLE if lock:
-            facts = {"holder": lock.holder, "ahead": duration(lock.heartbeat_at - lock.now)}
-            text = _(
-                "%(holder)s: its last heartbeat lies %(ahead)s in the future, because the database's clock was set back"
-            )
-            return text % facts
+            return _why_impossible(lock)
         case State.OVERDUE if status and status.next_slot:
             return _("by %s") % duration(status.now - status.next_slot)
         case State.AHEAD:
@@ -40,8 +36,20 @@ def story(health: Health) -> str:
     return ""
 
 
+def _why_impossible(lock: JobLock) -> str:
+    if lock.is_too_long:
+        return _("%(holder)s: its lock expires later than any lease can") % {"holder": lock.holder}
+    facts = {"holder": lock.holder, "ahead": duration(lock.heartbeat_at - lock.now)}
+    return (
+        _("%(holder)s: its last heartbeat lies %(ahead)s in the future, because the database's clock was set back")
+        % facts
+    )
+
+
 def how_long(lock: JobLock) -> str:
     """For how long a lock has been held, or for how long its holder has been silent: a dead holder does not run."""
+    if lock.is_too_long:
+        return _("for %s") % duration(lock.now - lock.acquired_at)
     if lock.is_impossible:
         return _("last heartbeat in %s") % duration(lock.heartbeat_at - lock.now)
     if lock.is_stale:

@@ -101,7 +101,7 @@ class Acquisition:
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number means that nothing is decided yet: ask again after that many seconds."""
-        database.refuse_open_transaction(database.alias())
+        database.refuse_open_transaction(database.alias(), is_of_job=bool(self.request.job_name))
         announce(self.token, self.request.name)
         try:
             answer = self._ask_despite_trouble()

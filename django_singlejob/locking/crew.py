@@ -7,6 +7,7 @@ from contextlib import suppress
 from django.db import connections
 
 from django_singlejob.clock import local_now, wait
+from django_singlejob.database import forget_queries
 from django_singlejob.received_signals import start_thread
 
 # A thread that has been idle this long ends. Seconds.
@@ -78,6 +79,7 @@ class _Hand:
                 while self._has_work() or self._is_called():
                     self.began_at = local_now()
                     self._work()
+                    forget_queries()
                 self.is_over = True
                 # It may have been added while this one did not seem to be over yet.
                 self.is_over = not self._has_work()

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_singlejob import database, registry
 from django_singlejob.conf import ZERO
+from django_singlejob.names import is_reserved
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
@@ -27,6 +28,7 @@ class Obstacle(models.TextChoices):
 
     UNKNOWN = "unknown", _("no job or lock has this name (singleton_status lists the names)")
     REGISTERED = "registered", _("this release of the code has the job (remove it from the code first, or pause it)")
+    OURS = "ours", _("it belongs to django-singlejob itself")
     HELD = "held", _("its lock is held (wait until it is released, or clear it)")
     DUE = "due", _("its one-offs are waiting or in progress (cancel them, or wait until they have finished)")
     RECENT = "recent", _("it ran in the last 5 minutes (wait until no server runs a release that has it)")
@@ -58,6 +60,8 @@ def _obstacle_before(seen: "JobStatus") -> Obstacle | None:
     """What the gate itself shows."""
     if registry.is_known(seen.name):
         return Obstacle.REGISTERED
+    if is_reserved(seen.name):
+        return Obstacle.OURS
     if seen.unrecorded is not None:
         return Obstacle.UNRECORDED
     # The lock of a live holder may be lost, and a new gate would not know that it has to wait for that holder.

@@ -58,7 +58,7 @@ LONGEST_GAP = timedelta(minutes=10)
 SECOND = timedelta(seconds=1)
 # How far the clocks of two servers may be apart though both are right. Two intervals are usually longer.
 _CLOSE = 2 * SECOND
-_SHORTEST = timedelta(milliseconds=1)
+_SHORTEST = timedelta(milliseconds=50)
 
 
 class Watch:
@@ -171,8 +171,8 @@ def _to_pass(lock: "JobLock", unchanged: timedelta) -> timedelta:
 
 
 def _interval(lock: "JobLock") -> timedelta | None:
-    """``None`` if the holder sends no heartbeats. An interval that no holder can keep was written by hand: it counts as
-    a second, or each look would come too late, and each pause would be over at once."""
+    """``None`` if the holder sends no heartbeats. An interval that hardly any holder can keep counts as a second, or
+    each look would come too late, and observers would ask the database all the time."""
     interval = lock.heartbeat_interval
     return interval if interval is None or interval >= _SHORTEST else SECOND
 
@@ -201,6 +201,8 @@ def _left_by_clocks(lock: "JobLock") -> timedelta:
 
 def disagreement(lock: "JobLock") -> str:
     """Which clocks disagree about this suspected lock, and by how much, in a few sentences."""
+    if lock.is_too_long:
+        return f"The lock {lock.name!r} expires later than any lease can: its row was written by hand."
     if lock.is_impossible:
         lead = f"The last heartbeat of the lock {lock.name!r} lies in the future: the database's clock was set back."
     else:
@@ -227,6 +229,8 @@ def _roughly(duration: timedelta) -> str:
 
 def silence(lock: "JobLock") -> str:
     """What is known about the holder that loses the lock, as the beginning of a sentence."""
+    if lock.is_too_long:
+        return "Its row was written by hand, to expire later than any lease can, and no heartbeat was seen"
     if lock.is_impossible:
         return "Its last heartbeat lies in the future because the database's clock was set back, and no other was seen"
     if lock.heartbeat_interval is None:

@@ -24,7 +24,7 @@ from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.plan import PlannedRun
 from django_singlejob.locking.request import LockRequest
 from django_singlejob.querysets.jobs import MEAN_RUNS, gates
-from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.locks import LONGEST_LEASE, locks
 from django_singlejob.querysets.rows import MOST_COUNTED, UNREADABLE, in_utc
 from django_singlejob.querysets.runs import runs
 from django_singlejob.recording import Writer
@@ -198,6 +198,7 @@ def release(grant: Grant, ending: Ending | None, history: Writer) -> bool:
         "acquire_duration": ending.acquire_duration,
         "error": ending.error,
         "traceback": ending.traceback,
+        "origin": ending.origin,
         "is_successful": ending.status == "successful",
         "is_failure": ending.is_failure,
     }
@@ -258,6 +259,7 @@ _RUN = {
     "acquire_duration": "NULL",
     "error": "''",
     "traceback": "''",
+    "origin": "''",
 }
 
 # What a gate must be like.
@@ -281,7 +283,8 @@ begun AS (
     # the changed row, and finds that it is not.
     return f"""WITH seen AS MATERIALIZED (
     SELECT gate.fence, {timeline} AS timeline, {_NOW} AS now, lease.expires_at <= {_NOW} AS is_stale,
-        lease.heartbeat_at > {_NOW} + INTERVAL '1 second' AS is_impossible,
+        lease.heartbeat_at > {_NOW} + INTERVAL '1 second'
+            OR lease.expires_at > {_NOW} + INTERVAL '{LONGEST_LEASE.total_seconds():.0f} seconds' AS is_impossible,
         {", ".join(f"lease.{_quoted(str(field.column))}" for field in locks().model._meta.concrete_fields)}
     FROM {_table(gates().model)} AS gate LEFT JOIN {_table(locks().model)} AS lease ON lease.name = %(name)s
     WHERE gate.name = %(name)s
@@ -320,7 +323,8 @@ _FINISHED = f"""last_status = %(status)s, last_finished_at = {_NOW}, {_COUNTED_R
 
 # See ``runs().finish``.
 _ENDED = f"""status = %(status)s, finished_at = {_NOW}, duration = %(duration)s::interval,
-    acquire_duration = %(acquire_duration)s::interval, error = %(error)s, traceback = %(traceback)s"""
+    acquire_duration = %(acquire_duration)s::interval, error = %(error)s, traceback = %(traceback)s,
+    origin = %(origin)s"""
 
 
 @cache

@@ -12,9 +12,10 @@ from django.utils.functional import lazy
 from django.utils.text import format_lazy
 from django.utils.translation import gettext, gettext_lazy as _, ngettext_lazy
 
+from django_singlejob import registry
 from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
-from django_singlejob.monitoring.health import MOST as WORST, Health, Level, State
+from django_singlejob.monitoring.health import MOST as WORST, Health, Level, State, has_other_schedule, zone_of
 from django_singlejob.monitoring.history import LATE, MOST
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.workers import Worker, serves
@@ -38,11 +39,13 @@ class Trouble(models.TextChoices):
     DEAD = "dead", _("dead")
     IMPOSSIBLE_ROW = "impossible_row", _("impossible row")
     NOT_JUDGED = "not_judged", _("not judged")
+    NOT_IMPORTED = "not_imported", _("not imported")
+    OTHER_SCHEDULE = "other_schedule", _("with another schedule")
     FAILED = "failed", _("failed lately")
     LATE = "late", _("late")
 
 
-About = Literal["job", "lock", "queue", "worker", "row"]
+About = Literal["job", "lock", "queue", "worker", "row", "code"]
 
 
 class Finding(NamedTuple):
@@ -77,7 +80,9 @@ _RANKS: list[State | Trouble] = [
     Trouble.DEAD,
     Trouble.IMPOSSIBLE_ROW,
     Trouble.NOT_JUDGED,
+    Trouble.NOT_IMPORTED,
     *State,
+    Trouble.OTHER_SCHEDULE,
     Trouble.FAILED,
     Trouble.LATE,
 ]
@@ -124,6 +129,8 @@ def of_health(health: Health, failures: int) -> Iterator[Finding]:
             what_happened=what_happened,
             what_to_do=what_to_do,
         )
+    if health.status and has_other_schedule(health.status):
+        yield _of_other_schedule(health.status)
     if health.status and is_fence_used_up(health.status):
         yield Finding(
             kind=Trouble.IMPOSSIBLE_ROW,
@@ -135,6 +142,22 @@ def of_health(health: Health, failures: int) -> Iterator[Finding]:
         )
 
 
+def _of_other_schedule(status: "JobStatus") -> Finding:
+    facts = {"name": status.name, "schedule": f"{status.schedule} {status.time_zone}"}
+    what = _("The job {name!r} has another schedule in the database ({schedule}) than in this release of the code.")
+    return Finding(
+        kind=Trouble.OTHER_SCHEDULE,
+        level=Level.WARNING,
+        about="job",
+        subject=status.name,
+        what_happened=_text(what, **facts),
+        what_to_do=_(
+            "After a deploy, the new schedule begins when a worker looks, or when cron requests the job. If this goes "
+            "on, another project with a job of this name uses the same database: rename one of the jobs."
+        ),
+    )
+
+
 def _level(health: Health, failures: int) -> Level:
     if health.state == State.FAILING and health.status and health.status.consecutive_failures < failures:
         return Level.WARNING
@@ -144,7 +167,7 @@ def _level(health: Health, failures: int) -> Level:
 def _story(health: Health) -> "tuple[_StrOrPromise, _StrOrPromise]":
     name, status, lock = health.name, health.status, health.lock
     match health.state:
-        case State.IMPOSSIBLE | State.STALE | State.OVERRUNNING if lock:
+        case State.IMPOSSIBLE | State.STALE | State.OVERRUNNING | State.DELAYED if lock:
             return _story_of_lock(health, lock)
         case State.OVERDUE | State.AHEAD | State.FAILING if status:
             return _story_of_status(health, status)
@@ -158,6 +181,8 @@ def _story_of_lock(health: Health, lock: "JobLock") -> "tuple[_StrOrPromise, _St
     facts = {"name": lock.name, "job": health.name, "holder": _holder(lock)}
     match health.state:
         case State.IMPOSSIBLE:
+            if lock.is_too_long:
+                return _text(_("The lock {name!r} is held by {holder} for longer than any lease."), **facts), _IF_DEAD
             what = _(
                 "The lock {name!r} is held by {holder}, whose last heartbeat is {ahead} in the future: the database's "
                 "clock was set back."
@@ -166,12 +191,18 @@ def _story_of_lock(health: Health, lock: "JobLock") -> "tuple[_StrOrPromise, _St
         case State.STALE:
             what = _("The lock {name!r} is held by {holder}, which has sent no heartbeat for {silence}.")
             return _text(what, **facts, silence=_roughly(lock.now - lock.heartbeat_at)), _IF_DEAD
-    assert health.status  # noqa: S101  (it has a mean duration, so it has a gate)
+    assert health.status  # noqa: S101  (it has a mean duration or a slot, so it has a gate)
+    if health.state == State.DELAYED and health.status.next_slot:
+        what = _("The job {job!r} has been due for {late}, since {slot}, while {holder} has held its lock for {time}.")
+        late, slot = health.status.now - health.status.next_slot, _slot(health.status)
+        lengths = {"late": _roughly(late), "slot": slot, "time": _roughly(lock.now - lock.acquired_at)}
+        return _text(what, **facts, **lengths), _IF_ALIVE
     what = _("The job {job!r} has been running for {time} on {holder}; its mean duration is {mean}.")
     lengths = {"time": _roughly(lock.now - lock.acquired_at), "mean": _roughly(health.status.mean_duration or ZERO)}
-    return _text(what, **facts, **lengths), _("Look at what it is doing: its holder is alive, so it keeps its lock.")
+    return _text(what, **facts, **lengths), _IF_ALIVE
 
 
+_IF_ALIVE = _("Look at what it is doing: its holder is alive, so it keeps its lock.")
 _IF_DEAD = _(
     "If the holder is dead, the next caller or a worker takes the lock over. To free it now, run clear_stale_locks."
 )
@@ -180,7 +211,7 @@ _IF_DEAD = _(
 def _story_of_status(health: Health, status: "JobStatus") -> "tuple[_StrOrPromise, _StrOrPromise]":
     facts: dict[str, Any] = {"name": health.name}
     if status.next_slot:
-        facts |= {"slot": instant_in_words(status.next_slot), "late": _roughly(status.now - status.next_slot)}
+        facts |= {"slot": _slot(status), "late": _roughly(status.now - status.next_slot)}
     match health.state:
         case State.OVERDUE:
             what = _("The job {name!r} has been due for {late}, since {slot}, and is not being run.")
@@ -194,6 +225,10 @@ def _story_of_status(health: Health, status: "JobStatus") -> "tuple[_StrOrPromis
     return _how_it_failed(health.name, status), _(
         "Look for the error in the history and in the log, fix it, and run the job again."
     )
+
+
+def _slot(status: "JobStatus") -> str:
+    return instant_in_words(status.next_slot, zone_of(status)) if status.next_slot else ""
 
 
 def _how_it_failed(name: str, status: "JobStatus") -> "_StrOrPromise":
@@ -249,6 +284,18 @@ def of_cut() -> Finding:
     )
 
 
+def of_code(error: Exception) -> Finding:
+    """The jobs cannot be registered, so some of them may be missing."""
+    return Finding(
+        kind=Trouble.NOT_IMPORTED,
+        level=Level.CRITICAL,
+        about="code",
+        subject=gettext("jobs"),
+        what_happened=registry.why_not_registered(error),
+        what_to_do=registry.remedy_for(error),
+    )
+
+
 # --- queues
 
 
@@ -292,7 +339,7 @@ def _why_it_waits(queue: Queue, alive: Sequence[Worker]) -> "tuple[Trouble, Leve
         "Look at the workers' log. If they cannot keep up, start more. Otherwise the one-offs wait for the locks of "
         "their jobs, or for a release that knows them."
     )
-    return Trouble.LATE, Level.WARNING, _("A live worker serves this queue."), what_to_do
+    return Trouble.LATE, Level.WARNING, _("A worker serves this queue."), what_to_do
 
 
 def _failed(queue: Queue, failures: int) -> Finding:

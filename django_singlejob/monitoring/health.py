@@ -1,6 +1,7 @@
 """How each job and each lock is doing, as far as the database knows. This module only reads."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
+from datetime import UTC, tzinfo
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +46,7 @@ class State(models.TextChoices):
     AHEAD = "ahead", _("ahead of the clock")
     FAILING = "failing", _("failing")
     OVERRUNNING = "overrunning", _("overrunning")
+    DELAYED = "delayed", _("delayed")
     UNSEEN = "unseen", _("never requested")
     RUNNING = "running", _("running")
     IDLE = "idle", _("idle")
@@ -54,7 +56,7 @@ class State(models.TextChoices):
         """How bad the state is."""
         if self in (State.IMPOSSIBLE, State.STALE, State.OVERDUE, State.AHEAD, State.FAILING):
             return Level.CRITICAL
-        return Level.WARNING if self in (State.OVERRUNNING, State.UNSEEN) else Level.OK
+        return Level.WARNING if self in (State.OVERRUNNING, State.DELAYED, State.UNSEEN) else Level.OK
 
 
 class Health(NamedTuple):
@@ -203,7 +205,8 @@ def _states(name: str, status: "JobStatus | None", lock: "JobLock | None") -> It
 
 
 def _troubles(status: "JobStatus", lock: "JobLock | None") -> Iterator[State]:
-    if not lock and status.next_slot and status.next_slot < status.now - OVERDUE:
+    is_overdue = status.next_slot is not None and status.next_slot < status.now - OVERDUE
+    if is_overdue and not lock:
         yield State.OVERDUE
     if _is_ahead(status):
         yield State.AHEAD
@@ -211,6 +214,8 @@ def _troubles(status: "JobStatus", lock: "JobLock | None") -> Iterator[State]:
         yield State.FAILING
     if lock and _is_overrunning(status, lock):
         yield State.OVERRUNNING
+    if is_overdue and lock:
+        yield State.DELAYED
 
 
 def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
@@ -222,6 +227,20 @@ def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
 def _is_ahead(status: "JobStatus") -> bool:
     schedule = schedule_of(status)
     return schedule is not None and is_ahead(status, schedule)
+
+
+def has_other_schedule(status: "JobStatus") -> bool:
+    """Whether the database has another schedule for a job than the code of this process."""
+    policy = registry.get(status.name).policy if registry.is_known(status.name) else None
+    if policy is None or not status.schedule:
+        return False
+    return (status.schedule, status.time_zone) != (policy.schedule.text, policy.schedule.time_zone)
+
+
+def zone_of(status: "JobStatus") -> tzinfo:
+    """The time zone of its schedule; UTC if there is none."""
+    schedule = schedule_of(status)
+    return schedule.zone if schedule else UTC
 
 
 def schedule_of(status: "JobStatus") -> Schedule | None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from django_singlejob.exceptions import SingleJobError
-from django_singlejob.monitoring.findings import Finding, of_cut, of_health, of_queue, of_row, of_worker
+from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_queue, of_row, of_worker
 from django_singlejob.monitoring.health import MOST, Health, Level, survey
 from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
 from django_singlejob.monitoring.workers import Worker, serves, workers
@@ -92,10 +92,13 @@ class Verdict(NamedTuple):
         return sum(worker.is_live and serves(worker, queue.name) for worker in self.workers)
 
 
-def judge(scope: Scope = EVERYTHING, *, failures: int = 1, with_one_offs: bool = True) -> Verdict:
+def judge(
+    scope: Scope = EVERYTHING, *, failures: int = 1, with_one_offs: bool = True, broken: Exception | None = None
+) -> Verdict:
     """Judge everything in the scope.
 
-    ``failures``: the number of failures at which a job or a queue is critical. If ``with_one_offs`` is false, for a
+    ``failures``: the number of failures at which a job or a queue is critical. ``broken``: why the jobs could not be
+    registered, if they could not. If ``with_one_offs`` is false, for a
     user without permission to see one-offs, no queue is judged. The number of queries does not depend on the number of
     rows, and each reads a limited number. Raises ``UnknownName`` if the scope names a job or a queue that does not
     exist.
@@ -106,6 +109,8 @@ def judge(scope: Scope = EVERYTHING, *, failures: int = 1, with_one_offs: bool =
     # If something critical was found, that is known anyway.
     if verdict.is_ill_cut and verdict.level < Level.CRITICAL:
         rows.append(of_cut())
+    if broken:
+        rows.append(of_code(broken))
     return verdict._replace(findings=_sorted([*verdict.findings, *rows])) if rows else verdict
 
 

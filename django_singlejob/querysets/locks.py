@@ -10,7 +10,7 @@ from django.db import connections
 from django.db.models import Case, DateTimeField, DurationField, F, Q, Value, When
 from django.db.models.lookups import Exact
 
-from django_singlejob.clock import DBNow, saturated
+from django_singlejob.clock import CENTURY, DBNow, saturated
 from django_singlejob.conf import options
 from django_singlejob.querysets.compiled import conditional
 from django_singlejob.querysets.rows import RowQuerySet, delete_rows, in_utc, refusing_unreadable, rows, whether
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
     from django_singlejob.models import JobLock
 
+#: No job may have a longer one. A minute more, for a heartbeat may be as late.
+LONGEST_LEASE = CENTURY + timedelta(minutes=1)
+
 _STALE = Q(expires_at__lte=DBNow())
 # Not less: while others write, a statement may read rows that are a few milliseconds younger than itself.
-_IMPOSSIBLE = Q(heartbeat_at__gt=DBNow() + timedelta(seconds=1))
+_IMPOSSIBLE = Q(heartbeat_at__gt=DBNow() + timedelta(seconds=1)) | Q(expires_at__gt=DBNow() + LONGEST_LEASE)
 
 
 class Held(Protocol):
@@ -47,7 +50,8 @@ class JobLockQuerySet(RowQuerySet["JobLock"]):
         return self.filter(_STALE)
 
     def impossible(self) -> JobLockQuerySet:
-        """Locks whose last heartbeat lies in the future: the database's clock has been set back since."""
+        """Locks whose last heartbeat lies in the future, because the database's clock has been set back since, or whose
+        expiry is further away than any lease, because it was written by hand."""
         return self.filter(_IMPOSSIBLE)
 
     def suspected(self) -> JobLockQuerySet:

@@ -17,7 +17,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 from tests.admin.pages import Page, act, clear_page, list_of, page_of, shown
-from tests.contract.acts import HOUR, MINUTE, expire, last_run, start_run, ticked
+from tests.contract.acts import HOUR, MINUTE, expire, last_run, start_run, tick, ticked
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
-ASKED = "The next free worker will run the job nightly."
+SEEN = "The next free worker will run the job nightly."
+ASKED = "The job nightly waits for a worker, and none has been seen. Start singleton_worker."
 
 
 @pytest.fixture
@@ -39,9 +40,9 @@ def ran() -> list[str]:
 
 
 @pytest.fixture
-def nightly(fresh_process: None, ran: list[str]) -> SingletonJob[[], None]:
+def nightly(fresh_process: None, ran: list[str]) -> SingletonJob[..., None]:
     """A job that nobody has called yet, so it has no row."""
-    return singleton_job("nightly")(lambda: ran.append("nightly"))
+    return singleton_job("nightly")(lambda *_: ran.append("nightly"))
 
 
 def names(client: Client, query: str = "") -> list[str]:
@@ -251,6 +252,14 @@ def test_the_line_beyond_which_it_is_overrunning_is_drawn_after_enough_runs(
 
 
 @pytest.mark.usefixtures("nightly")
+def test_if_a_worker_has_been_seen_it_is_the_next_free_one(admin_client: Client, ran: list[str]) -> None:
+    list(tick(["mail"]))
+    assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
+    ticked()
+    assert act(admin_client, "jobstatus", "run_now", "nightly") == [SEEN]
+
+
+@pytest.mark.usefixtures("nightly")
 def test_it_is_run_now_by_the_next_tick(admin_client: Client, ran: list[str]) -> None:
     assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
     assert ran == []
@@ -286,7 +295,7 @@ def test_it_is_asked_for_once(admin_client: Client, ran: list[str]) -> None:
     assert again.startswith("The job nightly is already waiting for a free worker")
     assert (one_offs().count(), len(entries())) == (1, 1)
     ticked()
-    assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
+    assert act(admin_client, "jobstatus", "run_now", "nightly") == [SEEN]
     assert one_offs().count() == 2
 
 

@@ -12,7 +12,7 @@ from django.utils import translation
 from django_singlejob import singleton_job
 from django_singlejob.admin.cells import duration, grouped
 from tests.admin.pages import Page, act, begin, list_of, page_of, shown
-from tests.contract.acts import expire
+from tests.contract.acts import expire, ticked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +56,7 @@ def test_a_finding_is_a_whole_sentence(admin_client: Client, language: str) -> N
 
 def test_a_message_is_too(admin_client: Client, language: str) -> None:
     singleton_job("nightly")(lambda: None)
+    ticked()
     words = {"de": "Der nächste freie Worker führt den Job nightly aus.", "es": "El próximo worker libre ejecutará"}
     assert words[language] in act(admin_client, "jobstatus", "run_now", "nightly")[0]
 

@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import translation
 from django.utils.html import escape
 
-from django_singlejob import singleton_job
+from django_singlejob import registry, singleton_job
 from django_singlejob.admin import gantt, overview, recent
 from django_singlejob.clock import DBNow
 from django_singlejob.monitoring import history
@@ -26,7 +26,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
-from tests.contract.acts import HOUR, MINUTE, expire, gate, scheduled, start_run, take
+from tests.contract.acts import HOUR, MINUTE, expire, gate, scheduled, start_run, take, ticked
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -613,3 +613,22 @@ def test_a_run_of_a_status_that_only_a_newer_release_knows_is_shown(admin_client
     start_run("nightly")
     runs().update(status="exploded", finished_at=DBNow())
     assert "exploded" in admin_client.get(reverse("admin:django_singlejob_overview_changelist")).content.decode()
+
+
+def test_jobs_that_cannot_be_imported_need_attention_after_a_refresh_too(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ModuleNotFoundError("No module named 'stripe'")
+
+    monkeypatch.setattr(registry, "autodiscover", fail)
+    assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
+    refreshed = viewer.get(URL, headers={"Singlejob-Refresh": "1"}).content.decode()
+    for text in said(viewer), unescape(refreshed):
+        assert "The jobs cannot be registered: ModuleNotFoundError: No module named 'stripe'." in text
+
+
+def test_a_pass_that_has_ended_is_not_alive(viewer: Client) -> None:
+    ticked()
+    assert "1 pass" in said(viewer)
+    assert "1 alive" not in said(viewer)

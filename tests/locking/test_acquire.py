@@ -462,7 +462,7 @@ def test_a_caller_that_waits_does_not_ask_all_the_time(monkeypatch: pytest.Monke
 def test_a_watch_that_restarts_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     longest = timedelta(seconds=0.5)
     monkeypatch.setattr("django_singlejob.locking.acquire.LONGEST_WATCH", longest)
-    take(heartbeat_interval=timedelta(microseconds=100))
+    take(heartbeat_interval=SECOND)
     expire()
     began_at = local_now()
     answer = ask()

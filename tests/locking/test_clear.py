@@ -201,3 +201,23 @@ def test_what_was_seen_before_a_failover_is_not_cleared_after_it(monkeypatch: py
         assert not clear(seen)
         assert lock().token == seen.token
     assert clear(seen)
+
+
+@pytest.mark.parametrize("interval", [timedelta(microseconds=1), timedelta(milliseconds=2), timedelta(milliseconds=49)])
+def test_an_interval_that_no_holder_keeps_does_not_make_observers_ask_all_the_time(
+    interval: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look takes statements, and it must not be too late at once."""
+    stop_the_clock(monkeypatch)
+    take(heartbeat_interval=interval)
+    expire()
+    looks, usual = [], Watchman.dead
+
+    def counting(watchman: Watchman) -> list[JobLock]:
+        looks.append(clock.local_now())
+        return usual(watchman)
+
+    monkeypatch.setattr(Watchman, "dead", counting)
+    assert [lock.name for lock in dead_locks()] == ["nightly"]
+    assert len(looks) < 20
+    assert looks[-1] - looks[0] >= 2

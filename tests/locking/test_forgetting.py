@@ -327,3 +327,9 @@ def test_no_fence_is_given_out_twice_while_the_name_is_forgotten_again_and_again
     all_at_once([run_all, forget, forget])
     assert len({*fences}) == len(fences)
     assert fences == sorted(fences)
+
+
+def test_nor_a_name_of_the_package_itself() -> None:
+    take("django_singlejob.worker.7").release()
+    assert forget_name("django_singlejob.worker.7") == Obstacle.OURS
+    assert gates().filter(name="django_singlejob.worker.7").exists()

@@ -162,8 +162,8 @@ def test_work_that_is_due_for_a_short_time_only_is_well() -> None:
         ([], "no_worker", Level.CRITICAL, "No worker is alive."),
         ([worker(is_live=False)], "no_worker", Level.CRITICAL, "No worker is alive."),
         ([worker("media"), worker(is_live=False)], "unserved", Level.CRITICAL, "No live worker serves this queue."),
-        ([worker("media"), worker("mail")], "late", Level.WARNING, "A live worker serves this queue."),
-        ([worker()], "late", Level.WARNING, "A live worker serves this queue."),
+        ([worker("media"), worker("mail")], "late", Level.WARNING, "A worker serves this queue."),
+        ([worker()], "late", Level.WARNING, "A worker serves this queue."),
     ],
 )
 def test_work_that_is_late_is_told_with_the_reason(workers: list[Worker], kind: str, level: Level, told: str) -> None:

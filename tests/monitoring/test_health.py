@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,7 +13,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.results import ending
 from django_singlejob.worker.due import keep_up
-from tests.contract.acts import expire, lock, set_the_databases_clock, start_run, take
+from tests.contract.acts import expire, lock, nth_fence, set_the_databases_clock, start_run, take
 
 if TYPE_CHECKING:
     from pytest_django import DjangoAssertNumQueries, Settings
@@ -99,6 +99,26 @@ def test_a_run_is_overrunning_past_a_multiple_of_its_mean(settings: Settings) ->
     assert state() == State.RUNNING
 
 
+def test_a_slot_that_is_overdue_while_the_lock_is_held_is_delayed() -> None:
+    schedule()
+    start_run()
+    overdue_by(4 * MINUTE)
+    assert state() == State.RUNNING
+    overdue_by(6 * MINUTE)
+    assert state() == State.DELAYED
+    take_long()
+    assert state() == State.OVERRUNNING
+
+
+def test_a_lock_that_expires_later_than_any_lease_can_is_impossible_and_does_not_stay() -> None:
+    start_run()
+    locks().update(expires_at=datetime(9000, 1, 1, tzinfo=UTC))
+    assert state() == State.IMPOSSIBLE
+    assert lock("nightly").lease == MINUTE
+    locks().update(sent_at=DBNow() - HOUR, heartbeat_at=DBNow() - HOUR)
+    assert start_run().fence == nth_fence(2)
+
+
 @pytest.mark.parametrize("mean", [{"mean_duration": None}, {"mean_duration": timedelta()}, {"run_count": 4}], ids=str)
 def test_but_not_if_the_mean_is_meaningless(mean: dict[str, Any]) -> None:
     schedule()
@@ -122,13 +142,6 @@ def test_a_slot_that_nobody_ran_is_overdue_after_five_minutes() -> None:
     assert state() == State.IDLE
     overdue_by(6 * MINUTE)
     assert state() == State.OVERDUE
-
-
-def test_it_is_not_while_the_run_before_goes_on() -> None:
-    schedule()
-    start_run()
-    overdue_by(HOUR)
-    assert state() == State.RUNNING
 
 
 def test_a_lock_whose_lease_has_expired_is_stale() -> None:
@@ -196,6 +209,7 @@ def test_the_states_are_in_that_order() -> None:
         "ahead",
         "failing",
         "overrunning",
+        "delayed",
         "unseen",
         "running",
         "idle",
@@ -206,7 +220,7 @@ def test_the_states_are_in_that_order() -> None:
     ("level", "states"),
     [
         (Level.OK, [State.PAUSED, State.RUNNING, State.IDLE]),
-        (Level.WARNING, [State.OVERRUNNING, State.UNSEEN]),
+        (Level.WARNING, [State.OVERRUNNING, State.DELAYED, State.UNSEEN]),
         (Level.CRITICAL, [State.IMPOSSIBLE, State.STALE, State.OVERDUE, State.AHEAD, State.FAILING]),
     ],
 )

@@ -185,6 +185,17 @@ def all_at_once() -> None:
     finished("failed", count=3)
 
 
+def a_slow_job() -> None:
+    job(next_slot=DBNow() - LONG)
+    start_run("nightly")
+
+
+def two_projects_in_one_database() -> None:
+    """Each sets its own schedule, again and again."""
+    job()
+    gates().update(schedule="0 5 * * *", time_zone="UTC")
+
+
 Situation = tuple["Callable[[], None]", Level, list[tuple[str, str]]]
 SITUATIONS: list[Situation] = [
     (all_is_well, OK, []),
@@ -204,6 +215,8 @@ SITUATIONS: list[Situation] = [
     (an_overdue_job, CRITICAL, [("overdue", "nightly")]),
     (a_job_ahead_of_the_clock, CRITICAL, [("ahead", "nightly")]),
     (a_job_that_nobody_asked_for, WARNING, [("unseen", "nightly")]),
+    (a_slow_job, WARNING, [("delayed", "nightly")]),
+    (two_projects_in_one_database, WARNING, [("other_schedule", "nightly")]),
     (an_overrunning_job, WARNING, [("overrunning", "nightly")]),
     (a_stale_lock, CRITICAL, [("stale", "nightly")]),
     (a_stale_lock_of_no_job, CRITICAL, [("stale", "deploy")]),
