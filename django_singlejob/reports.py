@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 
 from django_singlejob import runner
 from django_singlejob.conf import ZERO, options
-from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, JobInterrupted, UnsafeTransaction
+from django_singlejob.exceptions import (
+    DatabaseUnreachable,
+    DatabaseUnusable,
+    JobInterrupted,
+    JobTimeout,
+    UnsafeTransaction,
+)
 from django_singlejob.interrupt import is_ctrl_c
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
@@ -28,13 +34,20 @@ _NO_HANDLER = logging.NullHandler()
 
 
 class Report(NamedTuple):
-    """What happened to a due job or task: its outcome, or the exception that was raised. ``lease``: the lease under
-    which it ran, if that is known."""
+    """What happened to a due job or task: its outcome, or the exception that was raised.
+
+    Attributes:
+        lease: the lease under which it ran, if that is known.
+        is_task: whether it is a task that is not a job, so it ran without a lock of its own.
+        is_logged: whether Django has logged the error, as it does when a task has failed.
+    """
 
     name: str
     outcome: runner.Outcome | None = None
     error: BaseException | None = None
     lease: Lease | None = None
+    is_task: bool = False
+    is_logged: bool = False
 
     @property
     def reason(self) -> Reason | None:
@@ -102,13 +115,16 @@ def waitless(job: Job) -> Job:
 
 def logged(report: Report) -> Report:
     """Log the report's error, if there is one, and return the report. The log may be the only place that shows it."""
-    status, extra = status_of(report.error), report.about(report.error)
+    status, extra, kind = status_of(report.error), report.about(report.error), "task" if report.is_task else "job"
     if isinstance(report.error, DatabaseUnreachable) or report.unusable:
         logger.error("%s", report.error, extra=extra)
     elif status == "interrupted":
-        logger.warning("The job %r was interrupted: %s", report.name, summary(report.error), extra=extra)
+        level = logging.ERROR if isinstance(report.error, JobTimeout) else logging.WARNING
+        logger.log(level, "The %s %r was interrupted: %s", kind, report.name, summary(report.error), extra=extra)
+    elif status != "successful" and report.is_logged:
+        logger.warning("The %s %r failed: %s", kind, report.name, summary(report.error), extra=extra)
     elif status != "successful":
-        logger.error("The job %r failed.", report.name, exc_info=report.error, extra=extra)
+        logger.error("The %s %r failed.", kind, report.name, exc_info=report.error, extra=extra)
     return report
 
 

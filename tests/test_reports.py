@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import transaction
 
 from django_singlejob import Reason, singleton_job
-from django_singlejob.exceptions import DatabaseUnreachable, UnsafeTransaction
+from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, JobTimeout, UnsafeTransaction
 from django_singlejob.locking import acquire
-from django_singlejob.reports import Report, run_due
+from django_singlejob.reports import Report, logged, run_due
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
     HOUR,
@@ -120,3 +121,28 @@ def test_so_it_is_inside_a_transaction() -> None:
     with transaction.atomic():
         (report,) = run_due(job)
     assert isinstance(report.error, UnsafeTransaction)
+
+
+@pytest.mark.parametrize(
+    ("report", "level", "words"),
+    [
+        (
+            Report("nightly", error=JobTimeout("It ran for too long.")),
+            logging.ERROR,
+            "The job 'nightly' was interrupted",
+        ),
+        (Report("nightly", error=JobInterrupted(15)), logging.WARNING, "The job 'nightly' was interrupted"),
+        (Report("nightly", error=ValueError("x")), logging.ERROR, "The job 'nightly' failed."),
+        (Report("shop.mail", error=ValueError("x"), is_task=True), logging.ERROR, "The task 'shop.mail' failed."),
+        (
+            Report("shop.mail", error=ValueError("x"), is_task=True, is_logged=True),
+            logging.WARNING,
+            "The task 'shop.mail' failed: ValueError: x",
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, Report) else str(value),
+)
+def test_how_an_error_is_logged(report: Report, level: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert logged(report) is report
+    (record,) = caplog.records
+    assert (record.levelno, record.getMessage().startswith(words)) == (level, True)

@@ -85,17 +85,23 @@ class Claimed:
         self.is_begun, self._window = True, window
         if self.lease.lost:  # perhaps before there was a window to interrupt
             self.result = dict(RELEASED)
-            return Report(self.name, error=LeaseLost(self.lease.why_lost()), lease=self.lease)
+            return self.failed(LeaseLost(self.lease.why_lost()))
         started_at = local_now()
         try:
             value = self._perform(window)
         except BaseException as failure:
             self.end(since(started_at), failure=failure, is_ctrl_c=window.is_ctrl_c(failure))
-            return Report(self.name, error=failure, lease=self.lease)
+            return self.failed(failure)
         finally:
             self._window = None
         self.end(since(started_at), value)
-        return Report(self.name, runner.Outcome(status="successful", value=value, duration=self.duration))
+        outcome = runner.Outcome(status="successful", value=value, duration=self.duration)
+        return Report(self.name, outcome, is_task=True)
+
+    def failed(self, error: BaseException) -> Report:
+        """Report that the task raised the error, or was not run because of it."""
+        is_logged = self.result is not None and self.result["status"] == "failed"
+        return Report(self.name, error=error, lease=self.lease, is_task=True, is_logged=is_logged)
 
     def fire(self, exception: type[BaseException]) -> None:
         """Raise the exception in the task, if it is running."""
@@ -114,7 +120,9 @@ class Claimed:
         self.duration = duration
         if self.lease.is_inherited:
             return  # this is a forked child that returned from the task as well
-        row, end = self.row, ending(failure, duration=duration, acquire_duration=ZERO, is_ctrl_c=is_ctrl_c)
+        row, package = self.row, self.row.task_path.partition(".")[0]
+        terms: dict[str, Any] = {"duration": duration, "acquire_duration": ZERO, "is_ctrl_c": is_ctrl_c}
+        end = ending(failure, package=package, **terms)
         self.result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
         if "finished_at" in self.result:
             _send_finished_before_recording(self, self.result)
@@ -135,7 +143,7 @@ class Claimed:
 def _send_finished_before_recording(performed: Claimed, result: Mapping[str, Any]) -> None:
     # Receivers see the row as it will be recorded. By the database's clock it has not finished yet.
     row = performed.row
-    for name in ("status", "result", "error", "error_class", "traceback"):
+    for name in ("status", "result", "error", "error_class", "traceback", "origin"):
         setattr(row, name, result[name])
     row.errors += line_of(result)
     row.finished_at = utc_now()
@@ -234,7 +242,7 @@ class Batches:
         is no longer ours."""
         if task.lease is not self._lease:
             _log_loss(task)
-            return report if report.error else Report(task.name, error=LeaseLost(), lease=task.lease)
+            return report if report.error else task.failed(LeaseLost())
         if task.result is None:
             task.end(ZERO, failure=report.error)
         self._performed[task] = None

@@ -451,9 +451,7 @@ def run_one_off(job: Job, row: "OneOffJob") -> Report:
         asked = replace(asked, func=_of_task(job, row, task))
     asked, args, kwargs = _with_arguments(asked, row)
     report = report_of(asked, partial(runner.run, asked, args, kwargs, trigger=row.trigger, one_off=row))
-    if task and not report.reason:
-        _send_finished(row, task, report)
-    return report
+    return _send_finished(row, task, report) if task and not report.reason else report
 
 
 def _with_arguments(job: Job, row: "OneOffJob") -> tuple[Job, Sequence[Any], Mapping[str, Any]]:
@@ -468,12 +466,26 @@ def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-def _send_finished(row: "OneOffJob", task: "Task[..., Any]", report: Report) -> None:
+def _send_finished(row: "OneOffJob", task: "Task[..., Any]", report: Report) -> Report:
     try:
-        django_tasks.end(one_offs().get(pk=row.pk), task)
+        ended = one_offs().get(pk=row.pk)
+        _while_handled(report.error, partial(django_tasks.end, ended, task))
     except (Error, ObjectDoesNotExist) as error:
         message = "The signal that the task of %s has finished could not be sent: %s"
         logger.warning(message, row, database.words_of(error), extra=report.about(error))
+        return report
+    return report._replace(is_logged=ended.status == "failed")
+
+
+def _while_handled(error: BaseException | None, act: Callable[[], object]) -> None:
+    """Call ``act`` while the error, if there is one, is being handled: receivers of signals log it."""
+    try:
+        if error:
+            raise error  # noqa: TRY301
+    except BaseException:
+        act()
+    else:
+        act()
 
 
 def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import sys
@@ -28,7 +29,6 @@ from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
-from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs.django_tasks import _as_enqueued
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 BACKEND = "django_singlejob.backends.SingleJobBackend"
-FIRST = f"{WORKER_LOCK}.1"
+FIRST = "django_singlejob.worker.1"
 PLAIN = ["plain", "asynchronous"]
 JOBS = ["stock", "stock_asynchronous"]
 
@@ -942,7 +942,7 @@ def test_each_worker_has_a_lock_of_its_own_and_the_names_are_used_again(tasks: A
     assert first.release()
     tasks.plain.enqueue()
     ticked()
-    assert held == [[FIRST, f"{WORKER_LOCK}.2"], [FIRST]]
+    assert held == [[FIRST, "django_singlejob.worker.2"], [FIRST]]
 
 
 def test_after_so_many_attempts_it_has_failed(tasks: Any, settings: Settings) -> None:
@@ -1052,3 +1052,30 @@ def test_one_that_is_in_progress_cannot_be_cancelled(tasks: Any) -> None:
     ticked()
     result.refresh()
     assert (result.status, result.return_value) == ("SUCCESSFUL", 0)
+
+
+# --- failures
+
+
+@pytest.mark.parametrize("name", ["plain", "stock_with_context"])
+def test_a_failure_makes_one_error_in_the_log_with_its_traceback(
+    tasks: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Django logs it, as for any backend."""
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(tasks, "body", fail)
+    getattr(tasks, name).enqueue()
+    said = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("singleton_worker", once=True, stdout=said, stderr=said)
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.name for record in errors] == ["django.tasks"]
+    assert errors[0].exc_info
+    assert errors[0].exc_info[0] is ZeroDivisionError
+    where = "One-off jobs" if name == "plain" else "Runs"
+    assert f"failed, ZeroDivisionError:  (traceback: in the admin under {where})" in said.getvalue()
+    kind = "task" if name == "plain" else "job"
+    assert re.search(rf"The {kind} '[a-z._]+' failed: ZeroDivisionError", caplog.text)

@@ -307,7 +307,7 @@ def test_what_has_not_begun_when_the_lock_is_lost_is_left_to_others(
     robbed.step(perform=1)
     assert robbed.ahead <= 0
     failed = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
-    assert failed == ["The job 'tests.app.django_tasks.plain' failed."]
+    assert failed == ["The task 'tests.app.django_tasks.plain' failed."]
     assert left <= set(one_offs().in_progress().values_list("pk", flat=True))
 
 
