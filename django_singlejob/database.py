@@ -117,11 +117,12 @@ def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
         return False
 
 
-def refuse_open_transaction(alias: str) -> None:
-    """Raise ``UnsafeTransaction`` if a grant would not be committed at once. Inside a ``TestCase`` it is allowed."""
+def refuse_open_transaction(alias: str, *, is_of_job: bool = False) -> None:
+    """Raise ``UnsafeTransaction`` if a grant would not be committed at once. Inside a ``TestCase`` it is allowed.
+    ``is_of_job``: whether a job is called, which may be enqueued instead."""
     connection = connections[alias]
     if connection.in_atomic_block:
-        _refuse_atomic_block(alias)
+        _refuse_atomic_block(alias, is_of_job=is_of_job)
     elif not _autocommits(connection):
         # durable=True alone does not notice this.
         raise UnsafeTransaction(
@@ -137,7 +138,14 @@ def _autocommits(connection: BaseDatabaseWrapper) -> bool:
     return connection.autocommit
 
 
-def _refuse_atomic_block(alias: str) -> None:
+_INSTEAD_OF_JOB = (
+    "Call the job's .enqueue() instead, which is part of the transaction; or call the job after it "
+    "(transaction.on_commit)"
+)
+_INSTEAD_OF_LOCK = "Take the lock first, and begin the transaction inside its block"
+
+
+def _refuse_atomic_block(alias: str, *, is_of_job: bool) -> None:
     try:
         # Django allows a durable block inside a TestCase's, and sends no SQL for a block without a savepoint.
         with transaction.atomic(using=alias, savepoint=False, durable=True):
@@ -145,9 +153,8 @@ def _refuse_atomic_block(alias: str) -> None:
     except RuntimeError as error:
         raise UnsafeTransaction(
             f"A transaction is open on the database {alias!r}, so a change to a lock could be rolled back, and other "
-            "processes would not see it before the commit. Call the job's .enqueue() instead, which is part of the "
-            "transaction; or call the job after it (transaction.on_commit); or take the view out of ATOMIC_REQUESTS "
-            "(@transaction.non_atomic_requests)."
+            f"processes would not see it before the commit. {_INSTEAD_OF_JOB if is_of_job else _INSTEAD_OF_LOCK}; or "
+            "take the view out of ATOMIC_REQUESTS (@transaction.non_atomic_requests)."
         ) from error
 
 
@@ -419,6 +426,14 @@ def drop_dead() -> None:
     for connection in connections.all(initialized_only=True):
         if connection.connection is not None and not connection.is_usable():
             drop(connection.alias)
+
+
+def forget_queries() -> None:
+    """Empty the log of queries that Django keeps for each connection of this thread if ``DEBUG`` is true. It does so
+    itself at each request, but a worker has none."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.force_debug_cursor:  # as in a test that counts them
+            connection.queries_log.clear()
 
 
 def _is_in_testcase(connection: BaseDatabaseWrapper) -> bool:

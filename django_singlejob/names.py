@@ -36,10 +36,15 @@ def validate_name(name: object) -> str:
     )
 
 
+def is_reserved(name: str) -> bool:
+    """Whether only this package may give the name to a job or a lock."""
+    return name.startswith(_RESERVED)
+
+
 def validate_own_name(name: object) -> str:
     """The name itself. Raises ``InvalidName`` as well for one that only this package may give to a job or a lock."""
     own = validate_name(name)
-    if own.startswith(_RESERVED):
+    if is_reserved(own):
         raise InvalidName(
             f"{own!r} is reserved: names that begin with {_RESERVED!r} are for the locks and jobs of django-singlejob "
             "itself. Choose another name."

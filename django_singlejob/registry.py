@@ -2,10 +2,11 @@
 
 import inspect
 import os
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
-from django_singlejob.names import did_you_mean, validate_name, validate_own_name
+from django_singlejob.names import NAME_LENGTH, did_you_mean, validate_name, validate_own_name
 from django_singlejob.scheduling.schedule import LONGEST, Every, parse
 from django_singlejob.scheduling.slots import MISFIRE_GRACE, CatchUp, Policy
 
@@ -23,6 +24,8 @@ LONGEST_RETRY_DELAY = timedelta(days=1)
 
 # The frames of a traceback that do not belong to the project.
 _FRAMEWORK = ("<", *(str(Path(str(path)).parent) + os.sep for path in (__file__, django.__file__)))
+# Those of Python itself and of installed packages.
+_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 NO_JOB = (
     "No job is registered. Put a function with @singleton_job into the jobs.py of an app, and the app into "
@@ -66,6 +69,7 @@ class Job:
                 f"Job {self.name!r} is a generator: its body would run later and without the lock. Decorate the "
                 "function that does the work itself."
             )
+        self._validate_types()
         if self.on_held not in ("skip", "raise"):
             raise SingleJobError(f"Job {self.name!r}: on_held is {self.on_held!r}, but must be 'skip' or 'raise'.")
         if self.max_attempts < 1:
@@ -73,6 +77,15 @@ class Job:
         if self.retries < 0:
             raise SingleJobError(f"Job {self.name!r}: retries is {self.retries!r}, but must be 0 or more.")
         self._validate_schedule()
+
+    def _validate_types(self) -> None:
+        for name, (kind, wanted) in _TYPES.items():
+            value = getattr(self, name)
+            # A boolean is an int to Python, but not here.
+            if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
+                raise SingleJobError(
+                    f"Job {self.name!r}: {name} is {value!r:.{NAME_LENGTH}} ({_kind(value)}), but must be {wanted}."
+                )
 
     def _validate_schedule(self) -> None:
         if self.catch_up not in get_args(CatchUp):
@@ -152,6 +165,19 @@ class Job:
     def path(self) -> str:
         """The function's dotted path."""
         return f"{self.func.__module__}.{getattr(self.func, '__qualname__', repr(self.func))}"
+
+
+_TYPES: dict[str, tuple[type, str]] = {
+    "heartbeat": (bool, "True or False"),
+    "rerun_abandoned": (bool, "True or False"),
+    "max_attempts": (int, "a whole number"),
+    "retries": (int, "a whole number"),
+}
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def function_of(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -235,6 +261,12 @@ def _searched() -> str:
     return f"Jobs are searched for in {modules} of each installed app (SINGLEJOB['AUTODISCOVER'])."
 
 
+def zone_of(name: str) -> tzinfo:
+    """The time zone of the job's schedule; UTC if it has none, or if there is no such job."""
+    policy = _jobs[name].policy if name in _jobs else None
+    return policy.schedule.zone if policy else UTC
+
+
 def all_jobs() -> Iterator[Job]:
     """The jobs, sorted by name."""
     return iter(sorted(_jobs.values(), key=lambda job: job.name))
@@ -265,9 +297,23 @@ def why_not_registered(error: Exception) -> str:
 def remedy_for(error: Exception) -> str:
     """What to do if ``autodiscover`` raised this: ``Fix the error in /srv/shop/jobs.py, line 12.``"""
     remedy = f"Fix the error in {_origin(error)}."
+    if _is_about_task(error):
+        return (
+            f"{remedy} To make a task of a singleton job, let TASKS name its backend: "
+            "{'default': {'BACKEND': 'django_singlejob.backends.SingleJobBackend'}}."
+        )
     if isinstance(error, SingleJobError):
         return remedy
     return f"{remedy} If its module is not for jobs, leave that name out of SINGLEJOB['AUTODISCOVER']."
+
+
+def _is_about_task(error: Exception) -> bool:
+    """Whether a backend of another package refuses a task, as those of Django refuse a job."""
+    # By its name: most processes have no tasks, and do not import them.
+    if type(error).__name__ != "InvalidTask":
+        return False
+    backends = [given.get("BACKEND") for given in settings.TASKS.values()]
+    return "django_singlejob.backends.SingleJobBackend" not in backends
 
 
 def _origin(error: Exception) -> str:
@@ -275,4 +321,7 @@ def _origin(error: Exception) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_FRAMEWORK)]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "the module that this comes from"
+    # The project's own code called Python's, or that of another package. A project may be installed itself.
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
+    innermost = next(iter((own or frames)[-1:]), None)
+    return f"{innermost.filename}, line {innermost.lineno}" if innermost else "the module that this comes from"

@@ -1,17 +1,21 @@
 """Messages about a database that refuses a statement and would refuse it again, or that does not answer."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import closing
+from traceback import walk_tb
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import database
 from django_singlejob.codes import Lack
 from django_singlejob.exceptions import DatabaseUnusable, SingleJobError
+from django_singlejob.redaction import redact
 
 
 def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> DatabaseUnusable | None:
@@ -55,8 +59,17 @@ def _forbids_connection(error: BaseException) -> bool:
     try:
         connection.ensure_connection()
     except Exception as again:
-        return type(again) is type(error)
+        return type(again) is type(error) and _is_of_driver(again)
     return False
+
+
+def _is_of_driver(error: BaseException) -> bool:
+    """Whether it was raised by an attempt to connect. Outside a test that may use the database, or in an event loop,
+    Django and pytest-django refuse before."""
+    return any(frame.f_code is _CONNECT for frame, _ in walk_tb(error.__traceback__))
+
+
+_CONNECT = inspect.unwrap(BaseDatabaseWrapper.connect).__code__
 
 
 def refused(error: Error, before: str, *, job_name: str) -> DatabaseUnusable:
@@ -132,7 +145,9 @@ def place_of(alias: str) -> str:
     given = connections[alias].settings_dict
     server = ":".join(str(given[key]) for key in ("HOST", "PORT") if given.get(key))
     by = f", as {given['USER']!r}" if given.get("USER") else ""
-    return f"{given.get('NAME')}{f' on {server}' if server else ''}{by}"
+    # For some drivers the name may be a whole URL.
+    name = redact([str(given.get("NAME"))])
+    return f"{name}{f' on {server}' if server else ''}{by}"
 
 
 def unreachable(error: Error, undone: str = "") -> str:

@@ -113,7 +113,7 @@ def test_without_a_transaction_all_is_well(django_assert_num_queries: Callable[.
 
 def test_inside_a_transaction_is_refused() -> None:
     with transaction.atomic(), pytest.raises(UnsafeTransaction, match=OPEN):
-        refuse_open_transaction("default")
+        refuse_open_transaction("default", is_of_job=True)
 
 
 @breaks_connection

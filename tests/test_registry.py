@@ -9,6 +9,7 @@ from datetime import timedelta
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
+import django
 import pytest
 
 from django_singlejob import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob, registry, singleton_job
@@ -276,3 +277,38 @@ def test_what_registers_a_job_is_named_also_for_functions_without_a_line() -> No
 
 def a_job(name: str) -> str:
     return f"from django_singlejob import singleton_job\nsingleton_job({name!r})(print)\n"
+
+
+# --- whose mistake it is
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import json\n\njson.loads('{')",
+        "import re\n\nre.compile('(')",
+        "import asgiref.sync\n\nasgiref.sync.sync_to_async(5)",
+    ],
+    ids=["standard library", "regular expression", "package"],
+)
+def test_the_file_to_fix_is_the_projects_own(app: Path, code: str) -> None:
+    app.write_text(code)
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        registry.autodiscover()
+    assert isinstance(caught.value, Exception)
+    assert registry.remedy_for(caught.value).startswith(f"Fix the error in {app}, line 3.")
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has no tasks")
+def test_for_a_task_over_a_job_it_is_said_which_backend_takes_it(app: Path, settings: Settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+    app.write_text(
+        "from django.tasks import task\nfrom django_singlejob import singleton_job\n"
+        "@task\n@singleton_job\ndef mail(): ...\n"
+    )
+    with pytest.raises(Exception, match="must be defined at a module level") as caught:
+        registry.autodiscover()
+    assert isinstance(caught.value, Exception)
+    assert "let TASKS name its backend: {'default': {'BACKEND': 'django_singlejob.backends." in registry.remedy_for(
+        caught.value
+    )

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.core.exceptions import ImproperlyConfigured
+from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db import DatabaseError, Error, OperationalError, ProgrammingError, connection, transaction
 from django.utils.connection import ConnectionDoesNotExist
 
-from django_singlejob import DatabaseUnusable, job_lock, runner, singleton_job
+from django_singlejob import DatabaseUnusable, UnsafeTransaction, job_lock, runner, singleton_job
 from django_singlejob.codes import Lack
 from django_singlejob.database import is_connection_lost, is_transient
 from django_singlejob.locking.acquire import acquire as usual_acquire
 from django_singlejob.models import JobLock, JobStatus, OneOffJob
 from django_singlejob.reports import report_of
-from django_singlejob.unusable import lack_behind, refusal, refused
+from django_singlejob.unusable import lack_behind, place_of, refusal, refused
 from django_singlejob.worker.due import PRUNING
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
+from tests.children import ROOT
 from tests.test_codes import an_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from django.db.models import Model
     from pytest_django import Settings
@@ -259,3 +266,69 @@ def test_what_cannot_be_enqueued_is_named(is_in_transaction: bool) -> None:
             enqueue()
     # The job that enqueues itself did run.
     assert caught.value.job_name == ""
+
+
+# --- errors that are not the database's
+
+
+def test_a_job_in_an_event_loop_gets_djangos_own_error() -> None:
+    """Like any other use of the ORM there."""
+    job = singleton_job("nightly")(lambda: "ran")
+
+    async def call() -> None:
+        with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
+            job()
+        with pytest.raises(SynchronousOnlyOperation), job_lock("shop"):
+            pass
+        with pytest.raises(SynchronousOnlyOperation):
+            job.enqueue()
+        assert await sync_to_async(job)() == "ran"
+
+    async_to_sync(call)()
+
+
+@pytest.mark.slow
+def test_a_test_that_may_not_use_the_database_gets_the_error_of_its_framework(tmp_path: Path) -> None:
+    (tmp_path / "test_jobs.py").write_text(
+        dedent("""
+        from django.test import SimpleTestCase
+        from django_singlejob import job_lock, singleton_job
+
+        class TestSimple(SimpleTestCase):
+            def test_a_job(self):
+                singleton_job("nightly")(print)()
+
+        def test_a_lock():
+            with job_lock("nightly"):
+                pass
+    """)
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-c", "/dev/null"]
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
+    environment["DATABASE_URL"] = "sqlite:///:memory:"
+    options = ["--ds=tests.settings", "--rootdir", str(tmp_path), str(tmp_path)]
+    done = subprocess.run(
+        [*command, *options], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "2 failed" in done.stdout, done.stdout
+    assert "Correct DATABASES" not in done.stdout
+    assert "not allowed in SimpleTestCase" in done.stdout
+    assert 'use the "django_db" mark' in done.stdout
+
+
+def test_a_password_in_the_name_of_a_database_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "NAME", "postgres://shop:secret@db/shop")
+    assert place_of("default").startswith("postgres://***@db/shop")
+
+
+# --- transactions
+
+
+def test_what_to_do_in_a_transaction_depends_on_what_was_asked_for() -> None:
+    job = singleton_job("nightly")(print)
+    with transaction.atomic(), pytest.raises(UnsafeTransaction, match=r"Call the job's \.enqueue\(\) instead"):
+        job()
+    with transaction.atomic(), pytest.raises(UnsafeTransaction) as refusal, job_lock("nightly"):
+        pass
+    assert "enqueue" not in str(refusal.value)
+    assert "Take the lock first, and begin the transaction inside its block" in str(refusal.value)
