@@ -161,6 +161,8 @@ def test_the_shop_has_a_history_to_show(shop: Manage) -> None:
         "cancelled", *["done"] * 4, *["waiting"] * 2
     ]  # fmt: skip
     assert JobLock.objects.get().name == "import_catalogue"
+    started = [*JobRun.objects.order_by("started_at").values_list("started_at", flat=True)]
+    assert started[-1] - started[0] > timedelta(hours=4)
     # It is made once.
     before = JobRun.objects.count()
     assert said(shop("make_history")) == ""

@@ -77,6 +77,7 @@ class Worker:
         troubles = self._pauses()
         while not (is_shutdown_requested() or self._tick.is_over or self._plan.is_outdated()):
             try:
+                database.forget_queries()
                 self._tick.recall_if_stuck()
                 self._tick.look()
                 self._tick.hand_out()

@@ -10,7 +10,7 @@ from typing import Protocol
 from django.db import connections
 
 from django_singlejob.clock import sleep, wait
-from django_singlejob.database import drop_dead, tidy_up
+from django_singlejob.database import drop_dead, forget_queries, tidy_up
 from django_singlejob.interrupt import Window
 from django_singlejob.received_signals import heed_signals, stuck_threads
 from django_singlejob.reports import Report
@@ -95,6 +95,7 @@ class Pool:
         pid = os.getpid()
         while self._work_once(pid):
             tidy_up()
+            forget_queries()
 
     def _work_once(self, pid: int) -> bool:
         """``False`` if this is a forked child that returned from a job. It has only this thread and nothing more to do:

@@ -503,3 +503,15 @@ def test_a_job_is_not_under_way_for_ever_whatever_goes_wrong(
     monkeypatch.setattr(tick, "run_one_off", run)
     assert ran() == ["mail"]
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_with_debug_the_log_of_queries_does_not_grow(passes: list[Any], settings: Settings) -> None:
+    """Django empties it at each request, and a worker has none."""
+    settings.DEBUG = True
+    lengths: list[int] = []
+    job: Any = singleton_job("mail")(lambda: lengths.append(len(connection.queries_log)))
+    for _ in range(30):
+        job.enqueue()
+    passes += [job.enqueue] * 5
+    assert len(ran()) == 35
+    assert max(lengths[10:]) <= 2 * max(lengths[:10])

@@ -183,7 +183,7 @@ def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_no_thread_waiting_for
                 return threading.get_ident()
 
         one = pool.Pool(1)
-        pool.drop_dead = pool.tidy_up = lambda: None
+        pool.drop_dead = pool.forget_queries = pool.tidy_up = lambda: None
         signal.signal(signal.SIGALRM, lambda *arguments: None)
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
     """

@@ -4,17 +4,21 @@ import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
+from django.db.models import F, QuerySet
 
-from django_singlejob.models import JobLock, JobRun, OneOffJob
+from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from shop.counter import forget_customer, place_order
 from shop.jobs import delete_customer, import_catalogue
 from shop.models import Order
 
+# The history is spread over this time.
+SPAN = timedelta(hours=6)
 # How long a server may take to start, in seconds.
 PATIENCE = 60.0
 
@@ -38,6 +42,7 @@ def _make_history() -> None:
     _run("web-3", "run_singleton", "clean_up_carts", "--now")
     _enqueue()
     _run("web-2", "singleton_worker", "--drain")
+    _spread()
     _kill(_start("web-3", "run_singleton", import_catalogue.name, "--now"))
 
 
@@ -49,6 +54,28 @@ def _enqueue() -> None:
     delete_customer.enqueue("visitor-1@example.com")
     forget_customer("visitor-2@example.com")
     OneOffJob.objects.filter(pk=forget_customer("visitor-3@example.com").pk).cancel()
+
+
+def _spread() -> None:
+    """Have all this happened in the course of the last hours, as the charts expect."""
+    ended = list(OneOffJob.objects.exclude(finished_at=None).order_by("finished_at"))
+    for row, ago in zip(ended, _steps(len(ended)), strict=True):
+        _move(OneOffJob.objects.filter(pk=row.pk), ago, "created_at", "run_after", "started_at", "finished_at")
+    runs = list(JobRun.objects.order_by("started_at"))
+    latest = {run.job_name: ago for run, ago in zip(runs, _steps(len(runs)), strict=True)}
+    for run, ago in zip(runs, _steps(len(runs)), strict=True):
+        _move(JobRun.objects.filter(pk=run.pk), ago, "started_at", "finished_at")
+    for name, ago in latest.items():
+        _move(JobStatus.objects.filter(name=name), ago, "last_started_at", "last_finished_at")
+
+
+def _steps(count: int) -> list[timedelta]:
+    """How long ago each of them happened, the oldest first."""
+    return [SPAN * (count - number) / (count + 1) for number in range(count)]
+
+
+def _move(rows: QuerySet[Any], ago: timedelta, *names: str) -> None:
+    rows.update(**{name: F(name) - ago for name in names})
 
 
 def _run(server: str, *arguments: str) -> None:
