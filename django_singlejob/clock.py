@@ -9,7 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, TypeVar
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -91,6 +91,6 @@ def backoff(first: float = 0.05, most: float = 1.0) -> Iterator[float]:
         pause = min(pause * 1.6, most)
 
 
-def instant_in_words(instant: datetime) -> str:
+def instant_in_words(instant: datetime, zone: tzinfo = UTC) -> str:
     """Format an instant for people: ``2026-11-21 10:00:00 UTC``, whatever the connection's time zone is."""
-    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{instant.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"

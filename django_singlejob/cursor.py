@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django_singlejob import database
 from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
-from django_singlejob.logs import about
+from django_singlejob.logs import about, in_english
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.rows import raised
 from django_singlejob.registry import Job
@@ -111,7 +111,7 @@ def report_misfires(name: str, misfires: Sequence[Misfires]) -> None:
         slots = f"{missed.number} slots from {instant_in_words(missed.first)} to" if missed.number > 1 else "the slot"
         last, outcome = instant_in_words(missed.last), missed.outcome
         extra = about(job=name, slot=missed.last, reason=outcome)
-        logger.warning("The job %r misfired: %s %s, %s.", name, slots, last, outcome.label, extra=extra)
+        logger.warning("The job %r misfired: %s %s, %s.", name, slots, last, in_english(outcome.label), extra=extra)
         slot_misfired.send_robust(
             sender=Job, name=name, slot=missed.last, reason=missed.outcome, first=missed.first, count=missed.number
         )

@@ -9,6 +9,8 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from django.utils.translation import override
+
 from django_singlejob.escaping import shown
 
 if TYPE_CHECKING:
@@ -50,6 +52,12 @@ def about(
 
 def _text(value: object) -> str | None:
     return shown(value) if value else None
+
+
+def in_english(text: object) -> str:
+    """A text that is translated elsewhere. Logs and commands are the same in all languages, for programs read them."""
+    with override(None):
+        return str(text)
 
 
 def about_grant(grant: "Grant", *, job: str = "", reason: str | BaseException | None = None) -> dict[str, Any]:

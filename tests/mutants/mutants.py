@@ -828,7 +828,8 @@ OTHERS = (
         edits=(
             Edit(
                 ACQUIRE,
-                "        database.refuse_open_transaction(database.alias())\n        announce",
+                "        database.refuse_open_transaction(database.alias(), is_of_job=bool(self.request.job_name))\n"
+                "        announce",
                 "        announce",
             ),
         ),
