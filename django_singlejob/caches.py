@@ -1,10 +1,11 @@
 """Packages that put a cache between the ORM and the database. Another server's write would be seen too late."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from django.apps import apps
 from django.conf import settings
+
+from django_singlejob import database
 
 APP = "django_singlejob"
 
@@ -21,7 +22,10 @@ def cached_by() -> dict[str, str]:
 def _is_cached_by_cachalot() -> bool:
     if not (apps.is_installed("cachalot") and getattr(settings, "CACHALOT_ENABLED", True)):
         return False
-    ours = _tables([APP])
+    databases = getattr(settings, "CACHALOT_DATABASES", "supported_only")
+    if not isinstance(databases, str) and database.alias() not in databases:
+        return False
+    ours = _tables({APP})
     only = _set("CACHALOT_ONLY_CACHABLE_TABLES") | _tables(_set("CACHALOT_ONLY_CACHABLE_APPS"))
     never = _set("CACHALOT_UNCACHABLE_TABLES") | _tables(_set("CACHALOT_UNCACHABLE_APPS"))
     return bool((ours & only if only else ours) - never)
@@ -49,5 +53,6 @@ def _set(name: str) -> set[str]:
     return {*(getattr(settings, name, None) or ())}
 
 
-def _tables(labels: Iterable[str]) -> set[str]:
-    return {model._meta.db_table for label in labels for model in apps.get_app_config(label).get_models()}
+def _tables(labels: set[str]) -> set[str]:
+    found = (config for config in apps.get_app_configs() if config.label in labels)
+    return {model._meta.db_table for config in found for model in config.get_models()}

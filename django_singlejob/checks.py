@@ -258,6 +258,10 @@ def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[
 
 def check_caches(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """E012: nothing caches what the database says about locks."""
+    try:
+        found = cached_by()
+    except (ImproperlyConfigured, ConnectionDoesNotExist):
+        return []  # check_settings and check_database report this
     return [
         CheckError(
             f"{name} caches the tables of django_singlejob, so a process may not see what another one has written: "
@@ -265,7 +269,7 @@ def check_caches(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
             hint=remedy,
             id="singlejob.E012",
         )
-        for name, remedy in cached_by().items()
+        for name, remedy in found.items()
     ]
 
 

@@ -42,6 +42,9 @@ LOCKS = "django_singlejob_joblock"
         ({"CACHALOT_ENABLED": False}, False),
         ({"CACHALOT_UNCACHABLE_APPS": ["django_singlejob"]}, False),
         ({"CACHALOT_UNCACHABLE_TABLES": [LOCKS]}, True),  # there are more
+        ({"CACHALOT_UNCACHABLE_APPS": ["not_installed"]}, True),
+        ({"CACHALOT_DATABASES": ["other"]}, False),
+        ({"CACHALOT_DATABASES": ["default"]}, True),
         ({"CACHALOT_ONLY_CACHABLE_APPS": ["contenttypes"]}, False),
         ({"CACHALOT_ONLY_CACHABLE_TABLES": [LOCKS]}, True),
     ],
