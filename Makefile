@@ -4,7 +4,8 @@ comma := ,
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 # Most tests wait for processes and servers, so there are many more workers than processors, and all databases are tested
-# side by side. Those on PostgreSQL wait the longest, and the fast ones do not wait.
+# side by side. Those on PostgreSQL wait the longest, and the fast ones do not wait. But while a test waits, its processes
+# look again and again: with still more workers, all of them take longer.
 PYTEST := $(PYTHON) -m pytest $(LONG) --dist worksteal -m 'not timing' --ignore=tests/browser --ignore=tests/clusters
 # What counts on an idle machine: one test after the other, at the end.
 TIMING := $(PYTHON) -m pytest $(LONG) -m timing
@@ -63,19 +64,19 @@ test: $(INSTALLED)-test
 	$(if $(MYSQL_URL),$(TIMING) --database mysql)
 
 test-fast-sqlite:
-	$(PYTEST) -n 2 $(SHUFFLED) --database sqlite -m 'not timing and not slow' $(COVER)
+	$(PYTEST) -n 2 --ignore=tests/processes $(SHUFFLED) --database sqlite -m 'not timing and not slow' $(COVER)
 
 test-slow-sqlite:
-	$(PYTEST) -n 4 $(SHUFFLED) --database sqlite -m 'not timing and slow'
+	$(PYTEST) -n 3 $(SHUFFLED) --database sqlite -m 'not timing and slow'
 
 test-postgresql:
-	$(PYTEST) -n 6 --database postgresql
+	$(PYTEST) -n 4 --database postgresql
 
 test-mysql:
-	$(PYTEST) -n 4 --database mysql
+	$(PYTEST) -n 3 --database mysql
 
 test-browser:
-	$(PYTHON) -m pytest $(LONG) -n 2 --dist worksteal tests/browser --database sqlite
+	$(PYTHON) -m pytest $(LONG) -n 3 --dist worksteal tests/browser --database sqlite
 
 test-clusters:
 	$(PYTHON) -m pytest $(LONG) -n 2 --dist worksteal tests/clusters --database postgresql

@@ -51,6 +51,7 @@ LONG = {
     "contract/test_forgotten.py",
     "model/test_model.py::test_the_model_follows_what_the_real_code_does_now",
     "model/test_model.py::test_the_model_is_as_expected",
+    "mutants/test_mutants.py::test_each_named_test_is_one_of_those_that_ci_runs_there",
     "one_offs/test_values.py::test_a_huge_value_is_refused_without_a_look_at_all_of_it",
     "processes/test_interrupts.py::test_a_plain_script_that_is_interrupted_at_a_random_moment_releases_at_exit",
     "processes/test_interrupts.py::test_no_signal_at_a_random_moment_leaves_a_lock",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -45,7 +46,9 @@ class History:
     @contextmanager
     def broken(self, trouble: str) -> Iterator[None]:
         name = trouble.replace("-", "_").replace(" ", "_")
-        with getattr(self, f"_{name}")():
+        with pytest.MonkeyPatch.context() as patch, getattr(self, f"_{name}")():
+            # What is slow keeps a processor busy until then.
+            patch.setattr("django_singlejob.recording.PATIENCE", timedelta(seconds=0.3))
             yield
 
     def _execute(self, *statements: str) -> None:

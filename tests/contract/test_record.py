@@ -93,7 +93,7 @@ def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: st
         )
         assert facts.keys() == {
             *("job_name", "fence", "token", "trigger", "slot", "attempt", "hostname", "pid", "started_at", "status"),
-            *("finished_at", "duration", "acquire_duration", "error", "traceback", "requested_by"),
+            *("finished_at", "duration", "acquire_duration", "error", "traceback", "origin", "requested_by"),
         }
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.children import ROOT, Child
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,8 +83,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def run_of(child: Child) -> str:
     """What is in the name of everything that it makes."""
     child.wait_for("made 2")
-    (name,) = set(re.findall(r"singlejob_[0-9a-f]{8}", child.output))
-    return str(name)
+    eventually(lambda: len(names_in(child)) == 1)  # the line may be there in part
+    return names_in(child).pop()
+
+
+def names_in(child: Child) -> set[str]:
+    return set(re.findall(r"singlejob_[0-9a-f]{8}", child.output))
 
 
 def left_of(run: str) -> list[str]:

@@ -167,7 +167,7 @@ def test_one_that_was_marked_as_in_progress_by_hand_has_no_attempt_to_take_back(
 
 
 def test_a_line_that_is_no_error_of_ours_is_passed_over() -> None:
-    error = {"error": "Oh no", "error_class": "builtins.ValueError", "traceback": ""}
+    error = {"error": "Oh no", "error_class": "builtins.ValueError", "traceback": "", "origin": ""}
     strange = ["[1]", "5", '{"error": 5}', '{"error": null}', "{", "[" * 100_000, '"error"']
     assert [*errors_in("\n".join([*strange, line_of(error)]))] == [error]
 
