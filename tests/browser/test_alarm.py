@@ -53,7 +53,7 @@ def test_from_the_alarm_to_the_cause_to_the_retry(
     assert_accessible(page)
 
     click(page.get_by_role("button", name="Run again"))
-    expect(page.get_by_role("main")).to_contain_text("The next free worker will run the job newsletter.")
+    expect(page.get_by_role("main")).to_contain_text("The job newsletter waits for a worker")
     picture(page, f"alarm-2-again-{size}")
     assert OneOffJob.objects.get(job_name="newsletter").requested_by == "admin"
     assert click.count <= MOST_CLICKS

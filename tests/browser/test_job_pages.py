@@ -37,7 +37,7 @@ def has_message(page: Page, words: str) -> None:
 
 def test_run_now_is_done_by_the_next_worker(page: Page, server: Server, go: Path) -> None:
     page.get_by_role("button", name="Run now").click()
-    has_message(page, "The next free worker will run the job")
+    has_message(page, "The job invoices waits for a worker")
     one_off = one_offs().get()
     expect(page.get_by_role("link", name=f"#{one_off.pk}")).to_be_visible()
     page.get_by_role("button", name="Run now").click()
@@ -100,4 +100,4 @@ def test_a_keyboard_is_enough(page: Page) -> None:
             break
     expect(page.get_by_role("button", name="Run now")).to_be_focused()
     page.keyboard.press("Enter")
-    has_message(page, "The next free worker will run the job")
+    has_message(page, "The job invoices waits for a worker")
