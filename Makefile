@@ -12,6 +12,8 @@ TIMING := $(PYTHON) -m pytest $(LONG) -m timing
 # What is all slow is not even imported.
 FAST := $(PYTHON) -m pytest -n 2 --dist worksteal -m 'not slow and not timing' -r fE --database sqlite
 FAST += --ignore=tests/browser --ignore=tests/clusters --ignore=tests/processes
+# They take almost as long as all the others together. test-changed runs those of what has changed.
+FAST += --ignore=tests/admin --ignore=tests/contract/test_tasks.py
 # Another order each time: it begins by saying which one. To repeat it: make test-fast SEED=1234
 SEED ?= default
 SHUFFLED := -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
