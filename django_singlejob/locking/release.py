@@ -60,7 +60,7 @@ class Release:
         self._is_private = is_private
         self._is_recorded = False
         self._also = ending.also_write if ending else None
-        #: Which of its writes is next, and how often it has failed.
+        #: Which of its writes is next, and how often it has lost the connection.
         self._next_also = self._also_failures = 0
         #: Whether one statement may be tried: not after an error in one.
         self._is_single = single_statement.is_chosen()
@@ -193,11 +193,17 @@ class Release:
         try:
             self._also.writes[self._next_also]()
         except Exception as error:
-            self._also_failures += 1
-            may_get_through = database.is_transient(error) or database.is_connection_lost(error)
-            if may_get_through and self._also_failures == 1:
+            if self._may_get_through(error):
                 raise
             raise _Refused from error
+
+    def _may_get_through(self, error: Exception) -> bool:
+        """Whether the same write may succeed if it is tried again. A server may end the connection of a statement that
+        is too long, each time; and others may hold the row for longer than the lease lasts."""
+        if database.is_transient(error):
+            return self._left() > self._grant.request.lease / 2
+        self._also_failures += database.is_connection_lost(error)
+        return self._also_failures == 1
 
     def write_also_alone(self) -> None:
         """Write what belongs to the end of the run although its lock was released before."""

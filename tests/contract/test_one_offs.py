@@ -8,6 +8,7 @@ from collections import UserDict
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -42,12 +43,14 @@ from tests.contract.acts import (
 )
 from tests.contract.broken_history import TROUBLES, History
 from tests.databases import APPS
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from django_singlejob import Lease
     from django_singlejob.models import OneOffJob
+    from tests.contract.conftest import Elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
@@ -629,6 +632,39 @@ def test_a_retry_that_the_database_refuses_leaves_the_failure_what_it_was(
     assert is_free("mail")
     assert caplog.text.count("The one-off that retries 'mail' was refused: ") == 1
     assert ticked() == []
+
+
+@pytest.mark.on_database("postgresql")
+def test_a_row_that_others_hold_for_a_while_is_ended_all_the_same(
+    elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Elsewhere, a server waits for the row for longer by itself."""
+    caplog.set_level("INFO", "django_singlejob")
+    is_held, may_go = Event(), Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            list(one_offs().select_for_update())
+            is_held.set()
+            assert may_go.wait(PATIENCE)
+
+    def mail() -> str:
+        holders.append(elsewhere(hold))
+        assert is_held.wait(PATIENCE)
+        return "sent"
+
+    def let_go() -> None:
+        eventually(lambda: caplog.text.count("Releasing the lock 'mail' failed and will be retried") >= 5)
+        may_go.set()
+
+    holders: list[Any] = []
+    mailing(mail).enqueue()
+    patient = elsewhere(let_go)
+    ticked()
+    for future in [*holders, patient]:
+        future.result(PATIENCE)
+    assert (statuses(), the_one_off().result) == ([("done", 1)], "sent")
+    assert is_free("mail")
 
 
 @pytest.mark.on_database("postgresql")
