@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.db.models import Q
+from django.db.models.functions import Greatest
 
 from django_singlejob.clock import DBNow
 from django_singlejob.querysets.compiled import conditional, inserting
@@ -52,7 +53,9 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
     def finish(self, token: UUID | str, result: Mapping[str, Any]) -> Any:
         """Record how an attempt ended: now, unless ``result`` has another ``finished_at``. Returns ``False`` if it has
         ended already, as abandoned, or has no row."""
-        return self.running().filter(token=token), {"finished_at": DBNow(), **result}
+        finished_at = result.get("finished_at", DBNow())
+        # The holder knows the database's clock only from its first look.
+        return self.running().filter(token=token), {**result, "finished_at": Greatest("started_at", finished_at)}
 
     def abandon_orphans(self, error: str) -> int:
         """End every attempt whose lock is gone, as after a manual DELETE. Returns the number of rows changed."""

@@ -36,6 +36,7 @@ from tests.contract.acts import (
     lock,
     start_run,
     statements,
+    stop_the_clock,
 )
 from tests.contract.broken_history import History, each_trouble, history
 from tests.databases import APPS
@@ -119,6 +120,15 @@ def test_a_run_whose_end_cannot_be_recorded_gets_it_from_the_next(
     assert ended.started_at <= ended.finished_at <= running.started_at  # type: ignore[operator]
     assert ZERO < ended.duration < MINUTE  # type: ignore[operator]
     assert gate().unrecorded is None
+
+
+def test_a_run_recorded_late_does_not_end_before_it_began(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_the_clock(monkeypatch)  # the holder's, not the database's
+    end_in(history, "renamed")
+    come_back(monkeypatch)
+    start_run()
+    ended = runs().order_by("pk")[0]
+    assert ended.started_at <= ended.finished_at  # type: ignore[operator]
 
 
 def end_in(history: History, trouble: str, job_name: str = "nightly") -> None:
