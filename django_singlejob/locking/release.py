@@ -202,8 +202,9 @@ class Release:
         is too long, each time; and others may hold the row for longer than the lease lasts."""
         if database.is_transient(error):
             return self._left() > self._grant.request.lease / 2
-        self._also_failures += database.is_connection_lost(error)
-        return self._also_failures == 1
+        is_lost = database.is_connection_lost(error)
+        self._also_failures += is_lost
+        return is_lost and self._also_failures == 1
 
     def write_also_alone(self) -> None:
         """Write what belongs to the end of the run although its lock was released before."""

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
     from tests.contract.conftest import Elsewhere
 
+pytest_plugins = "tests.fixtures"
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 TOKEN = UUID(int=4711)
@@ -554,9 +555,13 @@ def one_offs_table() -> Iterator[History]:
     table.close()
 
 
+def has_long_text(params: Any) -> bool:
+    return any(len(str(getattr(each, "obj", each))) > 100_000 for each in params or ())
+
+
 def refuse_long_texts(execute: Any, sql: str, params: Any, many: Any, context: Any) -> Any:
     """As a server does that limits the length of a statement."""
-    if any(len(str(getattr(each, "obj", each))) > 100_000 for each in params or ()):
+    if has_long_text(params):
         return execute("SELECT nothing FROM nowhere", (), many, context)
     return execute(sql, params, many, context)
 
@@ -579,6 +584,25 @@ def test_a_result_that_the_database_refuses_is_left_out_and_the_run_is_not_repea
     assert caplog.text.count("The result of a one-off of 'mail' was refused: ") == 1
     assert is_free("mail")
     assert ticked() == []
+
+
+@pytest.mark.usefixtures("breakable_connection")
+def test_a_result_that_costs_the_connection_before_it_is_refused_is_left_out() -> None:
+    """A server that is sent too much ends the connection; its error is seen or not, by chance."""
+
+    def refuse(execute: Any, sql: str, params: Any, many: Any, context: Any) -> Any:
+        if has_long_text(params) and not refused:
+            refused.append(sql)
+            connection.connection.close()
+        return refuse_long_texts(execute, sql, params, many, context)
+
+    refused: list[str] = []
+    mailing(lambda: "x" * 300_000).enqueue()
+    with connection.execute_wrapper(refuse):
+        ticked()
+    assert refused
+    assert (statuses(), last_run("mail").status) == ([("done", 1)], "successful")
+    assert is_free("mail")
 
 
 @pytest.mark.on_database("mysql")
