@@ -72,7 +72,7 @@ test-slow-sqlite:
 	$(PYTEST) -n 3 $(SHUFFLED) --database sqlite -m 'not timing and slow'
 
 test-postgresql:
-	$(PYTEST) -n 6 --database postgresql
+	$(PYTEST) -n 5 --database postgresql
 
 test-mysql:
 	$(PYTEST) -n 3 --database mysql
