@@ -36,8 +36,8 @@ class Options(NamedTuple):
     history_keep: int = 1000
     """How many runs of each job are kept; older ones are pruned."""
     record_command: str | Callable[[list[str]], str] = "name"
-    """How much of a command line is stored: ``"name"``, ``"full"`` (redacted), ``"none"``, or a function that takes the
-    list of arguments and returns the text to store, or its dotted path."""
+    """How much of a command line is stored: ``"name"``, ``"none"``, or a function that takes the list of arguments and
+    returns the text to store, or its dotted path."""
     autodiscover: Sequence[str] = ("jobs", "tasks")
     """The modules of each installed app that register jobs."""
     task_modules: Sequence[str] = ()
@@ -151,8 +151,8 @@ _RULES: dict[str, tuple[str, Any]] = {
     ),
     "HISTORY_KEEP": ("a whole number of runs, 0 or more", _is_count),
     "RECORD_COMMAND": (
-        '"name", "full", "none", or a function or its dotted path',
-        lambda value: callable(value) or value in ("name", "full", "none") or _is_dotted_path(value),
+        '"name", "none", or a function or its dotted path',
+        lambda value: callable(value) or value in ("name", "none") or _is_dotted_path(value),
     ),
     "AUTODISCOVER": (
         'a list of module names, such as ["jobs"]',

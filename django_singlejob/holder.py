@@ -14,7 +14,6 @@ from django_singlejob.conf import options
 from django_singlejob.escaping import printable
 from django_singlejob.logs import about
 from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH
-from django_singlejob.redaction import redact
 
 logger = logging.getLogger("django_singlejob")
 
@@ -32,23 +31,17 @@ def this_process(arguments: Sequence[str] | None = None) -> Holder:
     return Holder(
         hostname=printable(options().hostname or socket.gethostname(), HOSTNAME_LENGTH),
         pid=os.getpid(),
-        command=recorded(sys.argv if arguments is None else arguments),
+        command=printable(_recorded(sys.argv if arguments is None else arguments), COMMAND_LENGTH),
     )
 
 
-def recorded(arguments: Sequence[str]) -> str:
+def _recorded(arguments: Sequence[str]) -> str:
     """What of a command line may be stored, as ``RECORD_COMMAND`` says. Empty if nothing may be."""
-    return printable(_as_configured(arguments), COMMAND_LENGTH)
-
-
-def _as_configured(arguments: Sequence[str]) -> str:
     match options().record_command:
         case "none":
             return ""
         case "name":
             return _name(arguments)
-        case "full":
-            return redact(arguments)
         case hook:
             return _ask(hook, arguments)
 

@@ -1,6 +1,7 @@
 """How a run ended: turns the exception that its body raised, if any, into what is recorded."""
 
 import asyncio
+import subprocess
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -11,7 +12,6 @@ from django.db import Error
 from django_singlejob.database import words_of
 from django_singlejob.escaping import printable
 from django_singlejob.exceptions import JobInterrupted, JobTimeout
-from django_singlejob.failed_commands import without_commands
 from django_singlejob.frames import own_frame
 from django_singlejob.names import PATH_LENGTH
 
@@ -86,13 +86,22 @@ def status_of(failure: BaseException | None) -> str:
 
 
 def summary(failure: BaseException | None) -> str:
-    """The exception on one line: ``ValueError: no such customer``. Of a command in it, it says what ``RECORD_COMMAND``
-    allows."""
+    """The exception on one line: ``ValueError: no such customer``."""
     try:
-        words = words_of(failure) if isinstance(failure, Error) else without_commands(str(failure), failure)
+        words = words_of(failure) if isinstance(failure, Error) else str(_without_command(failure))
     except Exception:  # an exception with a broken __str__ must not keep the end from being recorded
         words = "(the message cannot be printed)"
     return printable(f"{type(failure).__name__}: {words}", ERROR_LENGTH)
+
+
+def _without_command(failure: BaseException | None) -> BaseException | None:
+    """``subprocess`` puts the whole command, with its arguments, into its exceptions."""
+    match failure:
+        case subprocess.CalledProcessError():
+            return subprocess.CalledProcessError(failure.returncode, "...")
+        case subprocess.TimeoutExpired():
+            return subprocess.TimeoutExpired("...", failure.timeout)
+    return failure
 
 
 def _path_of(failure: BaseException | None) -> str:
@@ -102,7 +111,9 @@ def _path_of(failure: BaseException | None) -> str:
 
 def _traceback(failure: BaseException | None) -> str:
     try:
-        lines = without_commands("".join(traceback.format_exception(failure)), failure)
+        lines = "".join(traceback.format_exception(failure))
+        if (shorter := _without_command(failure)) is not failure:
+            lines = lines.replace(str(failure), str(shorter))
     except Exception as error:  # it may be too deep or too large; the end must be recorded all the same
         lines = f"(the traceback cannot be printed: {type(error).__name__})"
     return printable(lines[-TRACEBACK_LENGTH:], TRACEBACK_LENGTH, keep="\n")
@@ -111,7 +122,7 @@ def _traceback(failure: BaseException | None) -> str:
 def _origin(failure: BaseException, package: str) -> str:
     try:
         frame = own_frame(failure, package)
-        lines = without_commands(str(frame), failure) if frame else ""
+        lines = str(frame or "")
     except Exception:  # a file that cannot be read, for example
         return ""
     return printable(lines, ORIGIN_LENGTH, keep="\n")

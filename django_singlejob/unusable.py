@@ -1,6 +1,7 @@
 """Messages about a database that refuses a statement and would refuse it again, or that does not answer."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from traceback import walk_tb
@@ -15,7 +16,6 @@ from django.utils.connection import ConnectionDoesNotExist
 from django_singlejob import database
 from django_singlejob.codes import Lack
 from django_singlejob.exceptions import DatabaseUnusable, SingleJobError
-from django_singlejob.redaction import redact
 
 
 def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> DatabaseUnusable | None:
@@ -145,9 +145,13 @@ def place_of(alias: str) -> str:
     given = connections[alias].settings_dict
     server = ":".join(str(given[key]) for key in ("HOST", "PORT") if given.get(key))
     by = f", as {given['USER']!r}" if given.get("USER") else ""
-    # For some drivers the name may be a whole URL.
-    name = redact([str(given.get("NAME"))])
-    return f"{name}{f' on {server}' if server else ''}{by}"
+    return f"{name_of(alias)}{f' on {server}' if server else ''}{by}"
+
+
+def name_of(alias: str) -> str:
+    """The database's name. For some drivers it may be a whole URL, or settings, with a password."""
+    name = str(connections[alias].settings_dict.get("NAME"))
+    return re.sub(r"(?<=://).*(?=@)|(?<=password=)[^\s&]*", "***", name, flags=re.IGNORECASE)
 
 
 def unreachable(error: Error, undone: str = "") -> str:

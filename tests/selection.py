@@ -65,7 +65,6 @@ LONG = {
     "simulation/test_explore.py::test_pruning_loses_no_outcome",
     "simulation/test_reverted_repairs.py",
     "simulation/test_simulation.py::test_no_promise_is_broken_in_a_minute",
-    "test_redaction.py::test_the_time_grows_with_the_length_and_no_faster",
 }
 #: Paths below tests/, or the nodes of tests: what takes long without a mark of its own.
 SLOW = {

@@ -118,7 +118,7 @@ def test_e002_a_function_that_is_not_there(settings: Settings, hook: str, proble
     assert f"SINGLEJOB['RECORD_COMMAND'] is {hook!r}, {problem}" in messages[0].msg
 
 
-@pytest.mark.parametrize("hook", [f"{__name__}.ids", ids, "full"])
+@pytest.mark.parametrize("hook", [f"{__name__}.ids", ids, "none"])
 def test_a_function_that_is_there_is_fine(settings: Settings, hook: object) -> None:
     settings.SINGLEJOB = {"RECORD_COMMAND": hook}
     assert check_settings(None) == []

@@ -61,7 +61,7 @@ IMPOSSIBLE: dict[str, list[object]] = {
     "MAX_CATCH_UP": [0, "100"],
     "HISTORY_DAYS": [-1, timedelta(days=30)],
     "HISTORY_KEEP": [-1, None, 10**20],
-    "RECORD_COMMAND": ["everything", "", None, ["name"], "full.", "shop. command", 1],
+    "RECORD_COMMAND": ["everything", "full", "", None, ["name"], "full.", "shop. command", 1],
     "AUTODISCOVER": ["jobs", None, [1], ["jobs.py "], ["jobs/nightly"], {"jobs"}],
     "TASK_MODULES": ["shop", None, [1], ["shop.tasks "], [""], ["shop."], ["shop/tasks"], ["__main__"], {"shop"}],
     "SINGLE_STATEMENT": [1, "True", None],

@@ -58,7 +58,6 @@ def test_usually_only_the_programs_name_is(arguments: list[str], name: str) -> N
     [
         ("none", ""),
         ("name", "backup"),
-        ("full", "/bin/backup --password *** all"),
         (f"{__name__}.upper", "/BIN/BACKUP --PASSWORD HUNTER2 ALL"),
         (f"{__name__}.broken", "(RECORD_COMMAND failed: ZeroDivisionError)"),
     ],
@@ -69,7 +68,7 @@ def test_the_project_may_choose(settings: Settings, choice: str, command: str) -
 
 
 def test_by_default_the_command_is_this_processs_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.SINGLEJOB = {"RECORD_COMMAND": "full"}
+    settings.SINGLEJOB = {"RECORD_COMMAND": " ".join}
     monkeypatch.setattr(sys, "argv", ["manage.py", "shell\n" + "x" * 300])
     assert this_process().command == rf"manage.py shell\n{'x' * 300}"[:255]
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -101,3 +103,22 @@ def test_of_an_error_of_the_database_the_statement_is_left_out() -> None:
 )
 def test_what_a_driver_says_is_one_line(said: list[object], words: str) -> None:
     assert summary(OperationalError(*said)) == f"OperationalError: {words}"
+
+
+SECRET = "hun" + "ter2"  # never in a line of this file, because tracebacks show the lines
+COMMAND = ["backup", "--password", SECRET]
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (subprocess.CalledProcessError(3, COMMAND), "Command '...' returned non-zero exit status 3."),
+        (subprocess.CalledProcessError(-signal.SIGKILL, COMMAND), "Command '...' died with <Signals.SIGKILL: 9>."),
+        (subprocess.TimeoutExpired(COMMAND, 5), "Command '...' timed out after 5 seconds"),
+    ],
+)
+def test_of_a_failed_command_only_its_status_is_recorded(failure: Exception, words: str) -> None:
+    ended = end(failure)
+    assert ended.error == f"{type(failure).__name__}: {words}"
+    assert ended.traceback.rstrip().endswith(words)
+    assert SECRET not in ended.traceback

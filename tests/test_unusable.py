@@ -316,9 +316,17 @@ def test_a_test_that_may_not_use_the_database_gets_the_error_of_its_framework(tm
     assert 'use the "django_db" mark' in done.stdout
 
 
-def test_a_password_in_the_name_of_a_database_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection.settings_dict, "NAME", "postgres://shop:secret@db/shop")
-    assert place_of("default").startswith("postgres://***@db/shop")
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("postgres://shop:sec/r@t@db/shop", "postgres://***@db/shop"),
+        ("file:shop.db?mode=rw&Password=s", "file:shop.db?mode=rw&Password=***"),
+        ("dbname=shop password=secret host=db", "dbname=shop password=*** host=db"),
+    ],
+)
+def test_a_password_in_the_name_of_a_database_is_masked(name: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "NAME", name)
+    assert place_of("default").startswith(shown)
 
 
 # --- transactions

@@ -163,7 +163,7 @@ HOSTILE = [
 def test_hostile_names_of_hosts_and_commands_fail_nothing(
     text: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SINGLEJOB = {**settings.SINGLEJOB, "HOSTNAME": text, "RECORD_COMMAND": "full"}
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "HOSTNAME": text, "RECORD_COMMAND": " ".join}
     monkeypatch.setattr(sys, "argv", [text, text])
 
     @singleton_job(heartbeat=False)

@@ -29,9 +29,9 @@ from django_singlejob.management.exit_status import (
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.names import PATH_LENGTH
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
-from django_singlejob.redaction import redact
 from django_singlejob.reports import Report
 from django_singlejob.second_signal import second_signal_heeded
+from django_singlejob.unusable import name_of
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 
@@ -165,12 +165,10 @@ def _introduction(plan: Plan) -> str:
     scheduled = sum(job.schedule is not None for job in jobs)
     alias = database.alias()
     queues = f"queues {', '.join(map(repr, plan.queues))}" if plan.queues else "all queues"
-    # For some drivers the name may be a whole URL.
-    name = redact([str(connections[alias].settings_dict["NAME"])])
     return (
         f"django-singlejob {_version()}: {_counted(plan.threads, 'thread')}, {queues}, "
         f"{_counted(len(jobs), 'job')} ({scheduled} with a schedule), "
-        f"database {alias!r} ({connections[alias].vendor}, {printable(name, PATH_LENGTH)})."
+        f"database {alias!r} ({connections[alias].vendor}, {printable(name_of(alias), PATH_LENGTH)})."
     )
 
 
