@@ -1,16 +1,10 @@
-"""A schedule for people, in their language.
-
-In English, cronsim explains every cron expression. In other languages, there are words for the usual ones; the others
-are shown as they are.
-"""
+"""A schedule for people, in their language: cronsim explains cron expressions, but only in English."""
 
 import functools
 from collections.abc import Callable
-from datetime import datetime, time, timedelta
+from datetime import datetime, timedelta
 
 from cronsim import CronSim
-from django.utils.dates import WEEKDAYS
-from django.utils.formats import time_format
 from django.utils.translation import get_language, gettext as _, ngettext
 
 from django_singlejob.scheduling.schedule import MINUTE, Cron, Every, Schedule
@@ -36,8 +30,7 @@ def schedule_in_words(schedule: Schedule) -> str:
     """The schedule for people: ``At 08:00 on Monday through Friday (Europe/Rome)``, ``Every 1 hour 30 minutes``."""
     if isinstance(schedule, Every):
         return _interval_in_words(schedule.interval)
-    words = _explained(schedule) if _is_english() else _cron_in_words(schedule)
-    return f"{words or schedule.text} ({schedule.time_zone})"
+    return f"{_explained(schedule) if _is_english() else schedule.text} ({schedule.time_zone})"
 
 
 def _is_english() -> bool:
@@ -65,38 +58,3 @@ def _interval_in_words(interval: timedelta) -> str:
 
 def _every(count: int, unit: timedelta) -> str:
     return _EVERY[unit](count) % {"count": count}
-
-
-def _cron_in_words(cron: Cron) -> str:
-    """Empty if there are no words for it, or none in this language."""
-    if _("Every day at %(time)s") == "Every day at %(time)s":
-        return ""
-    minute, hour, *days = cron.text.split()
-    if hour == "*" and days == ["*"] * 3:
-        return _within_the_hour(minute)
-    if not (minute.isdecimal() and hour.isdecimal()):
-        return ""
-    return _at_a_time(time_format(time(int(hour), int(minute)), "TIME_FORMAT"), *days)
-
-
-def _within_the_hour(minute: str) -> str:
-    if minute.isdecimal():
-        return _("Every hour at minute %(minute)d") % {"minute": int(minute)}
-    step = minute.removeprefix("*/")
-    if minute == "*":
-        return _every(1, MINUTE)
-    return _every(int(step), MINUTE) if step.isdecimal() and int(step) and not 60 % int(step) else ""
-
-
-def _at_a_time(at: str, day: str, month: str, weekday: str) -> str:
-    match [day, month, weekday]:
-        case ["*", "*", "*"]:
-            return _("Every day at %(time)s") % {"time": at}
-        case ["*", "*", "1-5"]:
-            return _("Monday to Friday at %(time)s") % {"time": at}
-        case ["*", "*", number] if number.isdecimal():
-            # Django counts from Monday, cron from Sunday.
-            return _("Every %(weekday)s at %(time)s") % {"weekday": WEEKDAYS[(int(number) - 1) % 7], "time": at}
-        case [number, "*", "*"] if number.isdecimal():
-            return _("On day %(day)d of every month at %(time)s") % {"day": int(number), "time": at}
-    return ""

@@ -23,8 +23,8 @@ pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 WORDS = {
-    "de": ["Jeden Tag um 03:00 (UTC)", "Nächster Termin", "in ", "Zustand"],
-    "es": ["Cada día a las 03:00 (UTC)", "Próximo turno", "en ", "Estado"],
+    "de": ["0 3 * * * (UTC)", "Nächster Termin", "in ", "Zustand"],
+    "es": ["0 3 * * * (UTC)", "Próximo turno", "en ", "Estado"],
 }
 
 
@@ -34,7 +34,7 @@ def language(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def test_a_schedule_is_in_the_language_of_the_user(admin_client: Client, language: str) -> None:
+def test_a_cron_expression_is_shown_as_it_is(admin_client: Client, language: str) -> None:
     singleton_job("nightly", schedule="0 3 * * *", time_zone="UTC")(lambda: None)
     page = Page(shown(admin_client, list_of("jobstatus"))).text
     assert WORDS[language][0] in page
