@@ -29,7 +29,6 @@ TESTED_BY = {
     "management/child": "processes/test_left_behind",
     "management/reload": "processes/test_worker",
     "one_offs/django_tasks": "contract/test_tasks",
-    "querysets/looks": "querysets/test_look_up",
     "querysets/one_offs": "querysets/test_plans",
     "querysets/passes": "querysets/test_worker_passes",
     "recording": "contract/test_record",

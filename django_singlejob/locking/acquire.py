@@ -35,7 +35,6 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.looks import Seen, look
 from django_singlejob.querysets.rows import refusing_unreadable
 from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.recording import Writer, writers
@@ -235,14 +234,13 @@ class Acquisition:
 
     def _look_and_ask(self) -> Lease | Refusal | Undecided:
         asked_at = local_now()
-        seen = look(self.request.name, self.request.own_name, self.request.min_interval)
-        lock = seen.lock
+        lock = locks().look_up(self.request.name)
         if lock and lock.token == self.token:
-            return self._adopt(lock, self._snapshot(seen))
+            return self._adopt(lock, self._snapshot(lock))
         left = self._watch.look(lock, asked_at) if lock else ZERO
         if lock and left is None:
             return self._held(lock)
-        snapshot = self._snapshot(seen)
+        snapshot = self._snapshot(lock)
         if snapshot is None:
             return Undecided.RACED
         if self._in_doubt and self._in_doubt.is_superseded(snapshot.gate):
@@ -268,16 +266,20 @@ class Acquisition:
         announce(self.token, self.request.name)
         self._in_doubt = None
 
-    def _snapshot(self, seen: Seen) -> Snapshot | None:
+    def _snapshot(self, lock: "JobLock | None") -> Snapshot | None:
         """``None`` if a gate is forgotten at this moment."""
-        names, found, at = {self.request.name, self.request.own_name}, seen.gates, seen.at
+        names = {self.request.name, self.request.own_name}
+        found = self._gates_of(names)
         if missing := names - found.keys():
             gates().remember(*missing)
-            with refusing_unreadable():
-                found, at = gates().look_up(names, self.request.min_interval), local_now()
+            found = self._gates_of(names)
         if names - found.keys():
             return None
-        return Snapshot(seen.lock, found[self.request.name], found[self.request.own_name], at)
+        return Snapshot(lock, found[self.request.name], found[self.request.own_name], local_now())
+
+    def _gates_of(self, names: set[str]) -> "dict[str, JobStatus]":
+        with refusing_unreadable():
+            return gates().look_up(names, self.request.min_interval)
 
     def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Undecided:
         """The run to start. If the schedule has to move first, or instead, this moves it."""

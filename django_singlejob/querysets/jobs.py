@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import BigIntegerField, Case, DateTimeField, DurationField, F, Func, Q, TextField, Value, When
+from django.db.models import Case, DurationField, F, Func, Q, TextField, Value, When
 from django.db.models.functions import Concat, Greatest, Least
 from django.db.models.lookups import Exact
 
@@ -16,7 +16,6 @@ from django_singlejob.clock import CENTURY, DBNow
 from django_singlejob.conf import ZERO, options
 from django_singlejob.database import durable
 from django_singlejob.fields import FIRST, LAST
-from django_singlejob.querysets.compiled import conditional
 from django_singlejob.querysets.rows import RowQuerySet, delete_rows, in_utc, raised, rows, whether
 from django_singlejob.timeline import (
     GRANT_BITS,
@@ -40,14 +39,6 @@ MILLISECOND = timedelta(milliseconds=1)
 # The gate of no lock. It keeps the highest fence of the gates that were forgotten, and new gates start there, so that
 # the fences of a name never go back.
 FORGOTTEN = "django_singlejob.forgotten"
-
-# Of what fields the arguments of a conditional write are that the model does not have.
-_FACTS: dict[str, Any] = {
-    "after": DateTimeField(),
-    "before": DateTimeField(),
-    "timeline": BigIntegerField(),
-}
-
 
 _NEW_LINE = Value("\n")
 
@@ -163,16 +154,14 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
 
     def unchanged(self, seen: JobStatus) -> JobStatusQuerySet:
         """The row, if its schedule is where it was seen and no run has begun since."""
-        return self._as_it_was(_facts(seen))
-
-    def _as_it_was(self, seen: Mapping[str, Any]) -> JobStatusQuerySet:
         # Each start and each move of a schedule raises the fence. The other conditions catch edits by hand.
-        rows = self.filter(**{name: seen[name] for name in ("name", "fence", "schedule", "time_zone")})
-        after, before = seen["after"], seen["before"]
-        if after is None and before is None:
+        rows = self.filter(**{name: getattr(seen, name) for name in ("name", "fence", "schedule", "time_zone")})
+        if seen.next_slot is None:
             return rows.filter(next_slot=None)
-        rows = rows if after is None else rows.filter(next_slot__gt=after)
-        return rows if before is None else rows.filter(next_slot__lt=before)
+        # Not "=", because instants written by SQLite's own clock have fewer digits. A slot that was read as one of the
+        # limits may lie beyond it.
+        rows = rows if seen.next_slot == FIRST else rows.filter(next_slot__gt=seen.next_slot - MILLISECOND)
+        return rows if seen.next_slot == LAST else rows.filter(next_slot__lt=seen.next_slot + MILLISECOND)
 
     def grantable(self, seen: JobStatus) -> JobStatusQuerySet:
         """The row, if it is ``unchanged`` and on the database server where it was seen: another one grants other
@@ -193,23 +182,12 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
 
     def pass_through(self, seen: JobStatus, token: UUID) -> bool:
         """Pass the gate. Returns ``False`` if another caller was faster: look again."""
-        return self._pass_through(_facts(seen), seen.timeline, {"fence": next_fence(seen), "token": token})
-
-    @conditional(**_FACTS)
-    def _pass_through(self, seen: Mapping[str, Any], timeline: int, changes: Mapping[str, Any]) -> Any:
-        return self._as_it_was(seen).on_timeline(timeline), changes
+        return self.grantable(seen).update(fence=next_fence(seen), token=token) == 1
 
     def pass_and_start(self, seen: JobStatus, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
         """Pass the gate of a job and record its start. Returns ``False`` if the row is not ``grantable``, or if the job
         may not start."""
-        return self._pass_and_start(_facts(seen), seen.timeline, min_interval, changes)
-
-    @conditional(**_FACTS, min_interval=DurationField())
-    def _pass_and_start(
-        self, seen: Mapping[str, Any], timeline: int, min_interval: timedelta, changes: Mapping[str, Any]
-    ) -> Any:
-        rows = self._as_it_was(seen).on_timeline(timeline).ready(min_interval)
-        return rows, {"last_started_at": DBNow(), **changes}
+        return self.grantable(seen).start(min_interval, changes)
 
     def start(self, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
         """Record the start of a job. Returns ``False`` if the row has changed, or if the job is paused or last started
@@ -244,29 +222,26 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
         ready = self.filter(paused=False)
         return ready.exclude(_recently(min_interval)) if min_interval else ready
 
-    @conditional()
-    def hold(self, name: str, token: UUID) -> Any:
+    def hold(self, name: str, token: UUID) -> bool:
         """Keep all others from passing the gate until this transaction ends. Returns ``False`` if another caller has
         passed it already."""
         # An UPDATE, because SQLite ignores SELECT FOR UPDATE. It must change the row, because Galera replicates nothing
         # else: without a change, a successor on another node would not conflict with this transaction.
-        return self.passed(name, token), {"hold_count": raised(self.model, "hold_count")}
+        return self.passed(name, token).update(hold_count=raised(self.model, "hold_count")) == 1
 
     def touch(self, name: str) -> None:
         """Wait until the gate can be changed: until then, a live process is inside a transaction on it."""
         self.filter(name=name).update(fence=F("fence"))
 
-    @conditional(duration=DurationField())
-    def finish(self, name: str, token: UUID, result: Mapping[str, Any], duration: timedelta | None = None) -> Any:
+    def finish(self, name: str, token: UUID, result: Mapping[str, Any], duration: timedelta | None = None) -> bool:
         """Record how a run ended; ``duration`` is that of a successful one, otherwise ``None``. Returns ``False`` if
         another caller has passed the gate since."""
-        return self.passed(name, token), self._ended(result, duration)
+        return self.passed(name, token).update(**self._ended(result, duration)) == 1
 
-    @conditional(duration=DurationField())
-    def finish_own(self, name: str, result: Mapping[str, Any], duration: timedelta | None = None) -> Any:
+    def finish_own(self, name: str, result: Mapping[str, Any], duration: timedelta | None = None) -> bool:
         """The same for a job whose lock has another gate, which is held. Returns ``False`` if the row was deleted by
         hand."""
-        return self.filter(name=name), self._ended(result, duration)
+        return self.filter(name=name).update(**self._ended(result, duration)) == 1
 
     def _ended(self, result: Mapping[str, Any], duration: timedelta | None) -> dict[str, Any]:
         mean = {} if duration is None else {"mean_duration": mean_with(duration)}
@@ -336,19 +311,6 @@ class _MovedMean(Func):
     ) -> tuple[str, tuple[str | int, ...]]:
         (mean, _), (value, of_value), (count, of_count) = map(compiler.compile, self.get_source_expressions())
         return f"{mean} + ({value} - {mean}) / {count}", (*of_value, *of_count)
-
-
-def _facts(seen: JobStatus) -> dict[str, Any]:
-    """What ``unchanged`` compares. The next slot lies between ``after`` and ``before``: if one is ``None``, there is no
-    such limit, and if both are, there is no slot."""
-    facts = {name: getattr(seen, name) for name in ("name", "fence", "schedule", "time_zone")}
-    after, before = seen.next_slot, seen.next_slot
-    if seen.next_slot:
-        # Not "=", because instants written by SQLite's own clock have fewer digits. A slot that was read as one of the
-        # limits may lie beyond it.
-        after = None if seen.next_slot == FIRST else seen.next_slot - MILLISECOND
-        before = None if seen.next_slot == LAST else seen.next_slot + MILLISECOND
-    return {**facts, "after": after, "before": before}
 
 
 def _recently(min_interval: timedelta | Expression) -> Q:

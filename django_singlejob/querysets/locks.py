@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Case, DateTimeField, DurationField, F, Q, Value, When
+from django.db.models import Case, DateTimeField, F, Q, Value, When
 from django.db.models.lookups import Exact
 
 from django_singlejob.clock import CENTURY, DBNow, saturated
 from django_singlejob.conf import options
-from django_singlejob.querysets.compiled import conditional
 from django_singlejob.querysets.rows import RowQuerySet, delete_rows, in_utc, refusing_unreadable, rows, whether
 from django_singlejob.timeline import Timeline, ask_with_timeline
 
@@ -109,11 +108,10 @@ class JobLockQuerySet(RowQuerySet["JobLock"]):
         alive."""
         return self._unchanged(seen).suspected().update(**columns) == 1
 
-    @conditional(lease=DurationField())
-    def renew(self, name: str, token: UUID, lease: timedelta, sent_at: datetime) -> Any:
+    def renew(self, name: str, token: UUID, lease: timedelta, sent_at: datetime) -> bool:
         """Record a heartbeat, sent at ``sent_at`` by the holder's clock. Returns ``False`` if the row is another
         holder's, or gone."""
-        return self.filter(name=name, token=token), _beat(lease, sent_at)
+        return self.filter(name=name, token=token).update(**_beat(lease, sent_at)) == 1
 
     def renew_together(self, held: Collection[Held], lease: timedelta, sent_at: datetime) -> set[UUID]:
         """The same for several holders of this process, inside a transaction. Returns the tokens of those whose
@@ -133,10 +131,9 @@ class JobLockQuerySet(RowQuerySet["JobLock"]):
         is_complete = ours.filter(token__in=tokens).update(**_beat(lease, sent_at)) == len(tokens)
         return tokens if is_complete else set()
 
-    @conditional()
-    def release(self, name: str, token: UUID) -> Any:
+    def release(self, name: str, token: UUID) -> bool:
         """Delete the holder's own row. Returns ``False`` if the row is no longer that holder's."""
-        return self.filter(name=name, token=token)
+        return delete_rows(self.filter(name=name, token=token)) == 1
 
     def clear(self, seen: JobLock, *, force: bool) -> bool:
         """Delete the row that was seen. Returns ``False`` if it is a different one by now or, unless ``force``, if its

@@ -13,7 +13,6 @@ from django.db.models import Q
 from django.db.models.functions import Greatest
 
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets.compiled import conditional, inserting
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.rows import AttemptQuerySet, rows
 
@@ -38,24 +37,24 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
         """Runs that have not ended yet."""
         return self.filter(status="running")
 
-    @inserting
-    def start(self, facts: Mapping[str, Any]) -> Any:
+    def start(self, facts: Mapping[str, Any]) -> int:
         """Record the start of an attempt: now, unless ``facts`` has another ``started_at``. Returns the row's key."""
         # Not create(): if a receiver of its signals swallows a database error, COMMIT silently rolls back the grant,
         # which is in the same transaction.
-        return {"started_at": DBNow(), "status": "running", **facts}
+        (run,) = self.bulk_create([self.model(**{"started_at": DBNow(), "status": "running", **facts})])
+        return run.pk or self.values_list("pk", flat=True).get(token=run.token)  # MySQL does not return it
 
     def key_of(self, token: UUID) -> int | None:
         """The key of the attempt's row, or ``None`` if it has no row."""
         return self.filter(token=token).values_list("pk", flat=True).first()
 
-    @conditional()
-    def finish(self, token: UUID | str, result: Mapping[str, Any]) -> Any:
+    def finish(self, token: UUID | str, result: Mapping[str, Any]) -> bool:
         """Record how an attempt ended: now, unless ``result`` has another ``finished_at``. Returns ``False`` if it has
         ended already, as abandoned, or has no row."""
         finished_at = result.get("finished_at", DBNow())
         # The holder knows the database's clock only from its first look.
-        return self.running().filter(token=token), {**result, "finished_at": Greatest("started_at", finished_at)}
+        ended = {**result, "finished_at": Greatest("started_at", finished_at)}
+        return self.running().filter(token=token).update(**ended) == 1
 
     def abandon_orphans(self, error: str) -> int:
         """End every attempt whose lock is gone, as after a manual DELETE. Returns the number of rows changed."""

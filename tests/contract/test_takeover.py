@@ -13,7 +13,7 @@ from django.db import connection
 from django_singlejob import SKIPPED, LockHeld, clock, job_lock, singleton_job
 from django_singlejob.clock import DBNow, local_now, utc_now
 from django_singlejob.conf import ZERO
-from django_singlejob.locking import acquire, single_statement
+from django_singlejob.locking import single_statement
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
@@ -167,15 +167,12 @@ def left(watch: Watch) -> timedelta | None:
     return watch.look(lock(), clock.local_now())
 
 
-LOOKS = {"acquire": (acquire, "look", ask), "clear": (JobLockQuerySet, "watched", lambda: Watchman().dead())}
-
-
-@pytest.mark.parametrize(("owner", "name", "caller"), LOOKS.values(), ids=LOOKS)
+@pytest.mark.parametrize("caller", [ask, lambda: Watchman().dead()], ids=["acquire", "clear"])
 def test_a_look_counts_from_before_the_row_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, caller: Callable[[], object]
+    monkeypatch: pytest.MonkeyPatch, caller: Callable[[], object]
 ) -> None:
     take()
-    times, read, look, answer = [], getattr(owner, name), Watch.look, single_statement._answer
+    times, read, look, answer = [], JobLockQuerySet.watched, Watch.look, single_statement._answer
 
     def reading(*asked: Any) -> Any:
         times.append(local_now())
@@ -190,7 +187,7 @@ def test_a_look_counts_from_before_the_row_is_asked_for(
         return answer(*asked)
 
     monkeypatch.setattr(single_statement, "_answer", asking)
-    monkeypatch.setattr(owner, name, reading)
+    monkeypatch.setattr(JobLockQuerySet, "watched", reading)
     monkeypatch.setattr(Watch, "look", looking)
     caller()
     read_at, asked_at = times

@@ -17,7 +17,6 @@ from django_singlejob.locking.plan import PlannedRun, plan
 from django_singlejob.locking.request import LockRequest
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.looks import look
 from django_singlejob.recording import Writer
 from tests.contract.acts import everything, expire, gate, in_thread, last_run, lock, pass_gate, start_run, take
 
@@ -65,7 +64,7 @@ def planned(terms: dict[str, Any]) -> Granting:
     """One try, up to the transaction."""
     wanted = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()} | terms
     request = LockRequest(name="nightly", **wanted)
-    snapshot = Acquisition(request)._snapshot(look("nightly", request.own_name, request.min_interval))
+    snapshot = Acquisition(request)._snapshot(locks().look_up("nightly"))
     assert snapshot
     run = plan(request, snapshot)
     assert isinstance(run, PlannedRun)

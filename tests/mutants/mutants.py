@@ -95,7 +95,7 @@ SINGLE_TESTS = "tests/locking/test_single_statement.py"
 EACH_WRITE = "tests/contract/test_loss.py::test_each_write_on_its_own_finds_nothing_of_the_successors"
 MEETS = "tests/contract/test_loss.py::test_a_heartbeat_that_comes_at_the_same_moment_finds_nothing"
 
-_RENEW = """        return self.filter(name=name, token=token), _beat(lease, sent_at)
+_RENEW = """        return self.filter(name=name, token=token).update(**_beat(lease, sent_at)) == 1
 """
 _RENEW_BY_SAVE = """        row = self.filter(name=name, token=token).first()
         if row is None:
@@ -163,13 +163,13 @@ OF_THE_PROTOCOL = (
         edits=(
             Edit(
                 LOCKS,
-                "        return self.filter(name=name, token=token)\n",
-                "        return self.filter(name=name)\n",
+                "return delete_rows(self.filter(name=name, token=token))",
+                "return delete_rows(self.filter(name=name))",
             ),
             Edit(
                 GATES,
-                "return self.passed(name, token), self._ended(",
-                "return self.filter(name=name), self._ended(",
+                "return self.passed(name, token).update(**self._ended(",
+                "return self.filter(name=name).update(**self._ended(",
             ),
         ),
         tests=(
@@ -184,8 +184,8 @@ OF_THE_PROTOCOL = (
         edits=(
             Edit(
                 LOCKS,
-                "return self.filter(name=name, token=token), _beat(",
-                "return self.filter(name=name), _beat(",
+                "return self.filter(name=name, token=token).update(**_beat(",
+                "return self.filter(name=name).update(**_beat(",
             ),
         ),
         tests=(
@@ -421,8 +421,8 @@ OTHERS = (
         edits=(
             Edit(
                 GATES,
-                'return self.passed(name, token), {"hold_count',
-                'return self.filter(name=name), {"hold_count',
+                "return self.passed(name, token).update(hold_count",
+                "return self.filter(name=name).update(hold_count",
             ),
         ),
         tests=(
@@ -533,9 +533,9 @@ OTHERS = (
             Edit(GRANT, "return {**changes, **self.planned.changes}", "return changes"),
             Edit(
                 GATES,
-                "        if after is None and before is None:\n            return rows.filter",
-                '        return self.filter(name=seen["name"], fence=seen["fence"])\n'
-                "        if after is None and before is None:\n            return rows.filter",
+                "        if seen.next_slot is None:\n            return rows.filter",
+                "        return self.filter(name=seen.name, fence=seen.fence)\n"
+                "        if seen.next_slot is None:\n            return rows.filter",
             ),
         ),
         tests=(
@@ -657,8 +657,8 @@ OTHERS = (
         edits=(
             Edit(
                 GATES,
-                "return self.passed(name, token), self._ended(",
-                "return self.filter(name=name), self._ended(",
+                "return self.passed(name, token).update(**self._ended(",
+                "return self.filter(name=name).update(**self._ended(",
             ),
         ),
         tests=(Witness(f"{EACH_WRITE}[finish]"),),
@@ -850,7 +850,7 @@ OTHERS = (
     Mutant(
         name="run-ended-twice",
         breaks="A holder that lost its lock ends a run that is recorded as abandoned.",
-        edits=(Edit(RUNS, "return self.running().filter(token=token), {", "return self.filter(token=token), {"),),
+        edits=(Edit(RUNS, "return self.running().filter(token=token)", "return self.filter(token=token)"),),
         tests=(
             Witness(f"{EACH_WRITE}[close the run]"),
             Witness("tests/contract/test_loss.py::test_a_job_that_was_robbed_raises_and_its_run_stays_abandoned"),
@@ -994,10 +994,7 @@ OTHERS = (
     Mutant(
         name="interval-outside-the-write",
         breaks="The write that starts a job does not demand that it is not paused and that min_interval is over.",
-        edits=(
-            Edit(GATES, "return self.ready(min_interval).update(", "return self.update("),
-            Edit(GATES, ".on_timeline(timeline).ready(min_interval)", ".on_timeline(timeline)"),
-        ),
+        edits=(Edit(GATES, "return self.ready(min_interval).update(", "return self.update("),),
         tests=(
             Witness("tests/contract/test_gate.py::test_a_start_in_the_same_moment_counts"),
             Witness("tests/contract/test_gate.py::test_a_pause_in_the_same_moment_counts"),
