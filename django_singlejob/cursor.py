@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from django.db.models import F
+
 from django_singlejob import database
 from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
 from django_singlejob.logs import about, in_english
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.rows import raised
 from django_singlejob.registry import Job
 from django_singlejob.scheduling.schedule import Schedule, next_slot
 from django_singlejob.scheduling.slots import Claim, MisfireOutcome, Misfires, first_slot
@@ -102,7 +103,7 @@ def moved(claim: Claim) -> dict[str, Any]:
 
 def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
     counts = {"misfire_count": sum(missed.number for missed in misfires), "coalesced_count": coalesced}
-    return {name: raised(gates().model, name, count) for name, count in counts.items() if count}
+    return {name: F(name) + count for name, count in counts.items() if count}
 
 
 def report_misfires(name: str, misfires: Sequence[Misfires]) -> None:

@@ -1,11 +1,11 @@
 """The tables: the lease (``JobLock``), the gate (``JobStatus``), the history (``JobRun``) and one-offs
 (``OneOffJob``)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from django.db import connections, models
+from django.db import models
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
@@ -14,16 +14,10 @@ from django_singlejob.database import alias
 from django_singlejob.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH, PATH_LENGTH, USER_LENGTH
 from django_singlejob.querysets.jobs import JobStatusQuerySet
 from django_singlejob.querysets.locks import LONGEST_LEASE, JobLockQuerySet
-from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+from django_singlejob.querysets.one_offs import PRIORITIES, OneOffJobQuerySet
 from django_singlejob.querysets.passes import WorkerPassQuerySet
 from django_singlejob.querysets.rows import whether
 from django_singlejob.querysets.runs import JobRunQuerySet
-
-if TYPE_CHECKING:
-    # To its plugin for Django they are Django's own, whose types depend on whether they are null.
-    from django.db.models import DateTimeField as InstantField, DurationField as LengthField, JSONField as DocumentField
-else:
-    from django_singlejob.fields import DocumentField, InstantField, LengthField
 
 
 class Row(models.Model):
@@ -31,14 +25,6 @@ class Row(models.Model):
 
     class Meta:
         abstract = True
-
-    @classmethod
-    def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any], **others: Any) -> Self:
-        """The row. Raises ``TypeError`` if a value is none of its column's type: SQLite stores a text as a number."""
-        row = super().from_db(db, field_names, values, **others)
-        if connections[db or alias()].vendor == "sqlite":
-            _refuse_mistyped(row)
-        return row
 
     def refresh_from_db(
         self,
@@ -53,38 +39,39 @@ class Row(models.Model):
         super().refresh_from_db(using, fields, from_queryset)
 
 
-def _refuse_mistyped(row: Row) -> None:
-    for field in row._meta.concrete_fields:
-        value = row.__dict__.get(field.attname)
-        wanted = next((kind for kind in _TYPES if isinstance(field, kind)), None)
-        if wanted and value is not None and not isinstance(value, _TYPES[wanted]):
-            raise TypeError(f"{field.attname} is {value!r:.50}")
+class RunStatus(models.TextChoices):
+    RUNNING = "running", _("running")
+    SUCCESSFUL = "successful", _("successful")
+    FAILED = "failed", _("failed")
+    ABANDONED = "abandoned", _("abandoned")
+    INTERRUPTED = "interrupted", _("interrupted")
 
 
-_TYPES: "dict[type[models.Field[Any, Any]], type]" = {
-    models.IntegerField: int,
-    models.BooleanField: bool,
-    models.CharField: str,
-    models.TextField: str,
-}
+class RunTrigger(models.TextChoices):
+    CALL = "call", _("call")
+    COMMAND = "command", _("command")
+    SCHEDULE = "schedule", _("schedule")
+    ONE_OFF = "one_off", _("one-off")
+    MANUAL = "manual", _("by hand")
+
+
+class OneOffStatus(models.TextChoices):
+    WAITING = "waiting", _("waiting")
+    IN_PROGRESS = "in_progress", _("in progress")
+    DONE = "done", _("done")
+    FAILED = "failed", _("failed")
+    CANCELLED = "cancelled", _("cancelled")
+
+
+def _allowed(name: str, **values: Any) -> models.CheckConstraint:
+    """What the database lets anybody write."""
+    return models.CheckConstraint(condition=models.Q(**values), name=name)
 
 
 class JobRun(Row):
     """One attempt to run a job."""
 
-    class Status(models.TextChoices):
-        RUNNING = "running", _("running")
-        SUCCESSFUL = "successful", _("successful")
-        FAILED = "failed", _("failed")
-        ABANDONED = "abandoned", _("abandoned")
-        INTERRUPTED = "interrupted", _("interrupted")
-
-    class Trigger(models.TextChoices):
-        CALL = "call", _("call")
-        COMMAND = "command", _("command")
-        SCHEDULE = "schedule", _("schedule")
-        ONE_OFF = "one_off", _("one-off")
-        MANUAL = "manual", _("by hand")
+    Status, Trigger = RunStatus, RunTrigger
 
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH)
     fence = models.BigIntegerField(
@@ -101,14 +88,14 @@ class JobRun(Row):
         default="",
         help_text=_("The user who requested it in the admin; blank if nobody did."),
     )
-    slot = InstantField(_("slot"), null=True, blank=True)
+    slot = models.DateTimeField(_("slot"), null=True, blank=True)
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
     pid = models.PositiveBigIntegerField(_("process ID"))
-    started_at = InstantField(_("started at"))
-    finished_at = InstantField(_("finished at"), null=True, blank=True)
-    duration = LengthField(_("duration"), null=True, blank=True)
-    acquire_duration = LengthField(
+    started_at = models.DateTimeField(_("started at"))
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    duration = models.DurationField(_("duration"), null=True, blank=True)
+    acquire_duration = models.DurationField(
         _("lock cost"), null=True, blank=True, help_text=_("How long it took to acquire the lock.")
     )
     error = models.TextField(_("error"), blank=True, default="")
@@ -133,6 +120,11 @@ class JobRun(Row):
             models.Index(fields=["hostname", "started_at"], name="singlejob_run_host_started"),
             models.Index(fields=["trigger", "started_at"], name="singlejob_run_trigger_started"),
         ]
+        constraints = [
+            _allowed("singlejob_run_status", status__in=RunStatus.values),
+            _allowed("singlejob_run_trigger", trigger__in=RunTrigger.values),
+            _allowed("singlejob_run_attempt", attempt__gte=1),
+        ]
 
     def __str__(self) -> str:
         return f"{self.job_name} #{self.pk} ({self.get_status_display()})"
@@ -152,8 +144,8 @@ class JobStatus(Row):
     )
     schedule = models.CharField(_("schedule"), max_length=200, blank=True, default="")
     time_zone = models.CharField(_("time zone"), max_length=64, blank=True, default="")
-    next_slot = InstantField(_("next slot"), null=True, blank=True)
-    last_slot = InstantField(
+    next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
+    last_slot = models.DateTimeField(
         _("last slot"), null=True, blank=True, help_text=_("The last slot for which a run was started.")
     )
     last_attempt = models.PositiveIntegerField(
@@ -163,8 +155,8 @@ class JobStatus(Row):
         _("abandoned"), default=False, help_text=_("The last slot's holder died, and the slot has not been rerun.")
     )
     paused = models.BooleanField(_("paused"), default=False)
-    last_started_at = InstantField(_("last started at"), null=True, blank=True)
-    last_finished_at = InstantField(_("last finished at"), null=True, blank=True)
+    last_started_at = models.DateTimeField(_("last started at"), null=True, blank=True)
+    last_finished_at = models.DateTimeField(_("last finished at"), null=True, blank=True)
     last_status = models.CharField(
         _("last status"),
         max_length=20,
@@ -177,7 +169,7 @@ class JobStatus(Row):
     run_count = models.PositiveBigIntegerField(
         _("runs"), default=0, help_text=_("Finished runs, whatever their status.")
     )
-    mean_duration = LengthField(
+    mean_duration = models.DurationField(
         _("mean duration"), null=True, blank=True, help_text=_("Average of about the last 20 successful runs.")
     )
     misfire_count = models.PositiveBigIntegerField(_("misfires"), default=0)
@@ -186,7 +178,7 @@ class JobStatus(Row):
         default=0,
         help_text=_("Slots that were still in time when a later slot ran in their place."),
     )
-    unrecorded = DocumentField(
+    unrecorded = models.JSONField(
         _("unrecorded end"),
         null=True,
         blank=True,
@@ -207,6 +199,10 @@ class JobStatus(Row):
         # Pausing and resuming a job needs the change permission.
         permissions = [("run_jobstatus", _("Can run jobs now"))]
         indexes = [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")]
+        constraints = [
+            _allowed("singlejob_status_last_status", last_status__in=["", *RunStatus.values]),
+            _allowed("singlejob_status_attempt", last_attempt__gte=1),
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -220,20 +216,20 @@ class JobLock(Row):
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
     pid = models.PositiveBigIntegerField(_("process ID"))
     command = models.CharField(_("command"), max_length=COMMAND_LENGTH, blank=True, default="")
-    acquired_at = InstantField(_("acquired at"))
-    heartbeat_at = InstantField(_("last heartbeat at"))
+    acquired_at = models.DateTimeField(_("acquired at"))
+    heartbeat_at = models.DateTimeField(_("last heartbeat at"))
     heartbeats = models.PositiveBigIntegerField(_("heartbeats"), default=0)
-    heartbeat_interval = LengthField(
+    heartbeat_interval = models.DurationField(
         _("heartbeat interval"), null=True, blank=True, help_text=_("Blank if the holder sends no heartbeats.")
     )
-    expires_at = InstantField(_("expires at"))
-    sent_at = InstantField(
+    expires_at = models.DateTimeField(_("expires at"))
+    sent_at = models.DateTimeField(
         _("last heartbeat sent at"), help_text=_("By the holder's clock; all other times are by the database's.")
     )
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH, blank=True, default="")
-    slot = InstantField(_("slot"), null=True, blank=True)
+    slot = models.DateTimeField(_("slot"), null=True, blank=True)
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
-    queues = DocumentField(
+    queues = models.JSONField(
         _("queues"), default=list, blank=True, help_text=_("The queues that a worker serves; empty: all queues.")
     )
 
@@ -251,6 +247,10 @@ class JobLock(Row):
         permissions = [
             ("clear_joblock", _("Can clear stale locks")),
             ("force_joblock", _("Can clear locks whose holders may be alive")),
+        ]
+        constraints = [
+            _allowed("singlejob_lock_attempt", attempt__gte=1),
+            _allowed("singlejob_lock_interval", heartbeat_interval__gt=ZERO),
         ]
 
     def __str__(self) -> str:
@@ -285,12 +285,12 @@ class WorkerPass(Row):
     key = models.CharField(
         _("key"), max_length=64, primary_key=True, help_text=_("A hash of the queues, which can be long and many.")
     )
-    queues = DocumentField(
+    queues = models.JSONField(
         _("queues"), default=list, blank=True, help_text=_("The queues that the pass served; empty: all queues.")
     )
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
     pid = models.PositiveBigIntegerField(_("process id"))
-    seen_at = InstantField(_("seen at"))
+    seen_at = models.DateTimeField(_("seen at"))
 
     objects = WorkerPassQuerySet.as_manager()
 
@@ -311,12 +311,7 @@ class WorkerPass(Row):
 class OneOffJob(Row):
     """A job, or one of Django's tasks, that is to run once, at or after an instant."""
 
-    class Status(models.TextChoices):
-        WAITING = "waiting", _("waiting")
-        IN_PROGRESS = "in_progress", _("in progress")
-        DONE = "done", _("done")
-        FAILED = "failed", _("failed")
-        CANCELLED = "cancelled", _("cancelled")
+    Status = OneOffStatus
 
     job_name = models.CharField(
         _("job"), max_length=NAME_LENGTH, blank=True, default="", help_text=_("The job to run, under its lock.")
@@ -332,14 +327,14 @@ class OneOffJob(Row):
     exclusive = models.GeneratedField(
         expression=whether(~models.Q(job_name="")), output_field=models.BooleanField(), db_persist=True
     )
-    args = DocumentField(_("arguments"), default=list, blank=True)
-    kwargs = DocumentField(_("keyword arguments"), default=dict, blank=True)
+    args = models.JSONField(_("arguments"), default=list, blank=True)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
     queue_name = models.CharField(_("queue"), max_length=NAME_LENGTH, default="default")
     priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("-100 to 100; the highest runs first."))
     status = models.CharField(_("status"), max_length=20, choices=Status, default=Status.WAITING)
-    run_after = InstantField(_("run after"))
-    started_at = InstantField(_("started at"), null=True, blank=True)
-    finished_at = InstantField(_("finished at"), null=True, blank=True)
+    run_after = models.DateTimeField(_("run after"))
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
     version = models.PositiveBigIntegerField(_("version"), default=0, help_text=_("Increases with each change."))
     token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Token of the lock it last ran under."))
     attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("How many times it was started."))
@@ -359,7 +354,7 @@ class OneOffJob(Row):
         default="",
         help_text=_("Host name and process ID of each worker that started it, one line per attempt."),
     )
-    result = DocumentField(_("result"), null=True, blank=True)
+    result = models.JSONField(_("result"), null=True, blank=True)
     error = models.TextField(_("error"), blank=True, default="")
     error_class = models.CharField(_("error class"), max_length=PATH_LENGTH, blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
@@ -375,7 +370,7 @@ class OneOffJob(Row):
         default="",
         help_text=_("The error of each attempt that failed, one JSON object a line."),
     )
-    created_at = InstantField(_("created at"))
+    created_at = models.DateTimeField(_("created at"))
     requested_by = models.CharField(
         _("requested by"),
         max_length=USER_LENGTH,
@@ -398,6 +393,11 @@ class OneOffJob(Row):
             models.Index(fields=["status", "run_after"], name="singlejob_one_off_due"),
             models.Index(fields=["status", "finished_at"], name="singlejob_one_off_finished"),
         ]
+        constraints = [
+            _allowed("singlejob_one_off_status", status__in=OneOffStatus.values),
+            _allowed("singlejob_one_off_attempts", max_attempts__gte=1),
+            _allowed("singlejob_one_off_priority", priority__range=(PRIORITIES[0], PRIORITIES[-1])),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} #{self.pk} ({self.get_status_display()})"
@@ -408,9 +408,9 @@ class OneOffJob(Row):
         return self.job_name or self.task_path
 
     @property
-    def trigger(self) -> JobRun.Trigger:
+    def trigger(self) -> RunTrigger:
         """The trigger of the run that it requests."""
-        return JobRun.Trigger.MANUAL if self.requested_by else JobRun.Trigger.ONE_OFF
+        return RunTrigger.MANUAL if self.requested_by else RunTrigger.ONE_OFF
 
 
 class Overview(JobStatus):

@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 # The number of low bits of a fence that count the grants of one timeline.
 GRANT_BITS = 32
-GREATEST_FENCE = 2**63 - 1
 
 # Any role may call these functions. pg_control_checkpoint() lags behind a promotion. A standby has no current position.
 _SQL = (
@@ -74,11 +73,6 @@ def sql_on(alias: str) -> str:
 def next_fence(gate: "JobStatus") -> int:
     """The fence of the next grant. It is greater than all earlier ones, including those that a failover lost."""
     return max(gate.fence, gate.timeline << GRANT_BITS) + 1
-
-
-def is_fence_used_up(gate: "JobStatus") -> bool:
-    """Whether there is no greater fence, because somebody has written the greatest one into the gate."""
-    return gate.fence >= GREATEST_FENCE
 
 
 def is_from_before(gate: "JobStatus") -> bool:

@@ -23,7 +23,6 @@ ONCE = {
     "admin/test_admin_one_offs.py": "",
     "admin/test_admin_queries.py": "",
     "browser": "pages are the same",
-    "contract/test_impossible_rows.py": "a grid of hostile values",
     "contract/test_interruption.py": "signals and threads",
     "locking/test_crew.py": "threads",
     "locking/test_heartbeat.py": "threads",
@@ -70,7 +69,6 @@ LONG = {
 SLOW = {
     "browser",
     "clusters",
-    "contract/test_impossible_rows.py",
     "management/test_hostile_rows.py",
     "management/test_startup.py::test_run_singleton_imports_nothing_that_only_others_need",
     "monitoring/test_verdict.py::test_each_finding_has_a_link_to_where_something_can_be_done",

@@ -56,9 +56,9 @@ from django_singlejob.monitoring.health import Health, State, schedule_of, surve
 from django_singlejob.monitoring.history import STALE, PastRun, dead_one_offs, label, recent_runs
 from django_singlejob.monitoring.workers import serves, workers
 from django_singlejob.names import is_storable
-from django_singlejob.one_offs.enqueue import PRIORITIES, Order, place
+from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.jobs import FORGOTTEN, JobStatusQuerySet, gates
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.one_offs import PRIORITIES, one_offs
 from django_singlejob.scheduling.schedule import PATIENCE, slots_between
 
 logger = logging.getLogger("django_singlejob")

@@ -44,7 +44,6 @@ from django_singlejob.models import JobLock, JobStatus
 from django_singlejob.names import is_storable
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import JobLockQuerySet, locks
-from django_singlejob.querysets.rows import REMEDY, noticing
 
 logger = logging.getLogger("django_singlejob")
 
@@ -217,8 +216,8 @@ class JobLockAdmin(ReadOnlyAdmin):
         return self._clear_all(request, forced)
 
     def _ask(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
-        found, unreadable = self._look_up(request, names)
-        return self._show(request, found, free=sorted(set(names) - {lock.name for lock in found} - unreadable))
+        found = _held(names)
+        return self._show(request, found, free=sorted(set(names) - {lock.name for lock in found}))
 
     def _clear_all(self, request: HttpRequest, forced: Container[str]) -> HttpResponse:
         texts = request.POST.getlist("lock")
@@ -230,29 +229,16 @@ class JobLockAdmin(ReadOnlyAdmin):
                 "Some locks were not cleared, because this page was changed or was made for another user. Look again."
             )
             self.message_user(request, message, messages.ERROR)
-        found, unreadable = self._look_up(request, shown)
-        rows, until = {lock.name: lock for lock in found}, local_now() + LONGEST_CLEAR
+        rows, until = {lock.name: lock for lock in _held(shown)}, local_now() + LONGEST_CLEAR
         for name, sighting in shown.items():
-            if name in unreadable:
-                continue
             is_late = local_now() >= until
             answer = late(name) if is_late else self._clear(request, sighting, rows.get(name), force=name in forced)
             self.message_user(request, answer.message, answer.level)
             if answer.stay is not Stay.NOT:
                 staying[name] = sighting if answer.stay is Stay.WATCHED else None
-        left, _unreadable = self._look_up(request, staying)
-        if left := [lock for lock in left if lock.is_suspected or lock.name in forced]:
+        if left := [lock for lock in _held(staying) if lock.is_suspected or lock.name in forced]:
             return self._show(request, left, watched=staying)
         return HttpResponseRedirect(address("joblock_changelist"))
-
-    def _look_up(self, request: HttpRequest, names: Collection[str]) -> tuple[list[JobLock], set[str]]:
-        """The locks that are held, and the names of those that cannot be read. These are not free, and a message says
-        so."""
-        with noticing() as unreadable:
-            found = locks().filter(name__in=filter(is_storable, names)).order_by("name").watched()
-        for row in unreadable.values():
-            self.message_user(request, f"{row} {REMEDY}", messages.ERROR)
-        return found, {str(row.key) for row in unreadable.values()}
 
     def _show(
         self,
@@ -330,3 +316,8 @@ def _by(request: HttpRequest, *, force: bool) -> str:
     """The error to record for the run that held the lock."""
     how = "by force " if force else ""
     return f"The lock was cleared {how}in the admin by {request.user.get_username()}."
+
+
+def _held(names: Collection[str]) -> list[JobLock]:
+    """The locks of these names that are held."""
+    return locks().filter(name__in=filter(is_storable, names)).order_by("name").watched()

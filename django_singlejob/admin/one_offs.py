@@ -43,10 +43,11 @@ from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.models import OneOffJob
 from django_singlejob.monitoring import history
 from django_singlejob.monitoring.health import OVERDUE
-from django_singlejob.one_offs.enqueue import PRIORITIES, Order, place
+from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.one_offs import (
     ENDED,
     ERRORS_LENGTH,
+    PRIORITIES,
     UNSUCCESSFUL,
     OneOffJobQuerySet,
     errors_in,

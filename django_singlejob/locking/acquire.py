@@ -35,12 +35,11 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.rows import refusing_unreadable
 from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.recording import Writer, writers
 from django_singlejob.scheduling.slots import Claim
 from django_singlejob.signals import lock_taken_over
-from django_singlejob.timeline import is_fence_used_up, is_from_before, known_for
+from django_singlejob.timeline import is_from_before, known_for
 from django_singlejob.unusable import refusal, refused, unreachable
 
 if TYPE_CHECKING:
@@ -51,10 +50,6 @@ logger = logging.getLogger("django_singlejob")
 # How long to retry while others are in the way or the database does not answer, in seconds.
 PERSEVERANCE = 5.0
 IN_THE_WAY = "others changed its rows each time, or are inside a fenced transaction"
-_USED_UP = (
-    "the fence of its gate is the greatest that there is, so it was written by hand: write a smaller one, which is "
-    "greater than those of its runs, into fence of its JobStatus"
-)
 IN_DOUBT = "but it is not known whether the lock was granted: if it was, it is left to expire"
 
 
@@ -269,22 +264,16 @@ class Acquisition:
     def _snapshot(self, lock: "JobLock | None") -> Snapshot | None:
         """``None`` if a gate is forgotten at this moment."""
         names = {self.request.name, self.request.own_name}
-        found = self._gates_of(names)
+        found = gates().look_up(names, self.request.min_interval)
         if missing := names - found.keys():
             gates().remember(*missing)
-            found = self._gates_of(names)
+            found = gates().look_up(names, self.request.min_interval)
         if names - found.keys():
             return None
         return Snapshot(lock, found[self.request.name], found[self.request.own_name], local_now())
 
-    def _gates_of(self, names: set[str]) -> "dict[str, JobStatus]":
-        with refusing_unreadable():
-            return gates().look_up(names, self.request.min_interval)
-
     def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Undecided:
         """The run to start. If the schedule has to move first, or instead, this moves it."""
-        if is_fence_used_up(snapshot.gate) or is_fence_used_up(snapshot.own):
-            return Refusal(Reason.UNDECIDED, snapshot.lock, detail=_USED_UP)
         own, early, policy = snapshot.own, self.request.early, self.request.due_policy
         if policy and not is_followed(own, policy.schedule):
             follow(own, policy.schedule, own.now, early)

@@ -13,7 +13,6 @@ from django_singlejob.names import is_reserved
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.rows import noticing
 from django_singlejob.timeline import is_from_before
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class Obstacle(models.TextChoices):
     RECENT = "recent", _("it ran in the last 5 minutes (wait until no server runs a release that has it)")
     FAILOVER = "failover", _("the database has just failed over, and the holder may not know yet (retry later)")
     UNRECORDED = "unrecorded", _("the outcome of a run is not in the history yet (run clear_stale_locks first)")
-    UNREADABLE = "unreadable", _("its row cannot be read (correct it in the database)")
     BUSY = "busy", _("another process is using it (retry later)")
 
 
@@ -43,10 +41,9 @@ def forget_name(name: str) -> Obstacle | None:
 
     The next grant of the name has a greater fence than any before. The history keeps the runs until they are pruned.
     """
-    with noticing() as unreadable:
-        seen = None if name == FORGOTTEN else gates().look_up({name}, ZERO).get(name)
+    seen = None if name == FORGOTTEN else gates().look_up({name}, ZERO).get(name)
     if seen is None:
-        return Obstacle.UNREADABLE if unreadable else Obstacle.UNKNOWN
+        return Obstacle.UNKNOWN
     try:
         gates().remember(FORGOTTEN)
         return _obstacle_before(seen) or _forget(seen)

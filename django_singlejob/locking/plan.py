@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
 
 
-_MOST_ATTEMPTS = 2**31 - 1
-
-
 class Snapshot(NamedTuple):
     """The rows of a name, as they were seen at one instant.
 
@@ -99,10 +96,10 @@ def plan(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal | Cla
 def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun:
     """A run that no schedule starts. It consumes no slot, not even that of a run whose holder died."""
     if request.one_off:
-        return PlannedRun(attempt=_after(request.one_off.attempt))
+        return PlannedRun(attempt=request.one_off.attempt + 1)
     dead = snapshot.dead_run
     if dead and dead.slot is None and request.allows_rerun(dead.attempt):
-        return PlannedRun(attempt=_after(dead.attempt))
+        return PlannedRun(attempt=dead.attempt + 1)
     return PlannedRun()
 
 
@@ -116,13 +113,8 @@ def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> Plan
         return _not_due(request, own, policy)
     if claimed.slot is None:
         return claimed
-    attempt = _after(own.last_attempt) if claimed.slot == again else 1
+    attempt = own.last_attempt + 1 if claimed.slot == again else 1
     return PlannedRun(claimed.slot, attempt, begun(claimed, attempt), claimed.misfires)
-
-
-def _after(attempt: int) -> int:
-    # A number that somebody has written must not become one that no column holds.
-    return min(attempt, _MOST_ATTEMPTS - 1) + 1
 
 
 def _not_due(request: LockRequest, own: "JobStatus", policy: Policy) -> Refusal:

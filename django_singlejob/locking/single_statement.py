@@ -14,22 +14,22 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import DataError, Error, connections
+from django.db import Error, connections
 from django.db.models import Model
 
 from django_singlejob import database
-from django_singlejob.clock import CENTURY, since
+from django_singlejob.clock import since
 from django_singlejob.conf import options
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.plan import PlannedRun
 from django_singlejob.locking.request import LockRequest
 from django_singlejob.querysets.jobs import MEAN_RUNS, gates
 from django_singlejob.querysets.locks import LONGEST_LEASE, locks
-from django_singlejob.querysets.rows import MOST_COUNTED, UNREADABLE, in_utc
+from django_singlejob.querysets.rows import in_utc, readable
 from django_singlejob.querysets.runs import runs
 from django_singlejob.recording import Writer
 from django_singlejob.results import Ending
-from django_singlejob.timeline import GRANT_BITS, GREATEST_FENCE, known_for, sql_on
+from django_singlejob.timeline import GRANT_BITS, known_for, sql_on
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -105,16 +105,6 @@ def requested(request: LockRequest, token: Any) -> Grant:
 
 def ask(grant: Grant, history: Writer) -> Answer:
     """Ask for the grant with one statement. After an error, ``was_undone`` tells whether it may have been granted."""
-    try:
-        return _asked(grant, history)
-    except Error:
-        raise
-    except UNREADABLE as error:
-        # The row in the way is none that Python can hold. The portable path reports it.
-        raise DataError(str(error)) from error
-
-
-def _asked(grant: Grant, history: Writer) -> Answer:
     alias = database.alias()
     columns, request = grant.columns, grant.request
     parameters = {
@@ -142,7 +132,8 @@ def _asked(grant: Grant, history: Writer) -> Answer:
     if all(value is None for value in lease):
         return Answer()
     judged = {"now": now, "timeline": timeline, "is_stale": is_stale, "is_impossible": is_impossible}
-    return Answer(lock=_read(alias, lease, judged))
+    with readable("JobLock"):
+        return Answer(lock=_read(alias, lease, judged))
 
 
 def _granted(grant: Grant, fence: int, run: int | None, now: datetime) -> Grant:
@@ -263,8 +254,7 @@ _RUN = {
 }
 
 # What a gate must be like.
-_PASSABLE = f"""gate.fence < {GREATEST_FENCE}
-    AND (gate.token IS NULL OR gate.fence >> {GRANT_BITS} >= seen.timeline)
+_PASSABLE = f"""(gate.token IS NULL OR gate.fence >> {GRANT_BITS} >= seen.timeline)
     AND gate.token IS DISTINCT FROM %(token)s::uuid"""
 _STARTABLE = f"""
     AND NOT gate.paused AND gate.unrecorded IS NULL AND gate.last_status <> 'abandoned'
@@ -305,21 +295,13 @@ taken AS (
 SELECT (SELECT fence FROM passed), {"(SELECT id FROM begun)" if has_run else "NULL"}, seen.* FROM seen"""
 
 
-def _counted(name: str, kind: str) -> str:
-    return f"{name} = LEAST({name}, {MOST_COUNTED[kind] - 1}) + 1"
-
-
-_COUNTED_HOLD = _counted("hold_count", "PositiveBigIntegerField")
-_COUNTED_RUN = _counted("run_count", "PositiveBigIntegerField")
-
 # See ``gates().finish`` and ``mean_with``.
-_FINISHED = f"""last_status = %(status)s, last_finished_at = {_NOW}, {_COUNTED_RUN},
+_FINISHED = f"""last_status = %(status)s, last_finished_at = {_NOW}, run_count = run_count + 1,
     consecutive_failures = CASE WHEN %(is_successful)s THEN 0 WHEN %(is_failure)s THEN consecutive_failures + 1
         ELSE consecutive_failures END,
-    mean_duration = CASE WHEN NOT %(is_successful)s THEN mean_duration
-        WHEN mean_duration >= INTERVAL '0' AND mean_duration < INTERVAL '{CENTURY.days} days'
-        THEN mean_duration + (%(duration)s::interval - mean_duration) / (LEAST(run_count, {MEAN_RUNS - 1}) + 1)
-        ELSE %(duration)s::interval END"""
+    mean_duration = CASE WHEN NOT %(is_successful)s THEN mean_duration ELSE COALESCE(
+        mean_duration + (%(duration)s::interval - mean_duration) / (LEAST(run_count, {MEAN_RUNS - 1}) + 1),
+        %(duration)s::interval) END"""
 
 # See ``runs().finish``.
 _ENDED = f"""status = %(status)s, finished_at = {_NOW}, duration = %(duration)s::interval,
@@ -329,7 +311,7 @@ _ENDED = f"""status = %(status)s, finished_at = {_NOW}, duration = %(duration)s:
 
 @cache
 def _release_sql() -> str:
-    return f"{_let_go(_COUNTED_HOLD)}{_JUDGED}"
+    return f"{_let_go('hold_count = hold_count + 1')}{_JUDGED}"
 
 
 @cache

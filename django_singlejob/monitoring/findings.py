@@ -19,9 +19,6 @@ from django_singlejob.monitoring.health import MOST as WORST, Health, Level, Sta
 from django_singlejob.monitoring.history import LATE, MOST
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.workers import Worker, serves
-from django_singlejob.names import NAME_LENGTH
-from django_singlejob.querysets.rows import Unreadable
-from django_singlejob.timeline import is_fence_used_up
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
@@ -37,7 +34,6 @@ class Trouble(models.TextChoices):
     NO_WORKER = "no_worker", _("without any worker")
     UNSERVED = "unserved", _("unserved")
     DEAD = "dead", _("dead")
-    IMPOSSIBLE_ROW = "impossible_row", _("impossible row")
     NOT_JUDGED = "not_judged", _("not judged")
     NOT_IMPORTED = "not_imported", _("not imported")
     OTHER_SCHEDULE = "other_schedule", _("with another schedule")
@@ -78,7 +74,6 @@ _RANKS: list[State | Trouble] = [
     Trouble.NO_WORKER,
     Trouble.UNSERVED,
     Trouble.DEAD,
-    Trouble.IMPOSSIBLE_ROW,
     Trouble.NOT_JUDGED,
     Trouble.NOT_IMPORTED,
     *State,
@@ -131,15 +126,6 @@ def of_health(health: Health, failures: int) -> Iterator[Finding]:
         )
     if health.status and has_other_schedule(health.status):
         yield _of_other_schedule(health.status)
-    if health.status and is_fence_used_up(health.status):
-        yield Finding(
-            kind=Trouble.IMPOSSIBLE_ROW,
-            level=Level.CRITICAL,
-            about="job" if health.is_job else "lock",
-            subject=health.name,
-            what_happened=_text(_("The fence of {name!r} cannot grow: its lock is not granted."), name=health.name),
-            what_to_do=_("Set fence of its JobStatus to a smaller number, greater than the fences of its runs."),
-        )
 
 
 def _of_other_schedule(status: "JobStatus") -> Finding:
@@ -251,23 +237,7 @@ def _holder(lock: "JobLock") -> str:
     return repr(lock.holder)[1:-1]
 
 
-# --- rows
-
-
-def of_row(row: Unreadable) -> Finding:
-    """A row that cannot be read. Nothing is granted under its name, and everything else goes on without it."""
-    about, subject = _ABOUTS.get(row.model.__name__, "row"), f"{row.key!s:.{NAME_LENGTH}}"
-    return Finding(
-        kind=Trouble.IMPOSSIBLE_ROW,
-        level=Level.CRITICAL,
-        about=about,
-        subject=f"{row.table} {subject}" if about == "row" else subject,
-        what_happened=str(row),
-        what_to_do=_("It was written by hand or by another program: correct it in the database."),
-    )
-
-
-_ABOUTS: dict[str, About] = {"JobStatus": "job", "JobLock": "lock"}
+# --- what was not judged
 
 
 def of_cut() -> Finding:

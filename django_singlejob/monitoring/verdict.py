@@ -4,13 +4,12 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from django_singlejob.exceptions import SingleJobError
-from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_queue, of_row, of_worker
+from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_queue, of_worker
 from django_singlejob.monitoring.health import MOST, Health, Level, survey
 from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
 from django_singlejob.monitoring.workers import Worker, serves, workers
 from django_singlejob.names import WORKER_LOCK
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.rows import Unreadable, noticing
 
 
 class UnknownName(SingleJobError):
@@ -33,10 +32,6 @@ class Scope(NamedTuple):
     def has_job(self, name: str) -> bool:
         """Whether the job or the lock of this name is judged."""
         return name not in self.ignored and (not self.is_narrow or name in self.jobs)
-
-    def has_row(self, row: Unreadable) -> bool:
-        """Whether a row that cannot be read is reported."""
-        return self.has_job(str(row.key))
 
     @property
     def has_queues(self) -> bool:
@@ -103,9 +98,8 @@ def judge(
     rows, and each reads a limited number. Raises ``UnknownName`` if the scope names a job or a queue that does not
     exist.
     """
-    with noticing() as passed_over:
-        verdict = _judge(scope, failures=failures, with_one_offs=with_one_offs)
-    rows = [of_row(row) for row in passed_over.values() if scope.has_row(row)]
+    verdict = _judge(scope, failures=failures, with_one_offs=with_one_offs)
+    rows: list[Finding] = []
     # If something critical was found, that is known anyway.
     if verdict.is_ill_cut and verdict.level < Level.CRITICAL:
         rows.append(of_cut())

@@ -89,8 +89,7 @@ def result_of(row: "OneOffJob", task: "Task[..., Any]") -> "TaskResult[..., Any]
     result: TaskResult[..., Any] = TaskResult(
         task=_as_enqueued(task, row.priority, row.queue_name, run_after, row.backend),
         id=str(row.pk),
-        # Nothing runs a row with a status that was written by hand: do not let anybody wait for it.
-        status=STATUSES.get(row.status, TaskResultStatus.FAILED),
+        status=STATUSES[row.status],
         enqueued_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,

@@ -15,7 +15,7 @@ from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost
 from django_singlejob.names import NAME_LENGTH, is_storable
 from django_singlejob.one_offs.insert import Call, insert
 from django_singlejob.one_offs.values import Unstorable, stored_arguments, stored_result
-from django_singlejob.querysets.one_offs import RELEASED
+from django_singlejob.querysets.one_offs import PRIORITIES, RELEASED
 from django_singlejob.registry import Job
 from django_singlejob.results import Ending
 from django_singlejob.unusable import refusal
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 AnyCall: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 Misfit: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], str | None]
 
-PRIORITIES = range(-100, 101)
 # MySQL has no earlier years. The last hours of the year 9999 are in the year 10000 in other time zones.
 YEARS = range(1000, 9999)
 # One instance, so that two results that contain it are equal.

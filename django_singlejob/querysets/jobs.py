@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Case, DurationField, F, Func, Q, TextField, Value, When
-from django.db.models.functions import Concat, Greatest, Least
+from django.db.models import DurationField, F, Func, Q, QuerySet, TextField, Value
+from django.db.models.functions import Coalesce, Concat, Greatest, Least
 from django.db.models.lookups import Exact
 
-from django_singlejob.clock import CENTURY, DBNow
+from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO, options
 from django_singlejob.database import durable
-from django_singlejob.fields import FIRST, LAST
-from django_singlejob.querysets.rows import RowQuerySet, delete_rows, in_utc, raised, rows, whether
+from django_singlejob.querysets.rows import delete_rows, in_utc, readable, rows, whether
 from django_singlejob.timeline import (
     GRANT_BITS,
-    GREATEST_FENCE,
     Timeline,
     ask_with_timeline,
-    is_fence_used_up,
     next_fence,
 )
 
@@ -58,7 +55,7 @@ def gates() -> JobStatusQuerySet:
     return cast("JobStatusQuerySet", rows("JobStatus"))
 
 
-class JobStatusQuerySet(RowQuerySet["JobStatus"]):
+class JobStatusQuerySet(QuerySet["JobStatus"]):
     """The gates: to get a lock, a caller must first change its gate. The fence on a gate only grows."""
 
     def remember(self, *names: str) -> None:
@@ -89,7 +86,7 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
     def keep_fence(self, fence: int) -> None:
         """Have new gates start at this fence or above it, and let no other be inserted until this transaction ends."""
         # It must change the row: Galera tells the other nodes of nothing else.
-        change = {"fence": Greatest(F("fence"), Value(fence)), "hold_count": raised(self.model, "hold_count")}
+        change = {"fence": Greatest(F("fence"), Value(fence)), "hold_count": F("hold_count") + 1}
         self.filter(name=FORGOTTEN).update(**change)
 
     def drop(self, seen: JobStatus) -> bool:
@@ -98,8 +95,9 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
         return delete_rows(self.unchanged(seen).filter(unrecorded__isnull=True)) == 1
 
     def look_up(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
-        """Read these gates as ``startable``, by name."""
-        found = ask_with_timeline(self.db, lambda: self.startable(min_interval).in_bulk(names))
+        """Read these gates as ``startable``, by name. Raises ``UnreadableRow`` if one of them cannot be read."""
+        with readable("JobStatus"):
+            found = ask_with_timeline(self.db, lambda: self.startable(min_interval).in_bulk(names))
         return {name: in_utc(status) for name, status in found.items()}
 
     def startable(self, min_interval: timedelta | Expression) -> JobStatusQuerySet:
@@ -107,7 +105,7 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
         start. Read it inside ``ask_with_timeline``."""
         recently = whether(_recently(min_interval))
         facts = {"now": DBNow(), "started_recently": recently, "timeline": Timeline()}
-        return self.annotate(**facts).without_mean()
+        return self.annotate(**facts)
 
     def scheduled(self) -> JobStatusQuerySet:
         """The gates of jobs that have a schedule."""
@@ -132,20 +130,14 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
         return self.filter(Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True)).exclude(name=FORGOTTEN)
 
     def worst_first(self, overdue: timedelta) -> JobStatusQuerySet:
-        """With ``is_ill``: those that are failing, whose slot has been due for longer than ``overdue`` or whose fence
-        cannot grow first, then those that have a schedule or are paused. Of these, the slot that is furthest ahead
-        comes first."""
+        """With ``is_ill``: those that are failing, or whose slot has been due for longer than ``overdue``, first, then
+        those that have a schedule or are paused. Of these, the slot that is furthest ahead comes first."""
         # Without the test for null, the comparison would be null as well, and PostgreSQL sorts that first.
         is_late = Q(next_slot__isnull=False, next_slot__lt=DBNow() - overdue)
-        is_used_up = Q(fence__gte=GREATEST_FENCE)
-        is_ill = (Q(paused=False) & (Q(consecutive_failures__gt=0) | is_late)) | is_used_up
+        is_ill = Q(paused=False) & (Q(consecutive_failures__gt=0) | is_late)
         facts = {"is_ill": whether(is_ill), "is_idle": whether(Q(schedule="", paused=False))}
         order = ("-is_ill", "is_idle", "-next_slot", "name")
         return self.annotate(**facts).order_by(*order)
-
-    def without_mean(self) -> JobStatusQuerySet:
-        """Without reading the mean durations. A run does not need them, so one that cannot be read must not stop it."""
-        return self.defer("mean_duration")
 
     def survey(self, most: int | None = None) -> dict[str, JobStatus]:
         """Read these rows, by name, with ``now``: all, or the first ``most``."""
@@ -158,10 +150,8 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
         rows = self.filter(**{name: getattr(seen, name) for name in ("name", "fence", "schedule", "time_zone")})
         if seen.next_slot is None:
             return rows.filter(next_slot=None)
-        # Not "=", because instants written by SQLite's own clock have fewer digits. A slot that was read as one of the
-        # limits may lie beyond it.
-        rows = rows if seen.next_slot == FIRST else rows.filter(next_slot__gt=seen.next_slot - MILLISECOND)
-        return rows if seen.next_slot == LAST else rows.filter(next_slot__lt=seen.next_slot + MILLISECOND)
+        # Not "=", because instants written by SQLite's own clock have fewer digits.
+        return rows.filter(next_slot__gt=seen.next_slot - MILLISECOND, next_slot__lt=seen.next_slot + MILLISECOND)
 
     def grantable(self, seen: JobStatus) -> JobStatusQuerySet:
         """The row, if it is ``unchanged`` and on the database server where it was seen: another one grants other
@@ -203,7 +193,7 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
 
     def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
         """Move the schedule without a run. Returns ``False`` if another caller was faster: look again."""
-        return not is_fence_used_up(seen) and self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1
+        return self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1
 
     def pause(self, name: str) -> bool:
         """Prevent new runs of the job. Returns ``False`` if it was paused already, or if there is no such row."""
@@ -227,7 +217,7 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
         passed it already."""
         # An UPDATE, because SQLite ignores SELECT FOR UPDATE. It must change the row, because Galera replicates nothing
         # else: without a change, a successor on another node would not conflict with this transaction.
-        return self.passed(name, token).update(hold_count=raised(self.model, "hold_count")) == 1
+        return self.passed(name, token).update(hold_count=F("hold_count") + 1) == 1
 
     def touch(self, name: str) -> None:
         """Wait until the gate can be changed: until then, a live process is inside a transaction on it."""
@@ -246,15 +236,15 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
     def _ended(self, result: Mapping[str, Any], duration: timedelta | None) -> dict[str, Any]:
         mean = {} if duration is None else {"mean_duration": mean_with(duration)}
         # The count comes last: on MySQL, the mean would otherwise use the new count.
-        return {**result, **mean, "last_finished_at": DBNow(), "run_count": raised(self.model, "run_count")}
+        return {**result, **mean, "last_finished_at": DBNow(), "run_count": F("run_count") + 1}
 
     def abandon(self, dead: JobLock) -> None:
         """Record that the holder of a job's run died. Its slot will be run again, unless a later one has begun."""
         rows = self.filter(name=dead.job_name)
         rows.update(
-            run_count=raised(self.model, "run_count"),
+            run_count=F("run_count") + 1,
             last_status="abandoned",
-            consecutive_failures=raised(self.model, "consecutive_failures"),
+            consecutive_failures=F("consecutive_failures") + 1,
         )
         if dead.slot:
             # Only this package writes these, so they can be compared with "=".
@@ -279,7 +269,7 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
 
     def revoke(self, name: str) -> None:
         """Take the gate from its holder, so that no later write of that holder finds its token."""
-        self.filter(name=name).update(fence=raised(self.model, "fence"), token=None)
+        self.filter(name=name).update(fence=F("fence") + 1, token=None)
 
     def means(self) -> dict[str, timedelta]:
         """The mean duration of each job that has run often enough for it to be meaningful."""
@@ -292,13 +282,12 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
 MEAN_RUNS = 20
 
 
-def mean_with(duration: timedelta | Expression) -> Case:
+def mean_with(duration: timedelta | Expression) -> Coalesce:
     """The mean duration after a successful run that took ``duration``: an exponential moving average over about the
-    last ``MEAN_RUNS`` runs. A value that makes no sense is replaced."""
-    sensible = Q(mean_duration__gte=ZERO, mean_duration__lt=CENTURY)
+    last ``MEAN_RUNS`` runs."""
     value = Value(duration, output_field=DurationField()) if isinstance(duration, timedelta) else duration
     count = Least(F("run_count"), Value(MEAN_RUNS - 1)) + 1
-    return Case(When(sensible, then=_MovedMean(F("mean_duration"), value, count)), default=value)
+    return Coalesce(_MovedMean(F("mean_duration"), value, count), value)
 
 
 class _MovedMean(Func):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Case, DateTimeField, F, Q, Value, When
+from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
 from django.db.models.lookups import Exact
 
 from django_singlejob.clock import CENTURY, DBNow, saturated
 from django_singlejob.conf import options
-from django_singlejob.querysets.rows import RowQuerySet, delete_rows, in_utc, refusing_unreadable, rows, whether
+from django_singlejob.querysets.rows import delete_rows, in_utc, readable, rows, whether
 from django_singlejob.timeline import Timeline, ask_with_timeline
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def locks() -> JobLockQuerySet:
     return cast("JobLockQuerySet", rows("JobLock"))
 
 
-class JobLockQuerySet(RowQuerySet["JobLock"]):
+class JobLockQuerySet(QuerySet["JobLock"]):
     """The leases: a row exists exactly while a process holds the lock of its name."""
 
     def stale(self) -> JobLockQuerySet:
@@ -95,7 +95,7 @@ class JobLockQuerySet(RowQuerySet["JobLock"]):
     def look_up(self, name: str) -> JobLock | None:
         """Read the lock's row, as ``watched`` does. Returns ``None`` if the lock is free. Raises ``UnreadableRow``
         if it cannot be read."""
-        with refusing_unreadable():
+        with readable("JobLock"):
             return next(iter(self.filter(name=name).watched()), None)
 
     def grant(self, name: str, columns: Mapping[str, Any]) -> bool:

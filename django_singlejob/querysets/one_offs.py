@@ -9,7 +9,6 @@ token of their worker's own lock, and put back with that.
 from __future__ import annotations
 
 import json
-from math import floor
 from typing import TYPE_CHECKING, Any, cast
 
 from django.db import connections
@@ -18,7 +17,7 @@ from django.db.models.functions import Concat, Greatest, Right
 
 from django_singlejob.clock import DBNow
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.querysets.rows import AttemptQuerySet, delete_rows, raised, rows
+from django_singlejob.querysets.rows import AttemptQuerySet, delete_rows, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +33,7 @@ RELEASED: Mapping[str, Any] = {"status": "waiting", "attempt": Greatest(F("attem
 ENDED = ("done", "failed", "cancelled")
 UNSUCCESSFUL = ("failed", "cancelled")
 
-# No column of this type holds less or more.
-_LOWEST, _HIGHEST = -(2**15), 2**15 - 1
+PRIORITIES = range(-100, 101)
 _FACTS = {"now": DBNow()}
 
 
@@ -73,16 +71,6 @@ def _kept(error: Mapping[str, Any]) -> dict[str, Any]:
     line = line_of(error)
     longer = Concat(F("errors"), Value(line), output_field=TextField())
     return {"errors": Right(longer, ERRORS_LENGTH)} if line else {}
-
-
-def _below(priority: object) -> Q:
-    """Lower priorities. On SQLite a fraction can stand there, or a text, which is greater than any number."""
-    match priority:
-        case int():
-            return Q(priority__lt=priority)
-        case float():
-            return Q(priority__lte=floor(min(priority, _HIGHEST)))
-    return Q(priority__lte=_HIGHEST)
 
 
 def one_offs() -> OneOffJobQuerySet:
@@ -141,17 +129,18 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         # rows of a higher priority that are due later, however many there are.
         found: list[OneOffJob] = []
         waiting = self.waiting()
-        while True:
+        for _ in PRIORITIES:
             highest = waiting.order_by("-priority").values_list("priority", flat=True)[:1]
             due = self.due(until).filter(priority=Subquery(highest)).order_by("run_after", "pk").annotate(**_FACTS)
             some = list((due.select_for_update(skip_locked=True) if skip_locked else due)[: most - len(found)])
             found += some
             if len(found) == most:
                 return found
-            passed: object = some[0].priority if some else highest.first()
-            if passed is None or (isinstance(passed, float) and passed < _LOWEST):
-                return found
-            waiting = self.waiting().filter(_below(passed))
+            passed = some[0].priority if some else highest.first()
+            if passed is None:
+                break
+            waiting = self.waiting().filter(priority__lt=passed)
+        return found
 
     def claim(self, seen: OneOffJob, token: UUID, holder: Holder) -> bool:
         """Claim it, to run it. Returns ``False`` if another process has claimed it, or if it was cancelled."""
@@ -172,8 +161,8 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
     def _claimed(self, token: UUID, holder: Holder) -> dict[str, Any]:
         return {
             "status": "in_progress",
-            "version": raised(self.model, "version"),
-            "attempt": raised(self.model, "attempt"),
+            "version": F("version") + 1,
+            "attempt": F("attempt") + 1,
             "token": token,
             "hostname": holder.hostname,
             "pid": holder.pid,
@@ -184,18 +173,18 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
 
     def finish(self, token: UUID, result: Mapping[str, Any]) -> bool:
         """Record how the run under that token ended. Returns ``False`` if it does not run a one-off, or no longer."""
-        changes = {"version": raised(self.model, "version"), **result, **_kept(result)}
+        changes = {"version": F("version") + 1, **result, **_kept(result)}
         return self.in_progress().filter(token=token).update(**changes) == 1
 
     def finish_all(self, claimed: Sequence[OneOffJob], token: UUID, result: Mapping[str, Any]) -> int:
         """The same for several at once, all of one version. Returns the number of rows changed."""
         rows = self.in_progress().filter(pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)
-        return rows.update(version=raised(self.model, "version"), **result, **_kept(result))
+        return rows.update(version=F("version") + 1, **result, **_kept(result))
 
     def release(self, token: UUID) -> int:
         """Put back what was interrupted under that token, as if it had never begun. Returns the number of rows
         changed."""
-        return self.in_progress().filter(token=token).update(version=raised(self.model, "version"), **RELEASED)
+        return self.in_progress().filter(token=token).update(version=F("version") + 1, **RELEASED)
 
     def abandon(self, dead: JobLock, error: str) -> None:
         """Put back what a dead holder was running. If that was its last attempt, it has failed."""
@@ -218,7 +207,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         changes = {
             "status": Case(When(is_last, then=Value("failed")), default=Value("waiting")),
             "finished_at": Case(When(is_last, then=DBNow()), default=None),
-            "version": raised(self.model, "version"),
+            "version": F("version") + 1,
             **ending,
             **_kept(ending),
         }
@@ -228,23 +217,23 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         """Make waiting ones run under the lock of the job that their function has become. Returns the number of rows
         changed."""
         changes = {"job_name": job.name, "task_path": "", "max_attempts": job.most_attempts}
-        return self.waiting().update(version=raised(self.model, "version"), **changes)
+        return self.waiting().update(version=F("version") + 1, **changes)
 
     def cancel(self) -> int:
         """Cancel those that have not begun. One that is in progress runs to its end. Returns the number of rows
         changed."""
-        return self.waiting().update(status="cancelled", version=raised(self.model, "version"), finished_at=DBNow())
+        return self.waiting().update(status="cancelled", version=F("version") + 1, finished_at=DBNow())
 
     def retry(self, requested_by: str = "") -> int:
         """Let failed or cancelled ones run at least once more. ``requested_by``: the user who requests this, if any.
         Returns the number of rows changed."""
         again = {
             "status": "waiting",
-            "version": raised(self.model, "version"),
+            "version": F("version") + 1,
             "run_after": DBNow(),
             "finished_at": None,
         }
-        most = Greatest(F("max_attempts"), raised(self.model, "attempt"))
+        most = Greatest(F("max_attempts"), F("attempt") + 1)
         return self.unsuccessful().update(max_attempts=most, requested_by=requested_by, **again)
 
     def discard(self) -> int:

@@ -7,10 +7,10 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets.rows import RowQuerySet, in_utc, rows
+from django_singlejob.querysets.rows import in_utc, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ def passes() -> WorkerPassQuerySet:
     return cast("WorkerPassQuerySet", rows("WorkerPass"))
 
 
-class WorkerPassQuerySet(RowQuerySet["WorkerPass"]):
+class WorkerPassQuerySet(QuerySet["WorkerPass"]):
     """The passes: one row for each set of queues, with the last pass that was seen."""
 
     def recent(self, within: timedelta) -> WorkerPassQuerySet:

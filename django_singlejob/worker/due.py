@@ -47,7 +47,7 @@ def keep_up(turn: int = 0) -> None:
     """
     one_offs().abandon_orphans("Its lock was deleted by hand.")
     code, rows = timetable(), gates().scheduled()
-    positions, statuses = rows.positions(), rows.in_question(code.part(turn)).without_mean().survey()
+    positions, statuses = rows.positions(), rows.in_question(code.part(turn)).survey()
     with suppress(HistoryFailed):
         catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
     wanted, others = set(map(name_of, code.positions - positions)), set(map(name_of, positions - code.positions))
@@ -119,7 +119,7 @@ def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | Non
     """
     due = gates().due() if names is None else gates().due().filter(name__in=names)
     # Sorted here: SQLite would go through all rows by the index, to sort the few that are due.
-    statuses = due.order_by().without_mean().survey().values()
+    statuses = due.order_by().survey().values()
     oldest_first = sorted(statuses, key=lambda status: status.next_slot or status.now)
     known = ((registry.get(status.name), status) for status in oldest_first if registry.is_known(status.name))
     return [job for job, status in known if _is_due(job, status) and busy.isdisjoint({job.name, job.lock})]

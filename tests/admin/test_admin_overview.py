@@ -609,6 +609,8 @@ def test_the_refresh_leaves_messages_to_the_page_that_they_are_for(admin_client:
     assert "is paused" in admin_client.get(reverse("admin:django_singlejob_jobstatus_changelist")).content.decode()
 
 
+@pytest.mark.on_database("sqlite")
+@pytest.mark.usefixtures("newer_release")
 def test_a_run_of_a_status_that_only_a_newer_release_knows_is_shown(admin_client: Client) -> None:
     start_run("nightly")
     runs().update(status="exploded", finished_at=DBNow())

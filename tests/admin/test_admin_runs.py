@@ -313,6 +313,8 @@ def test_a_run_of_a_dead_holder_looks_dead(viewer: Client) -> None:
     assert "No live process is running it." in text_of(viewer, last_run())
 
 
+@pytest.mark.on_database("sqlite")
+@pytest.mark.usefixtures("newer_release")
 def test_a_run_that_a_newer_release_recorded_is_shown(viewer: Client) -> None:
     assert "evaporated" in text_of(viewer, ran(status="evaporated", trigger="wish"))
 

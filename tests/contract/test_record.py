@@ -40,7 +40,7 @@ from tests.contract.acts import (
 )
 from tests.contract.broken_history import History, each_trouble, history
 from tests.databases import APPS
-from tests.waiting import PATIENCE, eventually, work_for
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -363,31 +363,6 @@ def test_the_end_of_a_run_that_released_itself_is_kept(history: History, monkeyp
 
 
 # --- statistics
-
-
-@pytest.mark.parametrize("mean", [timedelta(days=-5), timedelta(days=100_000), timedelta.max / 1000], ids=str)
-def test_a_mean_that_makes_no_sense_begins_anew(mean: timedelta) -> None:
-    job = singleton_job("nightly")(lambda: work_for(0.01))
-    job()
-    gates().update(mean_duration=mean)
-    job()
-    assert gate().mean_duration == last_run().duration
-
-
-UNREADABLE = {
-    "sqlite": "'a while'",
-    "postgresql": "INTERVAL '170000000 years'",
-    "mysql": "9223372036854775807",
-}
-
-
-def test_a_mean_that_cannot_be_read_stops_no_run() -> None:
-    job = singleton_job("nightly")(lambda: "done")
-    job()
-    with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE django_singlejob_jobstatus SET mean_duration = {UNREADABLE[connection.vendor]}")
-    assert job() == "done"
-    assert gate().mean_duration == last_run().duration
 
 
 @pytest.mark.slow

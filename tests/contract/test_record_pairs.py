@@ -35,10 +35,9 @@ from tests.contract.acts import (
     start_run,
     statements,
     take,
-    ticked,
 )
 from tests.contract.broken_history import History, history
-from tests.contract.test_record import UNREADABLE, come_back, end_in, release_and_break, reported
+from tests.contract.test_record import come_back, end_in, release_and_break, reported
 from tests.databases import APPS
 from tests.waiting import work_for
 
@@ -201,17 +200,6 @@ def test_nor_if_somebody_tidies_up() -> None:
     )
     keep_up()
     assert recording._away_until == float("-inf")
-
-
-def test_a_mean_that_cannot_be_read_stops_no_worker() -> None:
-    job = singleton_job("nightly", schedule="* * * * *")(lambda: "done")
-    job()
-    gates().update(schedule="* * * * *", time_zone="UTC", next_slot=DBNow() - MINUTE)
-    with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE django_singlejob_jobstatus SET mean_duration = {UNREADABLE[connection.vendor]}")
-    keep_up()
-    reports = ticked()
-    assert [report.error for report in reports] == [None]
 
 
 # --- a gate that is in use

@@ -354,14 +354,6 @@ def test_what_are_no_arguments_is_a_failure_of_the_task_once(tasks: Any, name: s
     assert "not a list and an object in JSON" in result.errors[0].traceback
 
 
-def test_the_result_of_one_with_an_unknown_status_can_be_read_and_nobody_waits_for_it(tasks: Any) -> None:
-    result = tasks.plain.enqueue()
-    one_offs().update(status="nonsense")
-    result.refresh()
-    assert result.is_finished
-    assert result.status == "FAILED"
-
-
 @pytest.mark.parametrize("name", [*PLAIN, *JOBS])
 @pytest.mark.parametrize(("interrupt", "attempts"), [(KeyboardInterrupt, 1), (JobInterrupted, 0)])
 def test_one_that_was_interrupted_is_begun_again_and_burns_no_attempt_if_that_came_from_outside(

@@ -21,7 +21,6 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.rows import delete_rows
 from django_singlejob.querysets.runs import runs
 from tests.contract.acts import MINUTE, all_at_once, closing, expire, gate, in_thread, nth_fence, start_run, take
-from tests.impossible import spoil
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
@@ -159,14 +158,6 @@ def test_nor_a_job_whose_outcome_is_not_in_the_history_yet() -> None:
     gates().filter(name="nightly").update(unrecorded={"status": "failed"})
     assert forget_name("nightly") == Obstacle.UNRECORDED
     assert gate().unrecorded == {"status": "failed"}
-
-
-@pytest.mark.on_database("sqlite")
-def test_nor_one_whose_gate_cannot_be_read() -> None:
-    use()
-    assert spoil(gate(), "run_count", "nonsense")
-    assert forget_name("nightly") == Obstacle.UNREADABLE
-    assert gates().filter(name="nightly").exists()
 
 
 def test_the_history_keeps_its_runs() -> None:

@@ -16,7 +16,6 @@ from django_singlejob.scheduling.schedule import parse
 from django_singlejob.scheduling.slots import Claim, Policy
 
 #: The greatest number in an IntegerField.
-MOST_ATTEMPTS = 2**31 - 1
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 NOW = datetime(2026, 7, 27, 10, 30, tzinfo=UTC)
@@ -122,13 +121,6 @@ def test_a_one_off_that_is_tried_again_need_not_wait() -> None:
     run = planned(plan(request(min_interval=HOUR, one_off=OneOffJob(attempt=1)), seen()))
     assert (run.attempt, run.min_interval) == (2, timedelta())
     assert reason(plan(request(min_interval=HOUR, one_off=OneOffJob(attempt=0)), seen())) == Reason.ALREADY_RAN
-
-
-def test_an_attempt_that_somebody_wrote_does_not_become_one_that_no_column_holds() -> None:
-    for attempt in MOST_ATTEMPTS - 1, MOST_ATTEMPTS:
-        assert planned(plan(request(), seen(dead={"attempt": attempt}))).attempt == 1
-        run = planned(plan(request(one_off=OneOffJob(attempt=attempt)), seen()))
-        assert run.attempt == MOST_ATTEMPTS
 
 
 # --- slots

@@ -17,7 +17,6 @@ from django_singlejob.monitoring.health import Level, State, survey
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.timeline import GREATEST_FENCE
 from tests.contract.acts import HOUR, MINUTE
 
 if TYPE_CHECKING:
@@ -105,12 +104,6 @@ def test_what_was_not_judged_may_be_critical(paused: bool) -> None:
     locks().all().delete()
     gates().update(consecutive_failures=0)
     assert judge().level == Level.OK
-
-
-def test_a_fence_that_cannot_grow_is_not_hidden() -> None:
-    fine_jobs_and_locks()
-    job("z", fence=GREATEST_FENCE)
-    assert found(judge()) == {("impossible_row", "z")}
 
 
 def test_the_counts_say_that_there_are_more() -> None:

@@ -1016,9 +1016,7 @@ OTHERS = (
                 '        early = set(rows("JobLock").values_list("token", flat=True))\n'
                 '        tokens = set(self.values_list("token", flat=True))\n',
             ),
-            Edit(
-                ROWS, "return set() if unreadable else tokens - held", "return set() if unreadable else tokens - early"
-            ),
+            Edit(ROWS, 'tokens - set(rows("JobLock").values_list("token", flat=True))', "tokens - early"),
         ),
         tests=(Witness("tests/querysets/test_runs.py::test_a_run_that_begins_meanwhile_is_no_orphan"),),
     ),

@@ -9,10 +9,9 @@ from django.db import connection
 from django.db.models import F
 
 from django_singlejob import LockHeld, current_run, database, job_lock, registry, singleton_job
-from django_singlejob.clock import CENTURY, DBNow
-from django_singlejob.fields import FIRST, LAST
+from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import FORGOTTEN, gates
-from django_singlejob.timeline import GRANT_BITS, GREATEST_FENCE
+from django_singlejob.timeline import GRANT_BITS
 from tests.contract.acts import (
     die_running,
     everything,
@@ -27,11 +26,8 @@ from tests.contract.acts import (
     take,
 )
 from tests.databases import APPS
-from tests.impossible import spoil
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pytest_django import DjangoAssertNumQueries, Settings
 
 pytest_plugins = "tests.fixtures"
@@ -170,14 +166,6 @@ def test_whoever_saw_the_gate_before_its_schedule_moved_must_look_again() -> Non
     assert gate().misfire_count == 1
 
 
-def test_the_schedule_of_a_gate_whose_fence_cannot_grow_stays_where_it_is() -> None:
-    gates().remember("nightly")
-    gates().filter(name="nightly").update(fence=GREATEST_FENCE)
-    seen = gates().look_up({"nightly"}, timedelta())["nightly"]
-    assert not gates().move_on(seen, {"misfire_count": 1})
-    assert (gate().misfire_count, gate().fence) == (0, GREATEST_FENCE)
-
-
 def test_a_token_passes_no_gate_but_the_one_that_it_was_granted() -> None:
     token = take("nightly").token
     take("hourly")
@@ -219,14 +207,6 @@ def test_a_dead_run_without_a_slot_leaves_none_to_be_run_again() -> None:
     assert (gate().last_slot, gate().last_attempt) == (None, lock().attempt)
     gates().abandon(lock())
     assert (gate().abandoned, gate().last_status) == (False, "abandoned")
-
-
-@pytest.mark.parametrize("mean", [-MINUTE, 2 * CENTURY], ids=["negative", "too long"])
-def test_a_mean_that_makes_no_sense_is_replaced(mean: timedelta) -> None:
-    token = take().token
-    gates().filter(name="nightly").update(mean_duration=mean, run_count=5)
-    assert gates().finish("nightly", token, {}, MINUTE)
-    assert gate().mean_duration == MINUTE
 
 
 def test_a_gate_is_dropped_only_as_it_was_seen_and_with_nothing_left_to_record() -> None:
@@ -310,7 +290,6 @@ def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run
     columns: dict[str, dict[str, Any]] = {
         "failing": {"consecutive_failures": 1},
         "late": {**hourly, "next_slot": DBNow() - 2 * HOUR},
-        "worn out": {"paused": True, "fence": GREATEST_FENCE},
         "tomorrow": {**hourly, "next_slot": DBNow() + DAY},
         "a bit late": {**hourly, "next_slot": DBNow() - MINUTE},
         "failing, but paused": {"paused": True, "consecutive_failures": 1},
@@ -319,8 +298,8 @@ def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run
     }
     edit(columns)
     found = [gate.name for gate in gates().exclude(name=FORGOTTEN).worst_first(HOUR)]
-    assert {gate.name for gate in gates().worst_first(HOUR) if gate.is_ill} == {"failing", "late", "worn out"}
-    assert set(found[:3]) == {"failing", "late", "worn out"}
+    assert {gate.name for gate in gates().worst_first(HOUR) if gate.is_ill} == {"failing", "late"}
+    assert set(found[:2]) == {"failing", "late"}
     assert found[-1] == "asleep"
     assert found.index("tomorrow") < found.index("a bit late") < found.index("late, but paused")
 
@@ -380,18 +359,6 @@ def test_a_row_that_was_edited_is_not_unchanged(change: dict[str, Any]) -> None:
     assert not gates().unchanged(seen).exists()
     assert not gates().pass_through(seen, uuid4())
     assert gates().unchanged(gates().get(name="nightly")).exists()
-
-
-@pytest.mark.on_database("sqlite")
-@pytest.mark.parametrize(
-    ("slot", "limit"), [("0001-01-01 00:00:00", FIRST), ("9999-12-31 23:59:59.999999", LAST)], ids=["first", "last"]
-)
-def test_a_slot_that_lies_beyond_what_can_be_read_is_unchanged(slot: str, limit: datetime) -> None:
-    gates().remember("nightly")
-    assert spoil(gate(), "next_slot", slot)
-    seen = gate()
-    assert seen.next_slot == limit
-    assert gates().unchanged(seen).exists()
 
 
 def test_nor_is_one_whose_schedule_was_moved_forward_or_back() -> None:

@@ -243,17 +243,6 @@ def test_a_slot_that_was_put_far_ahead_by_hand_is_noticed_when_its_turn_comes(
     assert [record.getMessage()[:21] for record in caplog.records] == ["The job 'nightly' wai"]
 
 
-@pytest.mark.on_database("sqlite")
-def test_a_row_that_cannot_be_read_is_passed_over_and_logged_once(many: None, caplog: pytest.LogCaptureFixture) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE django_singlejob_jobstatus SET fence = 'many' WHERE name = 'nightly'")
-    scheduled("new")
-    for turn in range(12):
-        keep_up(turn)
-    assert gate("new").schedule
-    assert ["'nightly'" in record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [True]
-
-
 def test_a_row_of_another_release_is_left_alone(many: None) -> None:
     del registry._jobs["nightly"]
     before = gate().__dict__ | {"_state": None}

@@ -11,7 +11,7 @@ from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, disco
 from django_singlejob.management.output import Output, add_format
 
 # A retry does not help.
-_FINAL = (Obstacle.UNKNOWN, Obstacle.REGISTERED, Obstacle.OURS, Obstacle.UNREADABLE)
+_FINAL = (Obstacle.UNKNOWN, Obstacle.REGISTERED, Obstacle.OURS)
 
 
 class Command(CallableCommand):

@@ -25,7 +25,6 @@ from django_singlejob.querysets.passes import passes
 from django_singlejob.results import ending
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
-from tests.impossible import spoil
 from tests.test_codes import an_error
 
 if TYPE_CHECKING:
@@ -134,13 +133,6 @@ def test_of_a_kind_no_more_than_ten_are_named(count: int, last: str) -> None:
     summary = told().splitlines()[0]
     assert summary.startswith(f"WARNING: {count} never requested (job-0, ")
     assert f"{last}. Jobs and locks: " in summary
-
-
-@pytest.mark.on_database("sqlite")
-def test_a_row_that_cannot_be_read_is_called_a_row() -> None:
-    passes().mark(["default"], this_process())
-    assert spoil(passes().get(), "pid", "nonsense")
-    assert told().startswith("CRITICAL: 1 impossible row (row django_singlejob_workerpass ")
 
 
 @pytest.mark.usefixtures("trouble")
