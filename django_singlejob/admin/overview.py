@@ -304,7 +304,7 @@ def _row_of_queue(queue: Queue, workers: int) -> tuple[Any, ...]:
         list_of("oneoffjob", queue_name__exact=queue.name),
         in_figures(queue.due, is_cut=queue.is_cut),
         duration(queue.oldest) if queue.due else "",
-        in_figures(queue.failed, is_cut=queue.failed >= history.MOST),
+        in_figures(queue.failed, is_cut=queue.is_failed_cut),
         workers,
     )
 

@@ -16,8 +16,7 @@ from django_singlejob import registry
 from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
 from django_singlejob.monitoring.health import MOST as WORST, Health, Level, State, has_other_schedule, zone_of
-from django_singlejob.monitoring.history import LATE, MOST
-from django_singlejob.monitoring.queues import Queue
+from django_singlejob.monitoring.queues import LATE, Queue
 from django_singlejob.monitoring.workers import Worker, serves
 from django_singlejob.names import NAME_LENGTH
 from django_singlejob.querysets.rows import Unreadable
@@ -344,7 +343,7 @@ def _why_it_waits(queue: Queue, alive: Sequence[Worker]) -> "tuple[Trouble, Leve
 
 def _failed(queue: Queue, failures: int) -> Finding:
     is_critical = queue.failed >= failures and queue.failed_share >= 0.5
-    facts = {"failed": in_figures(queue.failed, is_cut=queue.failed >= MOST), "name": queue.name}
+    facts = {"failed": in_figures(queue.failed, is_cut=queue.is_failed_cut), "name": queue.name}
     if queue.finished is None:
         what = ngettext_lazy(
             "{failed} one-off of the queue {name!r} failed in the last hour.",

@@ -26,8 +26,6 @@ RECENT = 30
 NEAR = 20
 # With more rows a page would be slow, and its bars too narrow to tell apart.
 MOST = 3_000
-# One-offs that have been due for longer wait for a worker, or for the lock of their job.
-LATE = timedelta(minutes=5)
 BAD = frozenset({"failed", "abandoned"})
 # What `judged` calls a run that is recorded as running, although no live process holds its lock. No row has this
 # status: sooner or later, the run is recorded as abandoned.

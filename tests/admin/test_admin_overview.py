@@ -291,7 +291,7 @@ def test_many_queues_and_workers_are_cut(one_off_viewer: Client, monkeypatch: py
 
 
 def test_of_very_many_it_says_so(one_off_viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST", 2)
+    monkeypatch.setattr("django_singlejob.monitoring.queues.MOST", 2)
     for _ in range(3):
         wait_for_a_worker(run_after=DBNow() - HOUR)
     assert "2 or more one-offs are due" in said(one_off_viewer)
