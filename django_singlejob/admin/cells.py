@@ -21,7 +21,7 @@ from django_singlejob.conf import ZERO
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
 
-    from django_singlejob.monitoring.history import Neighbour, PastRun
+    from django_singlejob.admin.history import Neighbour, PastRun
 
 NOTHING = "-"
 NO_BREAK_SPACE = "\xa0"

@@ -12,8 +12,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
 from django_singlejob.admin.cells import duration, tone
+from django_singlejob.admin.history import PastRun
 from django_singlejob.conf import ZERO
-from django_singlejob.monitoring.history import PastRun
 
 SPARKLINE_HEIGHT = 24
 SPARKLINE_STEP = 4

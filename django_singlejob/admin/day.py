@@ -16,10 +16,10 @@ from django.utils.translation import gettext as _
 
 from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import badge, clock_time, grouped, link
+from django_singlejob.admin.history import now
+from django_singlejob.admin.slots import Day, SlotState, Span, begin_of, days, quarter_of
 from django_singlejob.admin.states import state
-from django_singlejob.monitoring.day import Day, SlotState, Span, begin_of, days, quarter_of
 from django_singlejob.monitoring.health import Health, State, survey
-from django_singlejob.monitoring.history import now
 
 PER_PAGE = 40
 # The newest runs of a job that are counted: more than a job has that runs each minute, or on its own page each second.

@@ -36,6 +36,7 @@ from django_singlejob.admin.cells import (
     when,
 )
 from django_singlejob.admin.charts import plot, share, sparkline
+from django_singlejob.admin.history import STALE, PastRun, dead_one_offs, label, recent_runs
 from django_singlejob.admin.reading import (
     NOW,
     ReadOnlyAdmin,
@@ -53,7 +54,6 @@ from django_singlejob.locking.pausing import at_the_gate
 from django_singlejob.logs import about
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
-from django_singlejob.monitoring.history import STALE, PastRun, dead_one_offs, label, recent_runs
 from django_singlejob.monitoring.workers import serves, workers
 from django_singlejob.names import is_storable
 from django_singlejob.one_offs.enqueue import PRIORITIES, Order, place

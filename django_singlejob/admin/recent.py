@@ -9,13 +9,12 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-from django_singlejob.admin import gantt
+from django_singlejob.admin import gantt, history
 from django_singlejob.admin.cells import badge, breakable, clock_time, distance, duration, first_line, link, list_of
 from django_singlejob.admin.charts import share
+from django_singlejob.admin.history import Period, Run
 from django_singlejob.models import JobRun
-from django_singlejob.monitoring import history
 from django_singlejob.monitoring.health import Health
-from django_singlejob.monitoring.history import Period, Run
 
 MOST_SERVERS = 30
 FAILURES = 10

@@ -29,9 +29,9 @@ from django_singlejob.admin.cells import (
     when,
 )
 from django_singlejob.admin.failures import failure_of
+from django_singlejob.admin.history import STALE, Neighbour, dead_among, label, neighbours
 from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, RowsFilter, register_jobs
 from django_singlejob.models import JobRun, JobStatus
-from django_singlejob.monitoring.history import STALE, Neighbour, dead_among, label, neighbours
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import UNSUCCESSFUL, one_offs

@@ -18,9 +18,8 @@ from django.utils import translation
 from django.utils.html import escape
 
 from django_singlejob import registry, singleton_job
-from django_singlejob.admin import gantt, overview, recent
+from django_singlejob.admin import gantt, history, overview, recent
 from django_singlejob.clock import DBNow
-from django_singlejob.monitoring import history
 from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_singlejob.admin.charts import described, plot, share, sparkline
-from django_singlejob.monitoring.history import PastRun
+from django_singlejob.admin.history import PastRun
 from tests.contract.acts import MINUTE
 
 if TYPE_CHECKING:
