@@ -26,7 +26,7 @@ class Ties(NamedTuple):
 #: What the documentation tells people to import.
 PUBLIC = {f"django_singlejob{module}" for module in ("", ".backends", ".exceptions", ".models", ".signals")}
 #: They may only shrink.
-LIMITS = Ties(modules=96, imports=847, private_names_set=80)
+LIMITS = Ties(modules=96, imports=846, private_names_set=80)
 
 
 def ties() -> Ties:
