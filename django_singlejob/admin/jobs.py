@@ -170,7 +170,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
         if not row.recent:
             return shown
         last = row.recent[-1]
-        return narrow(shown, f"{last.label}: {when(last, row.now)}", breakable(first_line(last.error)))
+        return narrow(shown, f"{label(last.status)}: {when(last, row.now)}", breakable(first_line(last.error)))
 
     @admin.display(description=_("last run"))
     def last_run(self, row: Any) -> str:
@@ -380,7 +380,7 @@ def why_not_run(name: str) -> str | None:
 
 def last_run(run: PastRun, now: datetime | None) -> SafeString:
     """How a run ended, when it began, how long it took, and what went wrong."""
-    shown = noted(badge(run.status, run.label), when(run, now))
+    shown = noted(badge(run.status, label(run.status)), when(run, now))
     return noted(shown, breakable(first_line(run.error)))
 
 

@@ -123,7 +123,7 @@ def _failures(found: Sequence[Run], period: Period) -> list[tuple[Any, ...]]:
     return [
         (
             link("jobrun", run.pk, breakable(run.job_name)),
-            badge(run.status, run.label),
+            badge(run.status, history.label(run.status)),
             distance(run.started_at, period.now),
             clock_time(run.started_at),
             run.hostname,

@@ -18,6 +18,7 @@ NOON = datetime(2026, 7, 1, 12, 0, 5, tzinfo=UTC)
 
 def ran(minutes: float | None, status: str = "successful") -> PastRun:
     facts: dict[str, Any] = {"pk": 1, "job_name": "nightly", "hostname": "web-1", "started_at": NOON, "error": ""}
+    facts |= {"slot": None, "attempt": 1}
     return PastRun(status=status, duration=None if minutes is None else minutes * MINUTE, **facts)
 
 
