@@ -17,7 +17,6 @@ PACKAGE = ROOT / "django_singlejob"
 TESTS = ROOT / "tests"
 #: The modules without a test module of their own, and where they are tested.
 TESTED_BY = {
-    "admin/clearing": "admin/test_admin_locks",
     "admin/failures": "admin/test_admin_runs",
     "admin/gantt": "admin/test_admin_overview",
     "admin/reading": "admin/test_admin_queries",

@@ -21,7 +21,7 @@ from django_singlejob.conf import ZERO
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
 
-    from django_singlejob.monitoring.history import Neighbour, PastRun
+    from django_singlejob.admin.history import PastRun
 
 NOTHING = "-"
 NO_BREAK_SPACE = "\xa0"
@@ -135,7 +135,7 @@ def moment(instant: datetime | None, now: datetime, zone: tzinfo | None = None) 
     return noted(distance(instant, now), clock_time(instant, zone))
 
 
-def when(run: "PastRun | Neighbour", now: datetime | None) -> str:
+def when(run: "PastRun", now: datetime | None) -> str:
     """When a run began, and how long it took if that is known. ``now``: ``None`` if the database did not say it."""
     began = distance(run.started_at, now) if now else clock_time(run.started_at)
     return f"{began}, {duration(run.duration)}" if run.duration else began

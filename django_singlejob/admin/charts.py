@@ -12,8 +12,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
 from django_singlejob.admin.cells import duration, tone
+from django_singlejob.admin.history import PastRun, label
 from django_singlejob.conf import ZERO
-from django_singlejob.monitoring.history import PastRun
 
 SPARKLINE_HEIGHT = 24
 SPARKLINE_STEP = 4
@@ -111,7 +111,7 @@ def _beside(y: float) -> float:
 
 def _labelled(run: PastRun) -> tuple[str, str]:
     began = timezone.localtime(run.started_at)
-    return tone(run.status), f"{began:%Y-%m-%d %H:%M:%S %Z}: {run.label}, {duration(run.duration)}"
+    return tone(run.status), f"{began:%Y-%m-%d %H:%M:%S %Z}: {label(run.status)}, {duration(run.duration)}"
 
 
 def share(part: float, label: str, kind: str = "quiet") -> SafeString:

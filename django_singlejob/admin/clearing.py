@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
 from django.contrib import messages
@@ -12,13 +12,61 @@ from django.utils.translation import gettext
 
 from django_singlejob.admin.cells import clock_time, duration
 from django_singlejob.conf import ZERO
-from django_singlejob.locking.liveness import SECOND, Sighting
+from django_singlejob.database import sent_now
+from django_singlejob.locking.liveness import SECOND, margin, still_to_wait
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
 
 # A row that was made by hand can have a lease that ends after the year 9999.
 FAR_OFF = timedelta(days=999)
+# How long a sighting is good for after its watch is over. If the gap is longer, the database may have been away for
+# most of it.
+LONGEST_GAP = timedelta(minutes=10)
+
+
+class Sighting(NamedTuple):
+    """What one look saw of a lock.
+
+    Attributes:
+        database_at: when that was, by the database's clock.
+        server_at: the same instant by the observer's clock, as ``sent_now()``.
+    """
+
+    name: str
+    token: UUID
+    heartbeats: int
+    timeline: int
+    database_at: datetime
+    server_at: datetime
+
+    @classmethod
+    def of(cls, lock: "JobLock") -> Self:
+        """The sighting of a row that was just read."""
+        return cls(lock.name, lock.token, lock.heartbeats, lock.timeline, lock.now, sent_now())
+
+    def is_of(self, lock: "JobLock") -> bool:
+        """Whether the row, which was just read, is as it was seen, with no failover in between."""
+        seen = (self.name, self.token, self.heartbeats, self.timeline)
+        return (lock.name, lock.token, lock.heartbeats, lock.timeline) == seen
+
+    def age(self, lock: "JobLock") -> timedelta:
+        """How long ago this was, when the row has just been read. Negative if a clock has been set back since."""
+        # Two servers share no clock that never steps. But one clock that was set ahead does not make a sighting older.
+        return min(lock.now - self.database_at, sent_now() - self.server_at)
+
+    def is_too_old(self, lock: "JobLock") -> bool:
+        """Whether this was too long ago to count: the watch has to restart."""
+        return self.age(lock) > lock.lease + margin(lock) + LONGEST_GAP
+
+    def left(self, lock: "JobLock") -> timedelta | None:
+        """How long the row, which was just read, must still stay unchanged before its holder counts as dead: ``ZERO``
+        if it does now. ``None`` if the sighting does not count: the lease goes on, the row has changed, the sighting
+        is too old, or a clock was set back since."""
+        age = self.age(lock)
+        if not (lock.is_suspected and self.is_of(lock)) or age < ZERO or self.is_too_old(lock):
+            return None
+        return still_to_wait(lock, age)
 
 
 class Stay(Enum):

@@ -16,10 +16,10 @@ from django.utils.translation import gettext as _
 
 from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import badge, clock_time, grouped, link
+from django_singlejob.admin.history import now
+from django_singlejob.admin.slots import QUARTER, Day, SlotState, Span, begin_of, days, quarter_of
 from django_singlejob.admin.states import state
-from django_singlejob.monitoring.day import Day, SlotState, Span, begin_of, days, quarter_of
 from django_singlejob.monitoring.health import Health, State, survey
-from django_singlejob.monitoring.history import now
 
 PER_PAGE = 40
 # The newest runs of a job that are counted: more than a job has that runs each minute, or on its own page each second.
@@ -212,7 +212,7 @@ def _line(span: Span) -> SafeString:
 
 def _now(span: Span) -> float:
     quarter = quarter_of(span.now)
-    return _place(quarter + (span.now - begin_of(quarter)) / (begin_of(1) - begin_of(0)), span)
+    return _place(quarter + (span.now - begin_of(quarter)) / QUARTER, span)
 
 
 def _axis(span: Span) -> SafeString:

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext
 
 from django_singlejob.admin.cells import duration, tone
-from django_singlejob.monitoring.history import STALE, Period, Run
+from django_singlejob.admin.history import STALE, Period, Run, label
 
 # In percent of the width. A run that is shorter than a cell is drawn as a mark, one for all runs that begin within a
 # cell. So a page with thousands of runs is neither a heap of bars nor megabytes long.
@@ -168,7 +168,7 @@ def tooltip(bar: Bar, now: datetime) -> str:
     run = bar.runs[0]
     if len(bar.runs) == 1:
         facts = {
-            "status": run.label,
+            "status": label(run.status),
             "length": duration((run.finished_at or now) - run.started_at),
         }
         return _("%(job)s: %(status)s, began at %(time)s, %(length)s") % {

@@ -36,6 +36,7 @@ from django_singlejob.admin.cells import (
     when,
 )
 from django_singlejob.admin.charts import plot, share, sparkline
+from django_singlejob.admin.history import STALE, PastRun, dead_one_offs, label, recent_runs
 from django_singlejob.admin.reading import (
     NOW,
     ReadOnlyAdmin,
@@ -53,7 +54,6 @@ from django_singlejob.locking.pausing import at_the_gate
 from django_singlejob.logs import about
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
-from django_singlejob.monitoring.history import STALE, PastRun, dead_one_offs, label, recent_runs
 from django_singlejob.monitoring.workers import serves, workers
 from django_singlejob.names import is_storable
 from django_singlejob.one_offs.enqueue import Order, place
@@ -170,7 +170,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
         if not row.recent:
             return shown
         last = row.recent[-1]
-        return narrow(shown, f"{last.label}: {when(last, row.now)}", breakable(first_line(last.error)))
+        return narrow(shown, f"{label(last.status)}: {when(last, row.now)}", breakable(first_line(last.error)))
 
     @admin.display(description=_("last run"))
     def last_run(self, row: Any) -> str:
@@ -380,7 +380,7 @@ def why_not_run(name: str) -> str | None:
 
 def last_run(run: PastRun, now: datetime | None) -> SafeString:
     """How a run ended, when it began, how long it took, and what went wrong."""
-    shown = noted(badge(run.status, run.label), when(run, now))
+    shown = noted(badge(run.status, label(run.status)), when(run, now))
     return noted(shown, breakable(first_line(run.error)))
 
 

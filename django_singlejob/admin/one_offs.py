@@ -23,6 +23,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
 from django_singlejob import registry
+from django_singlejob.admin import history
 from django_singlejob.admin.cells import (
     NOTHING,
     badge,
@@ -41,7 +42,6 @@ from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, RowsFi
 from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.models import OneOffJob
-from django_singlejob.monitoring import history
 from django_singlejob.monitoring.health import OVERDUE
 from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.one_offs import (

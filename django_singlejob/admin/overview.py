@@ -20,15 +20,14 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_safe
 
-from django_singlejob.admin import day, recent
+from django_singlejob.admin import day, history, recent
 from django_singlejob.admin.cells import badge, breakable, clock_time, duration, first_line, grouped, link, list_of
+from django_singlejob.admin.history import LastError, Period
 from django_singlejob.admin.reading import ReadOnlyAdmin, register_jobs
 from django_singlejob.admin.states import how_long
 from django_singlejob.models import JobLock
-from django_singlejob.monitoring import history
 from django_singlejob.monitoring.findings import Finding, Trouble, in_figures
 from django_singlejob.monitoring.health import Health, Level, State
-from django_singlejob.monitoring.history import LastError, Period
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Verdict, judge
 from django_singlejob.monitoring.workers import Worker
@@ -304,7 +303,7 @@ def _row_of_queue(queue: Queue, workers: int) -> tuple[Any, ...]:
         list_of("oneoffjob", queue_name__exact=queue.name),
         in_figures(queue.due, is_cut=queue.is_cut),
         duration(queue.oldest) if queue.due else "",
-        in_figures(queue.failed, is_cut=queue.failed >= history.MOST),
+        in_figures(queue.failed, is_cut=queue.is_failed_cut),
         workers,
     )
 

@@ -9,13 +9,12 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-from django_singlejob.admin import gantt
+from django_singlejob.admin import gantt, history
 from django_singlejob.admin.cells import badge, breakable, clock_time, distance, duration, first_line, link, list_of
 from django_singlejob.admin.charts import share
+from django_singlejob.admin.history import Period, Run
 from django_singlejob.models import JobRun
-from django_singlejob.monitoring import history
 from django_singlejob.monitoring.health import Health
-from django_singlejob.monitoring.history import Period, Run
 
 MOST_SERVERS = 30
 FAILURES = 10
@@ -124,7 +123,7 @@ def _failures(found: Sequence[Run], period: Period) -> list[tuple[Any, ...]]:
     return [
         (
             link("jobrun", run.pk, breakable(run.job_name)),
-            badge(run.status, run.label),
+            badge(run.status, history.label(run.status)),
             distance(run.started_at, period.now),
             clock_time(run.started_at),
             run.hostname,

@@ -29,9 +29,9 @@ from django_singlejob.admin.cells import (
     when,
 )
 from django_singlejob.admin.failures import failure_of
+from django_singlejob.admin.history import STALE, PastRun, dead_among, label, neighbours
 from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, RowsFilter, register_jobs
 from django_singlejob.models import JobRun, JobStatus
-from django_singlejob.monitoring.history import STALE, Neighbour, dead_among, label, neighbours
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import UNSUCCESSFUL, one_offs
@@ -303,11 +303,11 @@ def _needs_no_arguments(name: str) -> bool:
     return registry.is_known(name) and registry.get(name).misfit([], {}) is None
 
 
-def _shown(found: Sequence[Neighbour | None], now: datetime) -> list[tuple[Any, ...]]:
+def _shown(found: Sequence[PastRun | None], now: datetime) -> list[tuple[Any, ...]]:
     return [
         (
             link("jobrun", run.pk, f"#{run.pk}"),
-            badge(run.status, run.label),
+            badge(run.status, label(run.status)),
             when(run, now),
             breakable(run.hostname),
             breakable(first_line(run.error)),

@@ -15,8 +15,8 @@ A ``Watch`` is that of one process, which looks again and again. A look takes ti
 between its beginning and its end. So a gap lasts from the beginning of one look to the end of the next, and what was
 watched lasts from the end of the first look to the beginning of the last.
 
-A ``Sighting`` is a single look, to be compared with a later one, perhaps by another server: both the database's clock
-and the servers' then have to show (b).
+The admin's ``Sighting`` is a single look, to be compared with a later one, perhaps by another server: both the
+database's clock and the servers' then have to show (b).
 
 The holder stops trusting itself one lease after it sent that heartbeat, by a clock that never steps. An observer that
 has seen a whole lease pass counts by such a clock too, and on one host they share it. Elsewhere, all other clocks may
@@ -26,9 +26,8 @@ silent.
 """
 
 import logging
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple, Self
-from uuid import UUID
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from django_singlejob import recording
 from django_singlejob.clock import local_now
@@ -52,9 +51,6 @@ LOOKS_PER_INTERVAL = 4
 LONGEST_STAY = timedelta(minutes=2)
 # If looks take about as long as the interval, a watch restarts for ever.
 LONGEST_WATCH = 2 * LONGEST_STAY
-# How long a sighting is good for after its watch is over. If the gap is longer, the database may have been away for
-# most of it.
-LONGEST_GAP = timedelta(minutes=10)
 SECOND = timedelta(seconds=1)
 # How far the clocks of two servers may be apart though both are right. Two intervals are usually longer.
 _CLOSE = 2 * SECOND
@@ -110,48 +106,10 @@ class Watch:
         return max(0.0, self._asked_at + interval.total_seconds() / LOOKS_PER_INTERVAL - local_now())
 
 
-class Sighting(NamedTuple):
-    """What one look saw of a lock.
-
-    Attributes:
-        database_at: when that was, by the database's clock.
-        server_at: the same instant by the observer's clock, as ``sent_now()``.
-    """
-
-    name: str
-    token: UUID
-    heartbeats: int
-    timeline: int
-    database_at: datetime
-    server_at: datetime
-
-    @classmethod
-    def of(cls, lock: "JobLock") -> Self:
-        """The sighting of a row that was just read."""
-        return cls(lock.name, lock.token, lock.heartbeats, lock.timeline, lock.now, sent_now())
-
-    def is_of(self, lock: "JobLock") -> bool:
-        """Whether the row, which was just read, is as it was seen, with no failover in between."""
-        seen = (self.name, self.token, self.heartbeats, self.timeline)
-        return (lock.name, lock.token, lock.heartbeats, lock.timeline) == seen
-
-    def age(self, lock: "JobLock") -> timedelta:
-        """How long ago this was, when the row has just been read. Negative if a clock has been set back since."""
-        # Two servers share no clock that never steps. But one clock that was set ahead does not make a sighting older.
-        return min(lock.now - self.database_at, sent_now() - self.server_at)
-
-    def is_too_old(self, lock: "JobLock") -> bool:
-        """Whether this was too long ago to count: the watch has to restart."""
-        return self.age(lock) > _lease_and_margin(lock) + LONGEST_GAP
-
-    def left(self, lock: "JobLock") -> timedelta | None:
-        """How long the row, which was just read, must still stay unchanged before its holder counts as dead: ``ZERO``
-        if it does now. ``None`` if the sighting does not count: the lease goes on, the row has changed, the sighting
-        is too old, or a clock was set back since."""
-        age = self.age(lock)
-        if not (lock.is_suspected and self.is_of(lock)) or age < ZERO or self.is_too_old(lock):
-            return None
-        return max(_to_watch(lock, age), _to_pass(lock, age), ZERO)
+def still_to_wait(lock: "JobLock", unchanged: timedelta) -> timedelta:
+    """How long a suspected row, which has been watched and unchanged for that long, must still stay unchanged before
+    its holder counts as dead: ``ZERO`` if it does now."""
+    return max(_to_watch(lock, unchanged), _to_pass(lock, unchanged), ZERO)
 
 
 def _proved(noted_at: float, asked_at: float) -> timedelta:

@@ -1,4 +1,4 @@
-"""How everything is doing, and what has happened lately, for people and for monitoring.
+"""How everything is doing, for people and for monitoring.
 
 It only reads: nothing here decides who may run, or makes another process wait.
 """

@@ -9,7 +9,6 @@ from django.db.models import Count, Min
 
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
-from django_singlejob.monitoring import history
 from django_singlejob.querysets.one_offs import one_offs
 
 if TYPE_CHECKING:
@@ -17,6 +16,10 @@ if TYPE_CHECKING:
 
 # One-offs that finished longer ago say nothing about how a queue is doing.
 LATELY = timedelta(hours=1)
+# One-offs that have been due for longer wait for a worker, or for the lock of their job.
+LATE = timedelta(minutes=5)
+# With more rows, a page that is refreshed every few seconds would be slow.
+MOST = 3_000
 
 
 class Queue(NamedTuple):
@@ -25,9 +28,9 @@ class Queue(NamedTuple):
     Attributes:
         name: the queue's name.
         due: the number of one-offs that are due and wait.
-        is_cut: whether even more may be due: at most ``history.MOST`` are counted in all queues together.
+        is_cut: whether even more may be due: at most ``MOST`` are counted in all queues together.
         oldest: how long the oldest of them has been due; zero if none is due.
-        failed: the number of one-offs that failed in the last hour, at most ``history.MOST``.
+        failed: the number of one-offs that failed in the last hour, at most ``MOST``.
         finished: the number of one-offs that finished in the last hour, successful or not, if any failed; ``None`` if
             there are too many to count.
         failed_share: the share of the finished one-offs that failed; if there are too many to count, of the newest.
@@ -40,6 +43,11 @@ class Queue(NamedTuple):
     failed: int = 0
     finished: int | None = 0
     failed_share: float = 0
+
+    @property
+    def is_failed_cut(self) -> bool:
+        """Whether even more may have failed."""
+        return self.failed >= MOST
 
 
 def queues(
@@ -65,9 +73,9 @@ def has_any(name: str) -> bool:
 
 def _backlogs(rows: "OneOffJobQuerySet") -> dict[str, dict[str, Any]]:
     oldest_first = rows.due().order_by("run_after").values_list("queue_name", "run_after", DBNow())
-    seen = list(oldest_first[: history.MOST + 1])
-    counts = Counter(name for name, _run_after, _now in seen[: history.MOST])
-    is_cut = len(seen) > history.MOST
+    seen = list(oldest_first[: MOST + 1])
+    counts = Counter(name for name, _run_after, _now in seen[:MOST])
+    is_cut = len(seen) > MOST
     ages: dict[str, timedelta] = {}
     for name, run_after, now in seen:
         ages.setdefault(name, _age(run_after, now))
@@ -82,8 +90,8 @@ def _behind(rows: "OneOffJobQuerySet", seen: Collection[str]) -> dict[str, dict[
         "queue_name", "count", "since", DBNow()
     )
     return {
-        name: {"due": min(due, history.MOST), "is_cut": due > history.MOST, "oldest": _age(since, now)}
-        for name, due, since, now in found[: history.MOST]
+        name: {"due": min(due, MOST), "is_cut": due > MOST, "oldest": _age(since, now)}
+        for name, due, since, now in found[:MOST]
     }
 
 
@@ -106,7 +114,7 @@ def _results(rows: "OneOffJobQuerySet") -> dict[str, dict[str, Any]]:
         return {}
     done = _newest(rows, "done")
     # If one of the two samples is cut, compare only the time that both cover.
-    ends = [sample[-1].at for sample in (failed, done) if len(sample) == history.MOST]
+    ends = [sample[-1].at for sample in (failed, done) if len(sample) == MOST]
     since = max(ends, default=None)
     newer_failed, newer_done = _counts(failed, since), _counts(done, since)
     return {
@@ -122,9 +130,7 @@ def _results(rows: "OneOffJobQuerySet") -> dict[str, dict[str, Any]]:
 def _newest(rows: "OneOffJobQuerySet", status: str) -> list[_Finished]:
     lately = rows.filter(status=status, finished_at__gt=DBNow() - LATELY).order_by("-finished_at")
     return [
-        _Finished(name, at.astimezone(UTC))
-        for name, at in lately.values_list("queue_name", "finished_at")[: history.MOST]
-        if at
+        _Finished(name, at.astimezone(UTC)) for name, at in lately.values_list("queue_name", "finished_at")[:MOST] if at
     ]
 
 

@@ -13,12 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_singlejob.admin import day
-from django_singlejob.monitoring.day import Day, SlotState, Span, begin_of, quarter_of
+from django_singlejob.admin.slots import Day, SlotState, Span, begin_of, quarter_of
 from django_singlejob.monitoring.health import Health, State
 from django_singlejob.querysets.jobs import gates
 from tests.admin.pages import Page, page_of, shown
+from tests.admin.test_admin_slots import NOW, known, ran
 from tests.contract.acts import HOUR
-from tests.monitoring.test_day import NOW, known, ran
 
 if TYPE_CHECKING:
     from django.test import Client

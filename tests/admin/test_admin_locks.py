@@ -21,11 +21,10 @@ from django.urls import reverse
 
 from django_singlejob import clock, timeline
 from django_singlejob.admin import locks as admin_locks
-from django_singlejob.admin.clearing import read, sign
+from django_singlejob.admin.clearing import Sighting, read, sign
 from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear_at_once
-from django_singlejob.locking.liveness import Sighting
 from django_singlejob.querysets.jobs import JobStatusQuerySet, gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs

@@ -18,9 +18,8 @@ from django.utils import translation
 from django.utils.html import escape
 
 from django_singlejob import registry, singleton_job
-from django_singlejob.admin import gantt, overview, recent
+from django_singlejob.admin import gantt, history, overview, recent
 from django_singlejob.clock import DBNow
-from django_singlejob.monitoring import history
 from django_singlejob.one_offs.enqueue import Order, place
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
@@ -291,7 +290,7 @@ def test_many_queues_and_workers_are_cut(one_off_viewer: Client, monkeypatch: py
 
 
 def test_of_very_many_it_says_so(one_off_viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST", 2)
+    monkeypatch.setattr("django_singlejob.monitoring.queues.MOST", 2)
     for _ in range(3):
         wait_for_a_worker(run_after=DBNow() - HOUR)
     assert "2 or more one-offs are due" in said(one_off_viewer)

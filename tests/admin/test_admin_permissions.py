@@ -10,9 +10,8 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from django_singlejob import singleton_job
-from django_singlejob.admin.clearing import sign
+from django_singlejob.admin.clearing import Sighting, sign
 from django_singlejob.clock import DBNow
-from django_singlejob.locking.liveness import Sighting
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from tests.admin.pages import OPERATE, VIEW, address, all_rows, begin, list_of, names, ours, user_of

@@ -352,7 +352,7 @@ def test_the_other_attempts_at_its_slot_are_shown(viewer: Client) -> None:
 def test_a_longer_history_takes_no_more_queries(
     viewer: Client, django_assert_max_num_queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_singlejob.monitoring.history.NEAR", 3)
+    monkeypatch.setattr("django_singlejob.admin.history.NEAR", 3)
     some = [ran(at=LONG_AGO + number * MINUTE, slot=LONG_AGO) for number in range(12)]
     viewer.get(page_of("jobrun", some[6].pk))  # the first request also reads content types
     with django_assert_max_num_queries(10):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_singlejob.admin.charts import described, plot, share, sparkline
-from django_singlejob.monitoring.history import PastRun
+from django_singlejob.admin.history import PastRun
 from tests.contract.acts import MINUTE
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ NOON = datetime(2026, 7, 1, 12, 0, 5, tzinfo=UTC)
 
 def ran(minutes: float | None, status: str = "successful") -> PastRun:
     facts: dict[str, Any] = {"pk": 1, "job_name": "nightly", "hostname": "web-1", "started_at": NOON, "error": ""}
+    facts |= {"slot": None, "attempt": 1}
     return PastRun(status=status, duration=None if minutes is None else minutes * MINUTE, **facts)
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from django_singlejob.locking.liveness import LONGEST_GAP, LONGEST_STAY, Sighting, Watch, disagreement, silence
+from django_singlejob.locking.liveness import LONGEST_STAY, Watch, disagreement, silence
 from django_singlejob.models import JobLock
 
 SECOND = timedelta(seconds=1)
@@ -347,132 +347,6 @@ def test_an_observer_that_is_stopped_while_it_looks_has_not_watched_meanwhile(
     watch = Watch()
     monkeypatch.setattr("django_singlejob.clock.local_now", lambda: world.local_now + 30)
     assert world.look(watch)
-
-
-# --- a single look, to be compared with a later one
-
-
-@pytest.fixture
-def stale(world: World) -> World:
-    """A world whose holder died long ago."""
-    world.pass_on(1000)
-    return world
-
-
-def test_two_looks_show_a_death_if_two_intervals_have_passed_between_them(stale: World) -> None:
-    sighting = Sighting.of(stale.lock)
-    assert sighting.left(stale.lock) == 2 * INTERVAL
-    stale.pass_on(19)
-    assert sighting.left(stale.lock) == SECOND
-    stale.pass_on(1)
-    assert sighting.left(stale.lock) == ZERO
-    stale.pass_on(RECOVERY.total_seconds())
-    assert sighting.left(stale.lock) == ZERO
-
-
-def test_a_look_at_a_live_lease_shows_nothing(world: World) -> None:
-    sighting = Sighting.of(world.lock)
-    world.pass_on(59)
-    assert sighting.left(world.lock) is None
-    world.pass_on(1)
-    assert sighting.left(world.lock) == 2 * INTERVAL  # the margin of the lease, and the watch is over
-
-
-def test_without_heartbeats_one_look_is_enough(stale: World) -> None:
-    stale.row.heartbeat_interval = None
-    stale.pass_on(2)
-    assert Sighting.of(stale.lock).left(stale.lock) == ZERO
-
-
-CHANGES: dict[str, object] = {"token": UUID(int=2), "heartbeats": 7, "timeline": 2, "name": "hourly"}
-
-
-@pytest.mark.parametrize("field", CHANGES)
-def test_a_look_at_another_row_shows_nothing(stale: World, field: str) -> None:
-    sighting = Sighting.of(stale.lock)
-    stale.pass_on(20)
-    setattr(stale.row, field, CHANGES[field])
-    assert sighting.left(stale.lock) is None
-
-
-def test_a_look_of_long_ago_shows_nothing(stale: World) -> None:
-    """Perhaps the database was away for most of that time."""
-    sighting = Sighting.of(stale.lock)
-    stale.pass_on((RECOVERY + LONGEST_GAP).total_seconds())
-    assert sighting.left(stale.lock) == ZERO
-    stale.pass_on(1)
-    assert sighting.left(stale.lock) is None
-
-
-CLOCKS = ["database", "observer"]
-
-
-@pytest.mark.parametrize("step", [10 * SECOND, MINUTE, HOUR, 400 * 24 * HOUR])
-@pytest.mark.parametrize("clock", CLOCKS)
-def test_one_clock_that_is_set_ahead_between_two_looks_makes_no_watch_shorter(
-    stale: World, clock: str, step: timedelta
-) -> None:
-    """Or: two servers look, and the clock of one is ahead. Or: after a failover, the database's clock is."""
-    sighting = Sighting.of(stale.lock)
-    stale.pass_on(1)
-    setattr(stale, clock, step)
-    assert sighting.left(stale.lock) == 2 * INTERVAL - SECOND
-
-
-@pytest.mark.parametrize("step", [2 * SECOND, MINUTE, HOUR, 400 * 24 * HOUR])
-@pytest.mark.parametrize("clock", CLOCKS)
-def test_one_clock_that_is_set_back_makes_it_no_shorter_either(stale: World, clock: str, step: timedelta) -> None:
-    sighting = Sighting.of(stale.lock)
-    stale.pass_on(1)
-    setattr(stale, clock, -step)
-    assert sighting.left(stale.lock) is None, "A clock that was set back begins a new watch."
-    assert (Sighting.of(stale.lock).left(stale.lock) or ZERO) >= 2 * INTERVAL
-
-
-@pytest.mark.parametrize("back", CLOCKS)
-def test_one_clock_set_ahead_and_the_other_back_make_it_no_shorter(stale: World, back: str) -> None:
-    sighting = Sighting.of(stale.lock)
-    stale.pass_on(1)
-    for clock in CLOCKS:
-        setattr(stale, clock, -HOUR if clock == back else HOUR)
-    assert sighting.left(stale.lock) is None
-
-
-def test_if_both_clocks_are_set_ahead_a_holder_that_sends_heartbeats_keeps_its_lock(stale: World) -> None:
-    sighting = Sighting.of(stale.lock)
-    stale.beat()
-    stale.database = stale.observer = HOUR
-    assert stale.lock.is_suspected
-    assert sighting.left(stale.lock) is None
-
-
-@pytest.mark.slow
-@given(
-    which=st.sampled_from(["database", "observer", "holder"]),
-    step=st.integers(min_value=-10_000, max_value=10_000),
-    set_at=seconds,
-    beaten_at=st.integers(min_value=0, max_value=59),
-    seen_at=seconds,
-    pause=seconds,
-)
-def test_two_looks_rob_no_holder_that_trusts_itself(
-    which: str, step: int, set_at: int, beaten_at: int, seen_at: int, pause: int
-) -> None:
-    """Whenever one clock is set, and however wrong it is from then on."""
-    with pytest.MonkeyPatch.context() as patch:
-        world, sighting = at_work(patch), None
-        for now in range(seen_at + pause + 1):
-            if now == beaten_at:
-                world.beat()
-            if now == set_at:
-                setattr(world, which, step * SECOND)
-            if now == seen_at:
-                sighting = Sighting.of(world.lock)
-            world.pass_on(1)
-        assert sighting
-        if sighting.left(world.lock) == ZERO:
-            assert not world.is_trusted
-            assert pause + 1 >= 20
 
 
 # --- one host, which has one clock that never steps

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from django_singlejob.models import JobLock, JobStatus
-from django_singlejob.monitoring.findings import Finding, in_figures, of_health, of_queue, of_worker, roughly
+from django_singlejob.monitoring.findings import (
+    KINDS,
+    Finding,
+    Trouble,
+    in_figures,
+    of_health,
+    of_queue,
+    of_worker,
+    roughly,
+)
 from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.workers import Worker
@@ -74,6 +83,11 @@ def finding(state: State, failures: int = 1, **rows: Any) -> Finding:
             "The lock 'sales' is held by web-1, pid 4711, whose last heartbeat is 1 hour in the future",
         ),
         (
+            State.IMPOSSIBLE,
+            {"lock": lock(expires_at=NOW + 900_000 * DAY)},
+            "The lock 'sales' is held by web-1, pid 4711 for longer than any lease.",
+        ),
+        (
             State.STALE,
             {"lock": lock()},
             "The lock 'sales' is held by web-1, pid 4711, which has sent no heartbeat for 1 hour.",
@@ -116,6 +130,14 @@ def finding(state: State, failures: int = 1, **rows: Any) -> Finding:
             {"status": status(mean_duration=MINUTE), "lock": lock()},
             "The job 'nightly' has been running for 2 hours on web-1, pid 4711; its mean duration is 1 minute.",
         ),
+        (
+            State.DELAYED,
+            {"status": status(next_slot=NOW - HOUR), "lock": lock()},
+            (
+                "The job 'nightly' has been due for 1 hour, since 2026-11-21 11:05:00 UTC, while web-1, pid 4711 has "
+                "held its lock for 2 hours."
+            ),
+        ),
         (State.UNSEEN, {}, "The job 'nightly' has a schedule, but no server has ever requested it."),
     ],
     ids=str,
@@ -125,6 +147,10 @@ def test_each_bad_state_is_told_in_a_sentence(state: State, rows: dict[str, Any]
     assert str(found.what_happened).removesuffix(": the database's clock was set back.") == what_happened
     assert str(found.what_to_do).endswith(".")
     assert (found.kind, found.level, found.subject) == (state, state.level, "nightly")
+
+
+def test_everything_that_may_be_wrong_stands_in_the_table() -> None:
+    assert KINDS.keys() == {*Trouble, *(state for state in State if state.level)}
 
 
 @pytest.mark.parametrize("state", [state for state in State if not state.level])

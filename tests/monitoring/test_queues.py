@@ -10,7 +10,6 @@ import pytest
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
 from django_singlejob.models import OneOffJob
-from django_singlejob.monitoring import history
 from django_singlejob.monitoring.queues import Queue, has_any, queues
 from django_singlejob.querysets.one_offs import one_offs
 
@@ -76,16 +75,16 @@ def test_only_some_queues_and_jobs_are_looked_at() -> None:
 
 def test_beyond_a_limit_it_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     place(due=HOUR, count=3)
-    monkeypatch.setattr(history, "MOST", 3)
+    monkeypatch.setattr("django_singlejob.monitoring.queues.MOST", 3)
     assert not by_name()["default"].is_cut
-    monkeypatch.setattr(history, "MOST", 2)
+    monkeypatch.setattr("django_singlejob.monitoring.queues.MOST", 2)
     assert (by_name()["default"].due, by_name()["default"].is_cut) == (2, True)
 
 
 def test_a_long_queue_does_not_hide_others(
     monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    monkeypatch.setattr(history, "MOST", 3)
+    monkeypatch.setattr("django_singlejob.monitoring.queues.MOST", 3)
     place("long", due=2 * HOUR, count=4)
     for number in range(2):
         place(f"dead-{number}", due=HOUR + number * MINUTE, count=1 + number)
@@ -102,7 +101,7 @@ def test_a_long_queue_does_not_hide_others(
 
 
 def test_of_very_many_that_finished_the_newest_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST", 4)
+    monkeypatch.setattr("django_singlejob.monitoring.queues.MOST", 4)
     finish("failed", ago=HOUR / 2, count=4)
     assert (by_name()["default"].failed, by_name()["default"].failed_share) == (4, 1)
     finish("done", count=9)

@@ -72,6 +72,7 @@ BATCHES = "django_singlejob/worker/batches.py"
 BLOCK = "django_singlejob/decorators.py"
 CLOCK = "django_singlejob/clock.py"
 CLEAR = "django_singlejob/locking/clear.py"
+CLEARING = "django_singlejob/admin/clearing.py"
 DATABASE = "django_singlejob/database.py"
 FORGETTING = "django_singlejob/locking/forgetting.py"
 GATES = "django_singlejob/querysets/jobs.py"
@@ -886,10 +887,10 @@ OTHERS = (
     Mutant(
         name="sighting-believes-one-clock",
         breaks="Two looks in the admin count the time that either clock says has passed, not both.",
-        edits=(Edit(LIVENESS, "return min(lock.now - self.database_at,", "return max(lock.now - self.database_at,"),),
+        edits=(Edit(CLEARING, "return min(lock.now - self.database_at,", "return max(lock.now - self.database_at,"),),
         tests=(
             Witness(
-                "tests/locking/test_liveness.py::test_one_clock_that_is_set_ahead_between_two_looks_makes_no_watch_shorter",
+                "tests/admin/test_clearing.py::test_one_clock_that_is_set_ahead_between_two_looks_makes_no_watch_shorter",
                 ONCE,
             ),
         ),

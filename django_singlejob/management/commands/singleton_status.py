@@ -16,7 +16,6 @@ from django_singlejob.management.exit_status import discover_jobs, explanation_o
 from django_singlejob.management.output import add_format, as_json
 from django_singlejob.monitoring.findings import Finding, in_figures, roughly
 from django_singlejob.monitoring.health import Health, Level, zone_of
-from django_singlejob.monitoring.history import MOST
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import Worker
@@ -191,7 +190,7 @@ def _row_of_queue(queue: Queue, workers: int) -> tuple[object, ...]:
 
 def _failed(queue: Queue) -> str:
     """How many failed, of how many: ``20 of 25``."""
-    failed = in_figures(queue.failed, is_cut=queue.failed >= MOST)
+    failed = in_figures(queue.failed, is_cut=queue.is_failed_cut)
     return f"{failed} of {queue.finished}" if queue.finished else str(failed)
 
 

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from django_singlejob import singleton_job
+from django_singlejob.admin.slots import QUARTER, Day, SlotState, Span, begin_of, days, quarter_of
 from django_singlejob.models import JobRun
-from django_singlejob.monitoring.day import QUARTER, Day, SlotState, Span, begin_of, days, quarter_of
 from django_singlejob.monitoring.health import survey
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks

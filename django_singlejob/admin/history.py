@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from django.db.models import Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
@@ -26,8 +26,6 @@ RECENT = 30
 NEAR = 20
 # With more rows a page would be slow, and its bars too narrow to tell apart.
 MOST = 3_000
-# One-offs that have been due for longer wait for a worker, or for the lock of their job.
-LATE = timedelta(minutes=5)
 BAD = frozenset({"failed", "abandoned"})
 # What `judged` calls a run that is recorded as running, although no live process holds its lock. No row has this
 # status: sooner or later, the run is recorded as abandoned.
@@ -36,8 +34,8 @@ COST_BOUNDS = [timedelta(milliseconds=most) for most in (5, 10, 20, 50, 100, 200
 
 
 class PastRun(NamedTuple):
-    """What is shown of each of a job's latest runs. It is not a model instance: a list of jobs has thousands of these,
-    and to create as many instances would take longer than everything else on the page."""
+    """What is shown of each of a job's latest runs, or of those around one. It is not a model instance: a list of jobs
+    has thousands of these, and to create as many instances would take longer than everything else on the page."""
 
     pk: int
     job_name: str
@@ -46,11 +44,8 @@ class PastRun(NamedTuple):
     started_at: datetime
     duration: timedelta | None
     error: str
-
-    @property
-    def label(self) -> "_StrOrPromise":
-        """The status, for people."""
-        return label(self.status)
+    slot: datetime | None
+    attempt: int
 
 
 def label(status: str) -> "_StrOrPromise":
@@ -75,39 +70,19 @@ def recent_runs(names: Collection[str]) -> dict[str, list[PastRun]]:
         found[run.job_name].append(run)
     newest = {name: some[-RECENT:] for name, some in found.items()}
     dead = dead_among([run.pk for some in newest.values() for run in some if run.status == "running"])
-    return {
-        name: [run._replace(status=STALE) if run.pk in dead else run for run in some] for name, some in newest.items()
-    }
+    return {name: [_judged(run, dead) for run in some] for name, some in newest.items()}
 
 
 # --- the runs before and after one
-
-
-class Neighbour(NamedTuple):
-    """What is shown of a run on the page of another one of its job."""
-
-    pk: int
-    status: str
-    hostname: str
-    started_at: datetime
-    duration: timedelta | None
-    error: str
-    slot: datetime | None
-    attempt: int
-
-    @property
-    def label(self) -> "_StrOrPromise":
-        """The status, for people."""
-        return label(self.status)
 
 
 class Neighbours(NamedTuple):
     """The runs around one of a job: the one before it, the one after it (each ``None`` if there is none), and the other
     attempts at its slot, oldest first, on whatever servers."""
 
-    before: Neighbour | None
-    after: Neighbour | None
-    of_slot: Sequence[Neighbour]
+    before: PastRun | None
+    after: PastRun | None
+    of_slot: Sequence[PastRun]
 
 
 def neighbours(run: JobRun) -> Neighbours:
@@ -118,7 +93,7 @@ def neighbours(run: JobRun) -> Neighbours:
     after = _near(others.filter(started_at__gt=run.started_at).order_by("started_at"))
     near = [*before[::-1], *after]
     dead = dead_among([other.pk for other in near if other.status == "running"])
-    judged = {other.pk: other._replace(status=STALE) if other.pk in dead else other for other in near}
+    judged = {other.pk: _judged(other, dead) for other in near}
     return Neighbours(
         before=judged[before[0].pk] if before else None,
         after=judged[after[0].pk] if after else None,
@@ -126,8 +101,8 @@ def neighbours(run: JobRun) -> Neighbours:
     )
 
 
-def _near(rows: QuerySet[Any]) -> list[Neighbour]:
-    return [Neighbour(*row) for row in rows.values_list(*Neighbour._fields)[:NEAR]]
+def _near(rows: QuerySet[Any]) -> list[PastRun]:
+    return [PastRun(*row) for row in rows.values_list(*PastRun._fields)[:NEAR]]
 
 
 # --- the runs of the last hours
@@ -148,10 +123,8 @@ class Run(NamedTuple):
     def is_bad(self) -> bool:
         return self.status in BAD
 
-    @property
-    def label(self) -> "_StrOrPromise":
-        """The status, for people."""
-        return label(self.status)
+
+AnyRun = TypeVar("AnyRun", PastRun, Run)
 
 
 class Period(NamedTuple):
@@ -213,7 +186,7 @@ def dead_one_offs(keys: Collection[int]) -> set[int]:
     return set(dead.values_list("pk", flat=True)) if keys else set()
 
 
-def _judged(run: Run, dead: set[int]) -> Run:
+def _judged(run: AnyRun, dead: Collection[int]) -> AnyRun:
     return run._replace(status=STALE) if run.status == "running" and run.pk in dead else run
 
 

@@ -6,9 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from django_singlejob.clock import DBNow
-from django_singlejob.monitoring import history
-from django_singlejob.monitoring.history import (
+from django_singlejob.admin import history
+from django_singlejob.admin.history import (
     STALE,
     Run,
     Winner,
@@ -21,6 +20,7 @@ from django_singlejob.monitoring.history import (
     success_rate,
     winners,
 )
+from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.runs import runs
 
