@@ -178,12 +178,6 @@ class JobStatus(Row):
         default=0,
         help_text=_("Slots that were still in time when a later slot ran in their place."),
     )
-    unrecorded = models.JSONField(
-        _("unrecorded end"),
-        null=True,
-        blank=True,
-        help_text=_("How a run ended, kept here until it can be written to the history."),
-    )
 
     objects = JobStatusQuerySet.as_manager()
 

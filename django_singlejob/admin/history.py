@@ -157,8 +157,7 @@ def period(length: timedelta) -> Period:
 def judged(found: Period) -> Period:
     """The period, in which the runs of dead holders have the status ``STALE``. Takes one query.
 
-    These runs are still recorded as running, although their locks are stale or gone, and their ends are not kept in a
-    gate either.
+    These runs are still recorded as running, although their locks are stale or gone.
     """
     dead = set(of_dead_holders().order_by("-started_at").values_list("pk", flat=True)[:MOST])
     runs, earlier = ([_judged(run, dead) for run in some] for some in (found.runs, found.earlier))
@@ -168,8 +167,7 @@ def judged(found: Period) -> Period:
 def of_dead_holders() -> JobRunQuerySet:
     """The runs that no live process is running, although they are recorded as running."""
     # A single statement: a run that begins or ends between two reads would seem to have no lock.
-    held, kept = locks().live().values("token"), gates().filter(unrecorded__isnull=False).values("name")
-    return runs().running().exclude(token__in=held).exclude(job_name__in=kept)
+    return runs().running().exclude(token__in=locks().live().values("token"))
 
 
 def dead_among(keys: Collection[int]) -> set[int]:

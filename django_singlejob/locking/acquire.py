@@ -333,8 +333,6 @@ class Acquisition:
                 lease = self._grant_once(snapshot, planned, history)
         if not isinstance(lease, Lease):
             return lease
-        if lease.grant.entry:
-            lease.grant.entry.begin_late(lease.acquired_at)
         report_misfires(self.request.own_name, planned.misfires)
         if snapshot.lock:
             _report_takeover(lease, snapshot.lock)
@@ -367,8 +365,8 @@ class Acquisition:
         if not is_kept:
             return Undecided.RACED
         if self._in_doubt.entry:
-            self._in_doubt.entry.facts["fence"] = snapshot.gate.fence
-            self._in_doubt.entry.adopt(lock.acquired_at)
+            self._in_doubt.entry.facts |= {"fence": snapshot.gate.fence, "started_at": lock.acquired_at}
+            self._in_doubt.entry.find()
         # The COMMIT may have been that of a try before the last one.
         grant = self._in_doubt._replace(fence=snapshot.gate.fence, slot=lock.slot, attempt=lock.attempt)
         return Lease(grant._replace(asked_at=asked_at, acquired_at=snapshot.time_at(asked_at)))

@@ -4,6 +4,7 @@ import atexit
 import logging
 import os
 import threading
+from functools import partial
 from uuid import UUID
 
 from django_singlejob import database
@@ -72,7 +73,7 @@ def _release_row(name: str, token: UUID) -> bool:
     for history in writers(lock.lease):
         with history, database.durable(alias, statement_timeout=history.patience):
             if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):
-                one_offs().release(lock.token)
+                history.write(partial(one_offs().release, lock.token))
                 end_for(lock, result, history)
     return True
 

@@ -32,7 +32,6 @@ class Obstacle(models.TextChoices):
     DUE = "due", _("its one-offs are waiting or in progress (cancel them, or wait until they have finished)")
     RECENT = "recent", _("it ran in the last 5 minutes (wait until no server runs a release that has it)")
     FAILOVER = "failover", _("the database has just failed over, and the holder may not know yet (retry later)")
-    UNRECORDED = "unrecorded", _("the outcome of a run is not in the history yet (run clear_stale_locks first)")
     BUSY = "busy", _("another process is using it (retry later)")
 
 
@@ -59,8 +58,6 @@ def _obstacle_before(seen: "JobStatus") -> Obstacle | None:
         return Obstacle.REGISTERED
     if is_reserved(seen.name):
         return Obstacle.OURS
-    if seen.unrecorded is not None:
-        return Obstacle.UNRECORDED
     # The lock of a live holder may be lost, and a new gate would not know that it has to wait for that holder.
     if is_from_before(seen) and not gates().have_started_on(seen.timeline, _RECENTLY):
         return Obstacle.FAILOVER

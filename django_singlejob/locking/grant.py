@@ -52,7 +52,7 @@ class Grant(NamedTuple):
     @classmethod
     def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
         """The grant to request at this moment, by what was seen."""
-        grant = cls.unseen(request, token, planned, next_fence(snapshot.gate), snapshot.own.unrecorded)
+        grant = cls.unseen(request, token, planned, next_fence(snapshot.gate))
         return grant._replace(acquired_at=snapshot.time_at(grant.asked_at))
 
     @classmethod
@@ -62,14 +62,13 @@ class Grant(NamedTuple):
         token: UUID,
         planned: PlannedRun,
         fence: int = UNKNOWN_FENCE,
-        unrecorded: Mapping[str, Any] | None = None,
     ) -> Self:
         """The grant to request at this moment. Its time is this machine's until the database has answered."""
         asked_at, sent_at, holder = local_now(), database.sent_now(), request.holder
         run: dict[str, Any] = {"token": token, "slot": planned.slot, "attempt": planned.attempt}
         facts = {**run, "hostname": holder.hostname, "pid": holder.pid}
         asked = {"trigger": request.trigger, "requested_by": request.requested_by}
-        entry = Entry(unrecorded, request.lease, {"job_name": request.own_name, **facts, "fence": fence, **asked})
+        entry = Entry(request.lease, {"job_name": request.own_name, **facts, "fence": fence, **asked})
         columns = {
             **facts,
             "command": holder.command,
@@ -124,7 +123,7 @@ class Granting(NamedTuple):
         changes it.
         """
         passed = {"fence": self.grant.fence, "token": self.grant.token}
-        return gates().pass_and_start(self.snapshot.gate, self.planned.min_interval, self._changes(passed))
+        return gates().pass_and_start(self.snapshot.gate, self.planned.min_interval, {**passed, **self.planned.changes})
 
     def _pass_other_gate(self) -> bool:
         """The lock has no job, or several jobs share it: pass its gate first, then start the job at its own gate.
@@ -158,12 +157,7 @@ class Granting(NamedTuple):
         return self._start(gates().unchanged(self.snapshot.own), {"fence": self.snapshot.own.fence + 1})
 
     def _start(self, own: "JobStatusQuerySet", changes: Mapping[str, Any]) -> bool:
-        return own.start(self.planned.min_interval, self._changes(changes))
-
-    def _changes(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self.snapshot.own.unrecorded is not None and not self.history.is_off:
-            changes = {**changes, "unrecorded": None}  # this run's entry writes it to the history
-        return {**changes, **self.planned.changes}
+        return own.start(self.planned.min_interval, {**changes, **self.planned.changes})
 
     def take_lock(self) -> bool:
         """Insert the lock's row, or replace the dead holder's. ``False`` if another process has the lock."""

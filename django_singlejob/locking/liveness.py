@@ -199,6 +199,6 @@ def silence(lock: "JobLock") -> str:
 def abandon(dead: "JobLock", error: str, history: Writer) -> None:
     """Record that a lock was taken from its holder, in the same transaction."""
     recording.abandon(dead, error, history)
-    one_offs().abandon(dead, error)
+    history.write(lambda: one_offs().abandon(dead, error))  # otherwise a worker puts it back later
     if dead.job_name:
         gates().abandon(dead)

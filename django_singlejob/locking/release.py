@@ -8,7 +8,7 @@ from django.db import Error, connections
 from django.db.models import F
 
 from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, since, sleep
+from django_singlejob.clock import backoff, local_now, sleep
 from django_singlejob.conf import ZERO
 from django_singlejob.cutoff import cut_off_at
 from django_singlejob.database import words_of
@@ -59,6 +59,8 @@ class Release:
         self._is_lost = is_lost
         self._is_private = is_private
         self._is_recorded = False
+        if grant.entry:  # for a row that the grant has skipped
+            grant.entry.facts.setdefault("started_at", grant.acquired_at)
         self._also = ending.also_write if ending else None
         #: Which of its writes is next, and how often it has lost the connection.
         self._next_also = self._also_failures = 0
@@ -159,7 +161,7 @@ class Release:
     def _transaction(self, history: Writer) -> bool:
         alias = database.alias()
         with database.durable(alias, statement_timeout=history.patience, is_after_body=True):
-            is_released = self._update_gates(history) and locks().release(self._name, self._token)
+            is_released = self._update_gates() and locks().release(self._name, self._token)
             if not is_released:
                 database.roll_back(alias)
             is_recorded = is_released and self._record(history)
@@ -167,12 +169,10 @@ class Release:
         self._is_recorded = is_recorded
         return is_released
 
-    def _update_gates(self, history: Writer) -> bool:
+    def _update_gates(self) -> bool:
         if self._ending is None:
             return gates().hold(self._name, self._token)
         result = _status_result(self._ending)
-        if self._grant.entry:
-            result |= self._grant.entry.kept(history, self._late_result(self._ending))
         duration = self._ending.duration if self._ending.status == "successful" else None
         if self._own_name == self._name:
             return gates().finish(self._name, self._token, result, duration)
@@ -234,15 +234,11 @@ class Release:
         token = gates().filter(name=self._name).values_list("token", flat=True).first()
         if token == self._token:
             return True
-        status = self._kept_status() or self._recorded_status()
+        status = self._recorded_status()
         if self._ending and status == self._ending.status:
             return True
         is_trusted = not self._is_lost and local_now() < self._deadline
         return token is not None and is_trusted and status != "abandoned"
-
-    def _kept_status(self) -> str | None:
-        kept = gates().kept_ends().get(self._own_name, {})
-        return kept.get("status") if kept.get("token") == str(self._token) else None
 
     def _recorded_status(self) -> str | None:
         if self._grant.entry is None:
@@ -259,14 +255,10 @@ class Release:
         """
         if self._ending is None or self._grant.entry is None or self._is_recorded:
             return
-        result = self._late_result(self._ending)
+        result = _run_result(self._ending)
         if self._ending.status == "successful" and loss:
             result |= {"status": "failed", "error": f"LeaseLost: {loss}"}
         self._grant.entry.end_late(result)
-
-    def _late_result(self, ending: Ending) -> dict[str, Any]:
-        """What to record in the history if this happens later."""
-        return {**_run_result(ending), "finished_at": self._grant.acquired_at + since(self._grant.asked_at)}
 
 
 class _Refused(Exception):

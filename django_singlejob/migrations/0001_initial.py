@@ -270,15 +270,6 @@ class Migration(migrations.Migration):
                         verbose_name="coalesced slots",
                     ),
                 ),
-                (
-                    "unrecorded",
-                    models.JSONField(
-                        blank=True,
-                        help_text="How a run ended, kept here until it can be written to the history.",
-                        null=True,
-                        verbose_name="unrecorded end",
-                    ),
-                ),
             ],
             options={
                 "verbose_name": "job",

@@ -90,9 +90,8 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         self.filter(name=FORGOTTEN).update(**change)
 
     def drop(self, seen: JobStatus) -> bool:
-        """Delete the row if it is ``unchanged`` and keeps no end of a run. ``False``: look again."""
-        # The end of a run is kept without raising the fence.
-        return delete_rows(self.unchanged(seen).filter(unrecorded__isnull=True)) == 1
+        """Delete the row if it is ``unchanged``. ``False``: look again."""
+        return delete_rows(self.unchanged(seen)) == 1
 
     def look_up(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
         """Read these gates as ``startable``, by name. Raises ``UnreadableRow`` if one of them cannot be read."""
@@ -118,12 +117,11 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return set(self.order_by().values_list(text, flat=True))
 
     def in_question(self, names: Iterable[str]) -> JobStatusQuerySet:
-        """Those of ``names``, and those that need a closer look whatever their schedule is: they have no next slot,
-        keep the end of a run, or last started in the future, because the clock was set back."""
+        """Those of ``names``, and those that need a closer look whatever their schedule is: they have no next slot, or
+        last started in the future, because the clock was set back."""
         # While others write, a statement may read rows that are a few milliseconds younger than itself.
         is_set_back = Q(last_started_at__gt=DBNow() + timedelta(seconds=1))
-        is_odd = Q(next_slot__isnull=True) | Q(unrecorded__isnull=False) | is_set_back
-        return self.filter(is_odd | Q(name__in=names))
+        return self.filter(Q(next_slot__isnull=True) | is_set_back | Q(name__in=names))
 
     def of_jobs(self) -> JobStatusQuerySet:
         """The gates of jobs: those that have run, have a schedule or are paused. The others belong only to a lock."""
@@ -249,23 +247,6 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         if dead.slot:
             # Only this package writes these, so they can be compared with "=".
             rows.filter(last_slot=dead.slot, last_attempt=dead.attempt).update(abandoned=True)
-
-    def keep(self, end: Mapping[str, Any]) -> bool:
-        """Keep the end of a run until the history can record it. Returns ``False`` if another end is kept already."""
-        return self.filter(unrecorded__isnull=True).update(unrecorded=end) == 1
-
-    def kept_ends(self) -> dict[str, dict[str, Any]]:
-        """The ends that are kept, by job name."""
-        rows = self.filter(unrecorded__isnull=False).values_list("name", "unrecorded")
-        return {name: end for name, end in rows if isinstance(end, dict)}  # if not, it was edited by hand
-
-    def forget(self, end: object) -> bool:
-        """Drop this end, which is recorded now. Returns ``False`` if it was not kept, or if another one is by now."""
-        if isinstance(end, dict):
-            return self.filter(unrecorded=end).update(unrecorded=None) == 1
-        # It was written by hand, and perhaps cannot even be compared.
-        is_replaced = isinstance(self.values_list("unrecorded", flat=True).first(), dict)
-        return not is_replaced and self.filter(unrecorded__isnull=False).update(unrecorded=None) == 1
 
     def revoke(self, name: str) -> None:
         """Take the gate from its holder, so that no later write of that holder finds its token."""

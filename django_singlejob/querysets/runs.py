@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from django.db.models import Q
-from django.db.models.functions import Greatest
 
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.rows import AttemptQuerySet, rows
 
 if TYPE_CHECKING:
@@ -51,18 +49,12 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
     def finish(self, token: UUID | str, result: Mapping[str, Any]) -> bool:
         """Record how an attempt ended: now, unless ``result`` has another ``finished_at``. Returns ``False`` if it has
         ended already, as abandoned, or has no row."""
-        finished_at = result.get("finished_at", DBNow())
-        # The holder knows the database's clock only from its first look.
-        ended = {**result, "finished_at": Greatest("started_at", finished_at)}
-        return self.running().filter(token=token).update(**ended) == 1
+        return self.running().filter(token=token).update(**{"finished_at": DBNow(), **result}) == 1
 
     def abandon_orphans(self, error: str) -> int:
         """End every attempt whose lock is gone, as after a manual DELETE. Returns the number of rows changed."""
-        tokens = self.running().orphan_tokens()
-        # Read last: an attempt that ends meanwhile is kept by its gate, or is no longer running.
-        kept = {str(end.get("token")) for end in gates().kept_ends().values()}
-        orphans = self.running().filter(token__in=[token for token in tokens if str(token) not in kept])
-        return orphans.update(status="abandoned", finished_at=DBNow(), error=error)
+        tokens = [token for token in self.running().orphan_tokens() if token]
+        return self.running().filter(token__in=tokens).update(status="abandoned", finished_at=DBNow(), error=error)
 
     def surplus(self, age: timedelta, keep: int) -> Iterator[JobRunQuerySet]:
         """Runs that ended and began longer ago than ``age``, then the other ended runs beyond the newest ``keep`` of

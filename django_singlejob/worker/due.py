@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set as AbstractSet
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import takewhile
@@ -23,7 +22,7 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import is_shutdown_requested
-from django_singlejob.recording import HistoryFailed, alone, catch_up
+from django_singlejob.recording import ORPHANED, alone
 from django_singlejob.registry import Job
 from django_singlejob.worker.timetable import timetable
 
@@ -45,11 +44,9 @@ def keep_up(turn: int = 0) -> None:
     Only rows that differ from the code, or that look odd, are read in full, and besides them a part of the others:
     the one whose ``turn`` it is. So this costs about the same for any number of jobs.
     """
-    one_offs().abandon_orphans("Its lock was deleted by hand.")
+    one_offs().abandon_orphans(ORPHANED)
     code, rows = timetable(), gates().scheduled()
     positions, statuses = rows.positions(), rows.in_question(code.part(turn)).survey()
-    with suppress(HistoryFailed):
-        catch_up({name: end for name, status in statuses.items() if (end := status.unrecorded) is not None})
     wanted, others = set(map(name_of, code.positions - positions)), set(map(name_of, positions - code.positions))
     if unread := (wanted | (code.unscheduled & others)) - statuses.keys():
         statuses |= gates().look_up(unread, ZERO)
@@ -188,9 +185,8 @@ def report_unknown(name: str) -> None:
 
 
 def prune() -> str:
-    """Delete runs and one-offs that are older than the settings allow. First record the ends that the gates keep."""
+    """Delete runs and one-offs that are older than the settings allow."""
     alone(runs().exists)  # raises if the table is locked: a thread that waited for it would run no jobs
-    catch_up(gates().kept_ends())
     age = timedelta(days=options().history_days)
     run_count = sum(rows.prune() for rows in runs().surplus(age, options().history_keep))
     return f"{run_count} runs, {one_offs().surplus(age).prune()} one-offs"

@@ -354,13 +354,6 @@ def test_nor_does_one_whose_lock_is_gone(viewer: Client) -> None:
     assert "1 run, 1 stale" in said(viewer)
 
 
-def test_a_run_whose_end_is_only_kept_is_not_that_of_a_dead_holder(viewer: Client) -> None:
-    ran(status="running", finished_at=None, duration=None)
-    locks().all().delete()
-    known(unrecorded={"status": "successful"})
-    assert "stale" not in said(viewer)
-
-
 def test_with_many_servers_each_has_few_lanes() -> None:
     now = datetime(2026, 7, 1, 12, tzinfo=UTC)
     begin = now - HOUR

@@ -213,7 +213,6 @@ ON_THEIR_OWN = {
     "hold the gate": lambda zombie, seen: gates().hold(zombie.name, zombie.token),
     "finish": lambda zombie, seen: gates().finish(zombie.name, zombie.token, {"last_status": "successful"}),
     "close the run": lambda zombie, seen: runs().finish(zombie.token, {"status": "successful"}),
-    "record what the gate keeps": lambda zombie, seen: gates().forget(str(zombie.token)),
     "pass": lambda zombie, seen: gates().pass_through(seen.gate, zombie.token),
     "pass and start": lambda zombie, seen: gates().unchanged(seen.gate).start(timedelta(), {}),
 }

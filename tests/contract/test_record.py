@@ -15,7 +15,6 @@ from django.core.management import call_command
 from django.db import Error, connection, transaction
 
 from django_singlejob import current_run, recording, singleton_job
-from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.clear import clear
@@ -23,10 +22,8 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.results import Ending
-from django_singlejob.worker.due import keep_up, prune
 from tests.contract.acts import (
     HOUR,
-    MINUTE,
     SECOND,
     all_at_once,
     expire,
@@ -36,15 +33,12 @@ from tests.contract.acts import (
     lock,
     start_run,
     statements,
-    stop_the_clock,
 )
 from tests.contract.broken_history import History, each_trouble, history
 from tests.databases import APPS
 from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from tests.fixtures import Elsewhere
 
 __all__ = ["history"]
@@ -84,7 +78,7 @@ def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: st
     lines = reported()
     assert len(lines) == ROUNDS
     for line in lines:
-        assert line.startswith("A run of 'nightly' is missing from the history (")
+        assert line.startswith("A run of 'nightly', or its end, is missing from the history (")
         facts = json.loads(line[line.index("{") :])
         assert (facts["job_name"], facts["status"], facts["trigger"], facts["pid"]) == (
             "nightly",
@@ -94,41 +88,26 @@ def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: st
         )
         assert facts.keys() == {
             *("job_name", "fence", "token", "trigger", "slot", "attempt", "hostname", "pid", "started_at", "status"),
-            *("finished_at", "duration", "acquire_duration", "error", "traceback", "origin", "requested_by"),
+            *("duration", "acquire_duration", "error", "traceback", "origin", "requested_by"),
         }
 
 
 @pytest.mark.slow
 @each_trouble
-def test_a_run_whose_end_cannot_be_recorded_gets_it_from_the_next(
+def test_a_run_whose_end_cannot_be_recorded_is_told_to_the_log_and_ends_as_an_orphan(
     history: History, trouble: str, reported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end_in(history, trouble)
     assert last_run().status == "running"
     (line,) = reported()
-    assert line.startswith("The end of a run of 'nightly' is not in the history yet (")
-    assert kept()["status"] == "failed"
-    assert runs().abandon_orphans("Its lock is gone.") == 0
+    assert line.startswith("A run of 'nightly', or its end, is missing from the history (")
+    assert '"status": "failed", ' in line
+    assert "ZeroDivisionError: division by zero" in line
+    assert (gate().last_status, gate().consecutive_failures) == ("failed", 1)
     come_back(monkeypatch)
-    start_run()
-    ended, running = runs().order_by("pk")
-    assert (ended.status, running.status) == ("failed", "running")
-    assert ended.error.startswith(
-        "ZeroDivisionError: division by zero\nThe history could not be written when the run ended"
-    )
-    assert "ZeroDivisionError" in ended.traceback
-    assert ended.started_at <= ended.finished_at <= running.started_at  # type: ignore[operator]
-    assert ZERO < ended.duration < MINUTE  # type: ignore[operator]
-    assert gate().unrecorded is None
-
-
-def test_a_run_recorded_late_does_not_end_before_it_began(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_the_clock(monkeypatch)  # the holder's, not the database's
-    end_in(history, "renamed")
-    come_back(monkeypatch)
-    start_run()
-    ended = runs().order_by("pk")[0]
-    assert ended.started_at <= ended.finished_at  # type: ignore[operator]
+    call_command("clear_stale_locks")
+    assert (last_run().status, last_run().error) == ("abandoned", recording.ORPHANED)
+    assert (gate().last_status, gate().consecutive_failures) == ("failed", 1)
 
 
 def end_in(history: History, trouble: str, job_name: str = "nightly") -> None:
@@ -148,27 +127,9 @@ def end_in(history: History, trouble: str, job_name: str = "nightly") -> None:
     assert is_free(job_name)
 
 
-def kept(name: str = "nightly") -> Any:
-    return gate(name).unrecorded
-
-
 def come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time during which the process skips the history is over."""
     monkeypatch.setattr(recording, "_away_until", float("-inf"))
-
-
-def by_clear_stale_locks() -> None:
-    call_command("clear_stale_locks")
-
-
-@pytest.mark.parametrize("by", [by_clear_stale_locks, keep_up, prune])
-def test_or_from_whoever_tidies_up(history: History, by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    end_in(history, "renamed")
-    gates().update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=DBNow() + 300 * MINUTE)
-    come_back(monkeypatch)
-    by()
-    assert (last_run().status, gate().unrecorded) == ("failed", None)
-    assert "pid" in last_run().error
 
 
 @pytest.mark.slow
@@ -183,12 +144,12 @@ def test_a_takeover_and_a_clear_go_on(
         start_run("taken over").release()
         assert clear(lock("cleared"), force=True)
     for name in ("taken over", "cleared"):
-        assert (gate(name).last_status or "abandoned", kept(name)["status"]) == ("abandoned", "abandoned")
-    assert len([line for line in reported() if "is not in the history yet" in line]) == 2
+        assert (gate(name).last_status or "abandoned") == "abandoned"
+    ends = [line for line in reported() if "is missing from the history (" in line and '"status": "abandoned"' in line]
+    assert len(ends) == 2
     come_back(monkeypatch)
     call_command("clear_stale_locks")
     assert [run.status for run in runs().order_by("pk")] == ["abandoned"] * 2
-    assert "clear_stale_locks" not in runs().earliest("pk").error
 
 
 def test_a_run_without_a_row_whose_holder_died_is_told(
@@ -201,7 +162,7 @@ def test_a_run_without_a_row_whose_holder_died_is_told(
     assert clear(lock())
     assert not runs().exists()
     (line,) = reported()
-    assert line.startswith("A run of 'nightly' is missing from the history (it has no row): ")
+    assert line.startswith("A run of 'nightly', or its end, is missing from the history (it has no row): ")
     assert '"status": "abandoned"' in line
 
 
@@ -213,7 +174,6 @@ def test_what_a_process_that_exits_leaves_is_released(history: History, trouble:
     with history.broken(trouble):
         at_exit.release_at_exit()
     assert is_free()
-    assert kept()["status"] == "interrupted"
 
 
 @pytest.mark.slow
@@ -287,10 +247,9 @@ def test_mysql_has_its_connection_cut(history: History, monkeypatch: pytest.Monk
     assert is_free()
 
 
-def test_a_run_that_is_begun_late_belongs_to_its_lock(
+def test_a_run_that_the_grant_could_not_record_is_recorded_at_its_end(
     history: History, monkeypatch: pytest.MonkeyPatch, reported: Any
 ) -> None:
-    """Only the transaction of the grant could not write its row."""
     start = recording.runs().start.__func__  # type: ignore[attr-defined]
     answers = iter([Error("a deadlock")])
 
@@ -306,13 +265,13 @@ def test_a_run_that_is_begun_late_belongs_to_its_lock(
     def nightly() -> str:
         run = current_run()
         assert run is not None
-        assert run.run is not None
-        assert (run.run.status, run.run.token) == ("running", lock().token)
+        assert run.run is None
         return "done"
 
     outcome = nightly.run()
     assert outcome.run_id == last_run().pk
     assert last_run().status == "successful"
+    assert last_run().started_at < last_run().finished_at  # type: ignore[operator]
     assert not reported()
 
 
@@ -337,29 +296,6 @@ def test_no_row_no_run_id(history: History) -> None:
         outcome = nightly.run()
     assert (outcome.status, outcome.run_id, outcome.run) == ("successful", None, None)
     assert inside == [None]
-
-
-def release_and_break(trap: AbstractContextManager[None]) -> None:
-    """Run a job that releases its own lock. From then until it ends, the history is broken."""
-
-    @singleton_job
-    def nightly() -> None:
-        run = current_run()
-        assert run is not None
-        assert run.lease.release()
-        trap.__enter__()
-
-    nightly()
-    trap.__exit__(None, None, None)
-
-
-def test_the_end_of_a_run_that_released_itself_is_kept(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    release_and_break(history.broken("renamed"))
-    assert runs().abandon_orphans("It is gone.") == 0
-    come_back(monkeypatch)
-    keep_up()
-    start_run()
-    assert runs().earliest("pk").status == "successful"
 
 
 # --- statistics

@@ -1,34 +1,29 @@
-"""The history and a second fault: a receiver, a lost answer, an edit by hand, a busy gate, or a COMMIT."""
+"""The history and a second fault: a receiver, a lost answer, a busy gate, or a COMMIT."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import pytest
 from django.db import Error, OperationalError, connection, transaction
 from django.db.models.signals import post_save
 
-from django_singlejob import current_run, database, job_lock, recording, registry, singleton_job
-from django_singlejob.clock import DBNow
-from django_singlejob.locking import acquire, single_statement
+from django_singlejob import current_run, database, job_lock, recording, singleton_job
+from django_singlejob.locking import single_statement
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import JobRun
-from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.results import Ending
-from django_singlejob.worker.due import keep_up
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.contract.acts import (
     MINUTE,
     SECOND,
     expire,
-    gate,
     is_free,
     last_run,
     lock,
@@ -37,7 +32,7 @@ from tests.contract.acts import (
     take,
 )
 from tests.contract.broken_history import History, history
-from tests.contract.test_record import come_back, end_in, release_and_break, reported
+from tests.contract.test_record import reported
 from tests.databases import APPS
 from tests.waiting import work_for
 
@@ -140,7 +135,9 @@ def test_a_run_that_is_adopted_has_the_row_that_was_committed(monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.MonkeyPatch, reported: Any) -> None:
+def test_a_run_that_is_adopted_without_a_row_is_recorded_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, reported: Any
+) -> None:
     """The history was unavailable, and the answer to the grant's COMMIT was lost."""
     grant_once = Acquisition._grant_once
     answers = iter(["lost"])
@@ -163,43 +160,8 @@ def test_a_run_that_is_adopted_without_a_row_is_begun_late(monkeypatch: pytest.M
     assert nightly() == "done"
     run = last_run()
     assert run.started_at <= run.finished_at - timedelta(seconds=0.2)  # type: ignore[operator]
-    assert inside == [1]
+    assert inside == [0]
     assert not reported()
-
-
-# --- edits by hand
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [
-        "a word",
-        ["a", "list"],
-        {"status": "failed"},
-        {"token": "no uuid", "status": "failed"},
-        {"token": str(UUID(int=5)), "status": "failed", "from_a_newer_release": 1},
-        {"token": str(UUID(int=5)), "status": "failed", "duration": "x", "finished_at": "2026-13-45T00:00:00"},
-        {"token": None},
-    ],
-    ids=str,
-)
-def test_a_kept_end_that_cannot_be_read_keeps_nothing_away(kept: Any) -> None:
-    gates().remember("nightly")
-    gates().filter(name="nightly").update(unrecorded=kept, schedule="0 0 1 1 *", next_slot=DBNow() + 300 * MINUTE)
-    runs().abandon_orphans("It is gone.")
-    singleton_job("nightly")(lambda: "done").run()
-    assert last_run().status == "successful"
-    assert recording._away_until == float("-inf")
-    assert gate().unrecorded is None
-
-
-def test_nor_if_somebody_tidies_up() -> None:
-    gates().remember("nightly")
-    gates().filter(name="nightly").update(
-        unrecorded={"token": "x", "status": "failed"}, schedule="0 0 1 1 *", next_slot=DBNow() + 300 * MINUTE
-    )
-    keep_up()
-    assert recording._away_until == float("-inf")
 
 
 # --- a gate that is in use
@@ -234,61 +196,6 @@ def test_a_worker_that_prunes_waits_for_no_lock_on_it(history: History) -> None:
     with history.broken("locked"):
         reports = list(Worker(Plan(threads=1, max_jobs=1)).work())
     assert [report.error for report in reports] == [None]
-
-
-# --- flapping
-
-
-def test_there_is_room_for_the_end_of_a_run_that_was_begun_late(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the grant's transaction could not write. Then the job releases its own lock."""
-    end_in(history, "full")  # the gate keeps the first end
-    registry._jobs.clear()
-    writers = recording.writers
-
-    def away_then_back(lease: Any = None) -> Iterator[recording.Writer]:
-        monkeypatch.setattr(recording, "_away_until", float("inf"))
-        yield from writers(lease)
-        monkeypatch.setattr(recording, "_away_until", float("-inf"))
-
-    monkeypatch.setattr(acquire, "writers", away_then_back)
-
-    release_and_break(history.broken("full"))
-    assert runs().abandon_orphans("It is gone.") == 0
-    come_back(monkeypatch)
-    gates().update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=DBNow() + 300 * MINUTE)
-    keep_up()
-    assert [run.status for run in runs().order_by("pk")] == ["failed", "successful"]
-
-
-def test_an_end_that_a_takeover_left_out_is_not_overwritten(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the takeover's transaction cannot write. Its run is recorded late, and its end cannot be written."""
-    start_run()
-    expire()
-    finish = recording.runs().finish.__func__  # type: ignore[attr-defined]
-    answers = iter([Error("a deadlock")])
-
-    def fails_once(rows: Any, *args: Any) -> bool:
-        for error in answers:
-            raise error
-        is_changed: bool = finish(rows, *args)
-        return is_changed
-
-    monkeypatch.setattr(type(runs()), "finish", fails_once)
-    trap = history.broken("full")
-
-    @singleton_job
-    def nightly() -> str:
-        trap.__enter__()
-        return "done"
-
-    assert nightly() == "done"
-    trap.__exit__(None, None, None)
-    come_back(monkeypatch)
-    gates().update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=DBNow() + 300 * MINUTE)
-    keep_up()
-    assert [run.status for run in runs().order_by("pk")] == ["abandoned", "successful"]
 
 
 # --- at the COMMIT
@@ -332,7 +239,6 @@ def test_nor_if_somebody_has_it_by_now(history: History, monkeypatch: pytest.Mon
     lease = start_run()
 
     def clear_and_begin() -> None:
-        monkeypatch.setattr(recording, "_away_until", float("inf"))
         assert clear(lock(), force=True)
         start_run()
 

@@ -153,13 +153,6 @@ def test_nor_a_lock_just_after_a_failover(monkeypatch: pytest.MonkeyPatch) -> No
     assert forget_name("nightly") is None
 
 
-def test_nor_a_job_whose_outcome_is_not_in_the_history_yet() -> None:
-    use()
-    gates().filter(name="nightly").update(unrecorded={"status": "failed"})
-    assert forget_name("nightly") == Obstacle.UNRECORDED
-    assert gate().unrecorded == {"status": "failed"}
-
-
 def test_the_history_keeps_its_runs() -> None:
     start_run().release()
     start_long_ago()
@@ -203,23 +196,6 @@ def test_a_grant_that_comes_first_is_not_undone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(JobStatusQuerySet, "look_up", overtaken)
     assert forget_name("nightly") == Obstacle.BUSY
     assert use() == nth_fence(3)
-
-
-def test_an_outcome_that_is_kept_meanwhile_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run ends between the look at its gate and the deletion, and the history cannot be written."""
-    use()
-    look_up = JobStatusQuerySet.look_up
-
-    def overtaken(rows: JobStatusQuerySet, *args: object) -> dict[str, JobStatus]:
-        found = look_up(rows, *args)  # type: ignore[arg-type]
-        assert gates().filter(name="nightly").keep({"status": "failed"})
-        return found
-
-    monkeypatch.setattr(JobStatusQuerySet, "look_up", overtaken)
-    assert forget_name("nightly") == Obstacle.BUSY
-    monkeypatch.undo()
-    assert gate().unrecorded == {"status": "failed"}
-    assert forget_name("nightly") == Obstacle.UNRECORDED
 
 
 @pytest.mark.on_database("postgresql", "mysql")

@@ -15,7 +15,6 @@ from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.grant import Grant, Granting
 from django_singlejob.locking.plan import PlannedRun, plan
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.recording import Writer
 from tests.contract.acts import everything, expire, gate, in_thread, last_run, lock, pass_gate, start_run, take
@@ -141,12 +140,3 @@ def test_a_lock_without_a_job_starts_none() -> None:
     expire()
     assert carried_out(planned({}))
     assert gate().last_started_at is None
-
-
-def test_a_former_end_that_the_gate_keeps_stays_if_the_history_is_off() -> None:
-    gates().remember("nightly")
-    gates().update(unrecorded={"token": str(uuid4()), "status": "failed"})
-    granting = planned({"job_name": "nightly", "trigger": "call"})
-    granting = granting._replace(history=Writer(None))
-    assert carried_out(granting)
-    assert gate().unrecorded is not None

@@ -191,7 +191,7 @@ def test_a_run_that_cannot_be_closed_is_only_logged(database_away: Away, caplog:
     lease.release()
     with database_away():
         assert lease.finish(SUCCESS)
-    assert "The end of a run of 'nightly' is not in the history yet (" in caplog.text
+    assert "A run of 'nightly', or its end, is missing from the history (" in caplog.text
 
 
 # --- a fenced transaction

@@ -311,7 +311,6 @@ def test_nothing_is_granted_in_a_transaction_that_the_driver_would_begin() -> No
 
 OUT_OF_THE_ORDINARY: dict[str, dict[str, Any]] = {
     "paused": {"paused": True},
-    "an end that is kept": {"unrecorded": {"status": "failed"}},
     "an abandoned run": {"last_status": "abandoned"},
     "an older timeline": {"fence": 5},
     "a recent start": {"last_started_at": DBNow() - SECOND},
@@ -336,7 +335,7 @@ def test_a_gate_that_is_not_there_is_left_to_the_portable_path() -> None:
 
 def test_a_lock_without_a_job_has_no_use_for_what_the_job_remembers() -> None:
     take().release()
-    gates().filter(name="nightly").update(paused=True, last_status="abandoned", unrecorded={"status": "failed"})
+    gates().filter(name="nightly").update(paused=True, last_status="abandoned")
     with requests() as found:
         take()
     assert found == ["ONE"]
@@ -680,7 +679,7 @@ def test_it_waits_no_longer_for_the_history_than_the_portable_path(elsewhere: El
     assert begun.wait(PATIENCE)
     with requests("jobrun") as found:
         lease = start_run()
-    assert found == ["ONE", "SELECT"]  # the grant without the history, and then the history alone
+    assert found == ["ONE"]  # then the grant without the history
     end.set()
     other.result()
     assert lease.release()

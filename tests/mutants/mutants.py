@@ -531,7 +531,8 @@ OTHERS = (
                 "        granting = Granting(grant, snapshot, planned, history)\n"
                 "        gates().filter(name=self.request.own_name).update(**planned.changes)\n",
             ),
-            Edit(GRANT, "return {**changes, **self.planned.changes}", "return changes"),
+            Edit(GRANT, "{**passed, **self.planned.changes}", "passed"),
+            Edit(GRANT, "{**changes, **self.planned.changes}", "changes"),
             Edit(
                 GATES,
                 "        if seen.next_slot is None:\n            return rows.filter",
@@ -842,8 +843,8 @@ OTHERS = (
         edits=(
             Edit(
                 RECORDING,
-                "            raise HistoryFailed from error\n\n    def after",
-                "            raise\n\n    def after",
+                "            raise HistoryFailed(_problem(error)) from error\n\n\ndef writers",
+                "            raise\n\n\ndef writers",
             ),
         ),
         tests=(Witness("tests/contract/test_claims.py::test_but_not_with_its_row_in_the_history"),),
@@ -973,14 +974,6 @@ OTHERS = (
                 ONCE,
             ),
         ),
-    ),
-    Mutant(
-        name="kept-end-is-replaced",
-        breaks="A gate that keeps the end of a run replaces it by a later one.",
-        edits=(
-            Edit(GATES, "self.filter(unrecorded__isnull=True).update(unrecorded=end)", "self.update(unrecorded=end)"),
-        ),
-        tests=(Witness("tests/querysets/test_jobs.py::test_a_gate_keeps_one_end_until_that_is_recorded"),),
     ),
     Mutant(
         name="death-of-an-earlier-attempt",

@@ -93,18 +93,6 @@ def test_a_gate_that_is_revoked_is_nobodys() -> None:
     assert lock().token == lease.token
 
 
-def test_a_gate_keeps_one_end_until_that_is_recorded() -> None:
-    gates().remember("nightly")
-    gate_of_job = gates().filter(name="nightly")
-    first, second = [{"token": str(uuid4()), "status": "failed"} for _ in range(2)]
-    assert gate_of_job.keep(first)
-    assert not gate_of_job.keep(second)
-    assert not gates().forget(second)
-    assert gates().kept_ends() == {"nightly": first}
-    assert gates().forget(first)
-    assert gate_of_job.keep(second)
-
-
 def test_a_job_is_ready_unless_it_is_paused_or_started_a_moment_ago() -> None:
     gates().remember("never", "paused", "earlier", "just now", "in the future")
     gates().filter(name="paused").update(paused=True)
@@ -209,13 +197,9 @@ def test_a_dead_run_without_a_slot_leaves_none_to_be_run_again() -> None:
     assert (gate().abandoned, gate().last_status) == (False, "abandoned")
 
 
-def test_a_gate_is_dropped_only_as_it_was_seen_and_with_nothing_left_to_record() -> None:
+def test_a_gate_is_dropped_only_as_it_was_seen() -> None:
     gates().remember("nightly", "hourly")
-    nightly = gates().filter(name="nightly")
     seen = gates().look_up({"nightly"}, timedelta())["nightly"]
-    assert nightly.keep({"token": "1"})
-    assert not gates().drop(seen)
-    assert nightly.forget({"token": "1"})
     pass_gate()
     assert not gates().drop(seen)
     assert gates().drop(gate())
@@ -243,35 +227,6 @@ def test_a_gate_is_at_hand_unless_another_process_is_changing_it() -> None:
         gates().touch("nightly")
         assert in_thread(are_at_hand) == [False, True, False]
     assert are_at_hand() == [True, True, False]
-
-
-# --- the end of a run that the history could not record
-
-
-def test_one_end_is_kept_until_that_one_is_recorded() -> None:
-    gates().remember("nightly", "hourly")
-    nightly = gates().filter(name="nightly")
-    end, other = {"token": "1", "status": "failed"}, {"token": "2", "status": "successful"}
-    assert nightly.keep(end)
-    assert not nightly.keep(other)
-    assert gates().kept_ends() == {"nightly": end}
-    assert not nightly.forget(other)
-    assert gates().kept_ends() == {"nightly": end}
-    assert nightly.forget(end)
-    assert not nightly.forget(end)
-    assert gates().kept_ends() == {}
-
-
-def test_an_end_that_was_written_by_hand_gives_way_but_a_real_one_does_not() -> None:
-    gates().remember("nightly")
-    nightly = gates().filter(name="nightly")
-    nightly.update(unrecorded="nonsense")
-    assert gates().kept_ends() == {}
-    assert nightly.forget("nonsense")
-    assert not nightly.forget("nonsense")
-    assert nightly.keep({"token": "1"})
-    assert not nightly.forget("nonsense")
-    assert gates().kept_ends() == {"nightly": {"token": "1"}}
 
 
 # --- lists for people
@@ -308,7 +263,6 @@ def test_a_closer_look_is_taken_at_the_gates_that_are_named_and_at_the_odd_ones(
     usual: dict[str, Any] = {"schedule": "@hourly", "next_slot": DBNow() + HOUR, "last_started_at": DBNow()}
     odd: dict[str, dict[str, Any]] = {
         "without a slot": {"next_slot": None},
-        "with an end": {"unrecorded": {"token": "1"}},
         "in the future": {"last_started_at": DBNow() + MINUTE},  # the clock was set back since
     }
     edit({"usual": usual, "named": usual, **{name: usual | changes for name, changes in odd.items()}})

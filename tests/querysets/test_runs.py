@@ -113,15 +113,6 @@ def test_a_run_whose_lock_is_gone_is_abandoned() -> None:
     assert runs().abandon_orphans("It is gone.") == 0
 
 
-def test_nor_is_one_whose_end_its_gate_keeps() -> None:
-    """It has ended, and is recorded as soon as the history can be written."""
-    start_run("nightly")
-    assert gates().filter(name="nightly").keep({"token": str(last_run("nightly").token), "status": "successful"})
-    locks()._raw_delete("default")
-    assert runs().abandon_orphans("It is gone.") == 0
-    assert last_run("nightly").status == "running"
-
-
 def test_a_run_that_begins_meanwhile_is_no_orphan() -> None:
     """It begins between the two reads, so its lock or its run is missing from one of them."""
     start_run("nightly")

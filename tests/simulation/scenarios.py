@@ -22,7 +22,7 @@ from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.recording import AWAY_FOR, HistoryFailed, catch_up
+from django_singlejob.recording import AWAY_FOR, HistoryFailed, abandon_orphans
 from django_singlejob.worker.tick import run_one_off
 from tests.simulation import world
 from tests.simulation.aims import AROUND_A_DEATH, BEFORE_A_BODY, INSIDE_A_BLOCK
@@ -368,8 +368,8 @@ SCENARIOS = {
 
 
 def come_last(actor: Actor, names: Callable[[], Sequence[str]], bound: float) -> None:
-    """Acquire each lock that is left, when all others have ended: it must become free within the bound. Then record the
-    ends that gates keep, as the next tick would."""
+    """Acquire each lock that is left, when all others have ended: it must become free within the bound. Then end
+    the runs whose locks are gone."""
     begun_at = actor.world.now
     while (left := names()) and actor.world.now - begun_at < bound:
         for name in left:
@@ -384,9 +384,10 @@ def come_last(actor: Actor, names: Callable[[], Sequence[str]], bound: float) ->
 
 
 def _catch_up(actor: Actor, until: float) -> None:
-    """As ticks do, again if the history could not be written: a COMMIT that is still to come keeps SQLite's writer."""
+    """As clear_stale_locks does, again if the history could not be written: a COMMIT that is still to come keeps
+    SQLite's writer."""
     try:
-        catch_up(gates().kept_ends())
+        abandon_orphans()
     except HistoryFailed:
         if actor.world.now > until:
             raise

@@ -25,7 +25,6 @@ from django.test.utils import override_settings
 
 from django_singlejob import Lease, alarms, clock, database, holder, interrupt, received_signals, recording, timeline
 from django_singlejob.locking import acquire, at_exit, crew, keeper, lease as lease_module
-from django_singlejob.querysets import rows
 from django_singlejob.worker import tick
 from tests.simulation import world
 
@@ -162,7 +161,6 @@ _MEMORY: list[tuple[Any, str, Callable[[], Any]]] = [
     (recording, "_away_because", str),
     (timeline, "_silent", set),
     (timeline, "_known_since", dict),
-    (rows, "_reported", set),
     (at_exit, "_granted", dict),
     (keeper, "_keeper", keeper.Keeper),
     (received_signals, "_hands", set),

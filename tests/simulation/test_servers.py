@@ -92,7 +92,7 @@ def test_a_deadlock_has_one_victim(stage: Theatre, monkeypatch: pytest.MonkeyPat
         try:
             with transaction.atomic(using=ALIAS):
                 for name in names:
-                    gates().filter(name=name).update(unrecorded=None)
+                    gates().filter(name=name).update(misfire_count=0)
                     clock.sleep(1)
         except OperationalError:
             ends.append("victim")
@@ -116,7 +116,7 @@ def test_the_session_of_a_dead_process_ends_at_once_or_later(
     stage: Theatre, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     monkeypatch.setattr(server, "LINGERING", [seconds])
-    result = stage.play(contended(1, Fault(DIE, 1, on="UPDATE", is_after=True)), is_kept=True)
+    result = stage.play(contended(2, Fault(DIE, 1, on="UPDATE", is_after=True)), is_kept=True)
     history = str(result.history)
     assert ("waits for a lock" in history) is bool(seconds), history
     assert ("leaves its session behind" in history) is bool(seconds), history

@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import django
 import pytest
 
 from django_singlejob.locking import at_exit
@@ -75,16 +74,6 @@ def test_each_scenario_comes_to_its_end(stage: Theatre, scenario: str, profile: 
     result = stage.play(Schedule.of(5, scenario, profile), is_kept=True)
     assert result.violation == "", str(result.history)
     assert result.counts["leases"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(django.VERSION >= (6,), reason="With the statements of Django 5.2, this seed leads there")
-def test_an_end_that_a_gate_keeps_gets_into_the_history_afterwards(stage: Theatre) -> None:
-    """The process dies when its lock is released and its gate keeps the end of its run, before it records this end."""
-    result = stage.play(Schedule.of(19, "job", ONE_HOST), is_kept=True)
-    history = str(result.history)
-    assert history.index("is dead") < history.index("UPDATE jobstatus SET unrecorded = NULL")
-    assert result.violation == ""
 
 
 def test_what_the_processes_remember_is_forgotten_after_the_last_schedule(

@@ -66,7 +66,6 @@ from typing import IO, TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from django_singlejob import Lease
-from django_singlejob.locking import acquire
 from django_singlejob.locking.grant import Granting
 from django_singlejob.querysets.jobs import JobStatusQuerySet
 from django_singlejob.querysets.locks import JobLockQuerySet
@@ -183,13 +182,8 @@ def _looked(trace: Trace, _: Any, args: Any, __: Any, lock: Any) -> dict[str, An
     return {"lock": args[0], **seen, "beats": lock.heartbeat_interval is not None}
 
 
-def _looked_at_all(trace: Trace, name: Any, _: Any, others: Any, seen: Any) -> dict[str, Any]:
-    return _looked(trace, None, [name], others, seen.lock)
-
-
 _EVENTS: list[tuple[Any, str, str, Any]] = [
     (JobLockQuerySet, "look_up", "look", _looked),
-    (acquire, "look", "look", _looked_at_all),
     (JobLockQuerySet, "grant", "insert", _granted),
     (JobLockQuerySet, "take_over", "take_over", _taken_over),
     (JobLockQuerySet, "renew", "renew", _name_and_token),
@@ -234,17 +228,6 @@ def _tell_of(gates: Mapping[str, Any]) -> None:
             here.trace.event("look_gate", here.here, lock=name, fence=gate.fence, token=token)
 
 
-def _with_seen_gates(snapshot: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(snapshot)
-    def call(self: Any, seen: Any) -> Any:
-        taken = snapshot(self, seen)
-        if {self.request.name, self.request.own_name} <= seen.gates.keys():  # if not, they were looked up
-            _tell_of(seen.gates)
-        return taken
-
-    return call
-
-
 def _with_deadline(prove: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(prove)
     def call(self: Lease, sent_at: float) -> None:
@@ -265,7 +248,5 @@ def listening() -> Iterator[None]:
             stack.enter_context(patch.object(owner, name, _traced(vars(owner)[name], event, facts)))
         gates = _with_gates(vars(JobStatusQuerySet)["look_up"])
         stack.enter_context(patch.object(JobStatusQuerySet, "look_up", gates))
-        snapshot = _with_seen_gates(vars(acquire.Acquisition)["_snapshot"])
-        stack.enter_context(patch.object(acquire.Acquisition, "_snapshot", snapshot))
         stack.enter_context(patch.object(Lease, "proven", _with_deadline(vars(Lease)["proven"])))
         yield

@@ -250,12 +250,6 @@ def test_a_row_of_another_release_is_left_alone(many: None) -> None:
     assert gate().__dict__ | {"_state": None} == before
 
 
-def test_the_end_of_a_run_that_a_gate_keeps_is_recorded_at_once(many: None) -> None:
-    edit(unrecorded={"written": "by hand"})
-    keep_up()
-    assert gate().unrecorded is None
-
-
 def test_each_pass_of_a_worker_has_another_turn(many: None, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
     monkeypatch.setattr(tick, "keep_up", turns.append)

@@ -14,7 +14,7 @@ from django_singlejob.management.exit_status import explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.recording import HistoryFailed, abandon_orphans, catch_up
+from django_singlejob.recording import HistoryFailed, abandon_orphans
 from django_singlejob.scheduling.schedule import duration_in_words
 
 if TYPE_CHECKING:
@@ -81,14 +81,11 @@ class Command(CallableCommand):
 
     def _tidy_the_history(self) -> None:
         try:
-            catch_up(kept := gates().kept_ends())
-            orphans = abandon_orphans("Its lock was deleted by hand.")
+            orphans = abandon_orphans()
         except HistoryFailed as failed:
             self._output.error(f"The history could not be written: {failed}.")
             return
-        self._facts |= {"recorded": len(kept), "abandoned": orphans}
-        if kept:
-            self._output.line(f"Outcomes that were missing from the history, now recorded: {len(kept)}.")
+        self._facts |= {"abandoned": orphans}
         if orphans:
             self._output.line(f"Runs whose locks no longer exist, now abandoned: {orphans}.")
 
