@@ -45,7 +45,7 @@ TAKEN_OVER = (
     r"Its lease expired, and no heartbeat was seen for .*\."
 )
 # The history is deleted, including the row of the server that dies.
-DELETED = r"A run of 'timely' is missing from the history \(it has no row\): .*"
+DELETED = r"A run of 'timely', or its end, is missing from the history \(it has no row\): .*"
 CLOCKS = r"The lock 'timely' is stale by the database's clock, but not by the clocks of .* Synchronize all clocks .*"
 
 

@@ -18,6 +18,7 @@ from django_singlejob.clock import DBNow, local_now, utc_now
 from django_singlejob.locking.liveness import LONGEST_WATCH
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import JobLockQuerySet, locks
+from django_singlejob.recording import ORPHANED
 from tests.contract.acts import (
     HOUR,
     SECOND,
@@ -209,7 +210,7 @@ def test_runs_without_a_lock_are_abandoned() -> None:
     locks()._raw_delete("default")
     said = told("clear_stale_locks")
     assert said == "No stale locks.\nRuns whose locks no longer exist, now abandoned: 1.\n"
-    assert (last_run().status, last_run().error) == ("abandoned", "Its lock was deleted by hand.")
+    assert (last_run().status, last_run().error) == ("abandoned", ORPHANED)
 
 
 def test_overrunning_lists_those_that_are_late_and_clears_none() -> None:
@@ -232,7 +233,7 @@ def test_json_has_what_was_cleared() -> None:
     assert (dry["dry_run"], [found["name"] for found in dry["cleared"]]) == (True, ["nightly"])
     facts = json.loads(told("clear_stale_locks", "--format=json", "--overrunning"))
     (cleared,) = facts.pop("cleared")
-    assert facts == {"left": [], "dry_run": False, "recorded": 0, "abandoned": 0, "overrunning": []}
+    assert facts == {"left": [], "dry_run": False, "abandoned": 0, "overrunning": []}
     assert (cleared["name"], cleared["job_name"]) == ("nightly", "nightly")
     assert datetime.fromisoformat(cleared["heartbeat_at"]) < datetime.now(UTC)
     assert json.loads(told("clear_stale_locks", "--format=json"))["cleared"] == []
