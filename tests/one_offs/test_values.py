@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import string
 import sys
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, UserString, deque
@@ -14,7 +15,6 @@ from django.utils.module_loading import import_string
 from hypothesis import given, strategies
 
 from django_singlejob import database
-from django_singlejob.one_offs import values as values_module
 from django_singlejob.one_offs.values import (
     DEPTH,
     JSON_LENGTH,
@@ -26,7 +26,7 @@ from django_singlejob.one_offs.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 pytestmark = pytest.mark.django_db
 
@@ -114,36 +114,35 @@ def test_it_is_stored_as_django_stores_it(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        (float("nan"), "it is nan, which JSON does not support"),
-        ({float("inf"): 1}, "a key of it is inf, which JSON does not support"),
-        ("a\0", "it has a character that databases do not store: NUL, or half a surrogate pair"),
-        (b"\0", "it has a character that databases do not store: NUL, or half a surrogate pair"),
-        (["\ud800"], "it[0] has a character that databases do not store: NUL, or half a surrogate pair"),
-        ({"\0": 1}, "a key of it has a character that databases do not store: NUL, or half a surrogate pair"),
-        (b"\xff", "it is bytes that are not UTF-8"),
-        ({b"\xff": 1}, "a key of it is bytes that are not UTF-8"),
-        ({(1, 2): 3}, "it has the key (1, 2), which JSON does not support"),
-        ({1: "a", "1": "b"}, "it has two keys that are '1' in JSON"),
-        ({"a": {1, 2}}, "it['a'] is {1, 2}, of the type set, which JSON does not support"),
-        ({1: [object]}, "it[1][0] is <class 'object'>, of the type type, which JSON does not support"),
-        (nested(DEPTH + 1), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
-        (UserString("a"), f"it{'[0]' * DEPTH} is nested deeper than 30 levels"),
-        (range(1_000_001), "it has more than 1,000,000 characters as JSON"),
-        ({"a": range(10**30)}, "it has more than 1,000,000 characters as JSON"),
-        (10**5000, "it is an integer with more digits than Python converts to text"),
+        (float("nan"), "not JSON compliant"),
+        ({float("inf"): 1}, "not JSON compliant"),
+        ("a\0", "a character that databases do not store: NUL, or half a surrogate pair"),
+        (b"\0", "a character that databases do not store"),
+        (["\ud800"], "a character that databases do not store"),
+        ([{"a": [{"\0": 1}]}], "a character that databases do not store"),
+        (b"\xff", "can't decode byte 0xff"),
+        ({b"\xff": 1}, "can't decode byte 0xff"),
+        ({(1, 2): 3}, "keys must be str, int, float, bool or None, not tuple"),
+        ({1: "a", "1": "b"}, "two keys that are the same in JSON: 1, 1"),
+        ({"a": {1, 2}}, "Object of type set is not JSON serializable"),
+        ({1: [object]}, "Object of type type is not JSON serializable"),
+        (nested(DEPTH + 1), "nested deeper than 30 levels"),
+        (UserString("a"), "nested deeper than 30 levels"),
+        (range(1_000_001), "more than 1,000,000 items"),
+        ({"a": range(10**30)}, "too large"),
+        (10**5000, "Exceeds the limit"),
     ],
     ids=lambda each: ascii(each)[:30] if sys.getsizeof(each) < 500 else "long",
 )
-def test_what_cannot_be_stored_is_told_with_its_place(value: Any, complaint: str) -> None:
-    with pytest.raises(Unstorable) as refusal:
+def test_what_cannot_be_stored_is_refused(value: Any, complaint: str) -> None:
+    with pytest.raises(Unstorable, match=f"^it cannot be stored as JSON: .*{re.escape(complaint)}"):
         as_stored(value, "it")
-    assert str(refusal.value) == complaint
 
 
 def test_mysql_stores_no_more_than_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "keeps_long_integers", lambda alias: False)
     assert as_stored([2**63 - 1, -(2**63)], "it") == [2**63 - 1, -(2**63)]
-    with pytest.raises(Unstorable, match=r"it\[0\] is an integer of more than 64 bits, of which MySQL keeps"):
+    with pytest.raises(Unstorable, match="an integer of more than 64 bits, of which MySQL keeps"):
         as_stored([2**63], "it")
 
 
@@ -164,7 +163,7 @@ def test_which_databases_keep_long_integers(
 def test_a_result_has_a_length() -> None:
     longest = "x" * (JSON_LENGTH - 2)
     assert stored_result(longest) == longest
-    with pytest.raises(Unstorable, match="the result has more than 1,000,000 characters as JSON"):
+    with pytest.raises(Unstorable, match="the result cannot be stored as JSON: it has more than 1,000,000 characters"):
         stored_result(longest + "x")
 
 
@@ -189,85 +188,11 @@ def test_the_arguments_together_have_the_same_length(args: list[Any], kwargs: di
         assert not comes_back(list(more))
 
 
-def test_the_fewest_characters_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is counted in advance is never more than the JSON has."""
-    monkeypatch.setattr(values_module, "JSON_LENGTH", 1000)
-    for value in [*range(100), *(10**digits + step for digits in range(100) for step in (-1, 0, 1))]:
-        count = 1000 // (len(json.dumps(value)) + 2)
-        assert as_stored([value] * count, "it") == [value] * count
-
-
-class Counted(UserList[Any]):
-    """Counts which of its items are read."""
-
-    read = 0
-
-    def __getitem__(self, number: Any) -> Any:
-        self.read += 1
-        return number
-
-
-def doubled(times: int) -> Any:
-    """A list of two lists, each of which is the same list of two lists, and so on."""
-    return [doubled(times - 1)] * 2 if times else 1
-
-
-ROW = [0] * 900
-#: Values whose JSON takes much more memory than they do.
-HUGE: dict[str, Callable[[], Any]] = {
-    "text": lambda: "x" * 50_000_000,
-    "bytes": lambda: b"x" * 50_000_000,
-    "rows": lambda: [[[ROW] * 900] * 900] * 900,
-    "doubled": lambda: doubled(28),
-    "dict": lambda: dict.fromkeys(map(str, range(1000)), [ROW] * 900_000),
-    "integers": lambda: [10**4000] * 900_000,
-    "names": lambda: [{"k" * 400_000: ROW}] * 900,
-    "below a long name": lambda: {"k" * 400_000: {str(number): "l" * 100 for number in range(60_000)}},
-}
-
-
-@pytest.mark.parametrize("kind", HUGE)
-def test_a_huge_value_is_refused_without_a_look_at_all_of_it(kind: str) -> None:
-    """To look at all of "doubled" would take longer than a test may."""
-    value = HUGE[kind]()
-    with pytest.raises(Unstorable, match="it has more than 1,000,000 characters as JSON"):
-        as_stored(value, "it")
-    with pytest.raises(Unstorable, match="the arguments together have more than 1,000,000 characters as JSON"):
-        stored_arguments([], {"a": value})
-    assert not comes_back(value)
-
-
-def test_nor_is_a_page_of_rows_read() -> None:
-    rows = Counted(range(1_000_001))
-    with pytest.raises(Unstorable):
-        as_stored([rows], "it")
-    assert rows.read == 0
-
-
-BAD_NAMES = ["\0", "a\0", "\ud800", "\udfff", "a\udc80b"]
-
-
-@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-def test_names_are_checked_as_values_are(name: str) -> None:
-    reason = "has a character that databases do not store: NUL, or half a surrogate pair"
-    cases: list[tuple[list[Any], dict[str, Any], str]] = [
-        ([], {name: 1}, "the name of a keyword argument"),
-        ([{name: 1}], {}, "a key of argument 0"),
-        ([[{"a": [{name: 1}]}]], {}, r"a key of argument 0\[0\]\['a'\]\[0\]"),
-        ([], {"a": {"b": {"c": {name: 1}}}}, r"a key of argument 'a'\['b'\]\['c'\]"),
-        ([], {"a": name}, "argument 'a'"),
-    ]
-    for args, kwargs, place in cases:
-        with pytest.raises(Unstorable, match=f"^{place} {reason}$"):
+@pytest.mark.parametrize("name", ["a\0", "\ud800", "a\udc80b"], ids=ascii)
+def test_the_names_of_arguments_are_checked_as_values_are(name: str) -> None:
+    for args, kwargs in ([], {name: 1}), ([{name: 1}], {}), ([], {"a": {"b": {"c": {name: 1}}}}), ([], {"a": name}):
+        with pytest.raises(Unstorable, match=r"^argument .* a character that databases do not store"):
             stored_arguments(args, kwargs)
-
-
-def test_long_names_are_cut_where_they_are_told() -> None:
-    with pytest.raises(Unstorable) as refusal:
-        stored_arguments([], {"k" * 1000: {"l" * 1000: {1}}})
-    assert str(refusal.value) == (
-        f"argument '{'k' * 100}'['{'l' * 100}'] is {{1}}, of the type set, which JSON does not support"
-    )
 
 
 @pytest.mark.parametrize("value", [None, True, 1, 1.5, "a", (1, [2, (3,)]), {"a": (1,)}, 2**64, []], ids=repr)
