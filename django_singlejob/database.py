@@ -43,8 +43,6 @@ WORDS_LENGTH = 500
 # MySQL passes on the smaller numbers from its file functions: 23 means too many open files, and to SQLite a lack of
 # rights.
 _FIRST_OF_MYSQL = 1000
-# What Django looks for in a connection: if it has this, Django calls it to begin a transaction.
-_HOOK = "_start_transaction_under_autocommit"
 
 
 def alias() -> str:
@@ -174,11 +172,11 @@ def durable(
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
-    # Only a fenced transaction waits without a limit. It lasts as long as the job likes, so it takes no turn. The job
-    # may end it, as DDL does on MySQL. What follows must not be committed at once, so Django turns autocommit off.
-    is_short = lock_timeout is not None
-    turns, begun = (in_turn(alias), _begun(connection, is_after_body)) if is_short else (nullcontext(), nullcontext())
-    with turns, begun, transaction.atomic(using=alias, durable=True):
+    if is_after_body:
+        _leave_unknown_transaction(connection)
+    # Only a fenced transaction waits without a limit. It lasts as long as the job likes, so it takes no turn.
+    turn = nullcontext() if lock_timeout is None else in_turn(alias)
+    with turn, transaction.atomic(using=alias, durable=True):
         if is_outermost:
             if lock_timeout and statement_timeout:
                 # The lock time-out, not the statement time-out, must end a wait for a row: only then is the outcome
@@ -202,37 +200,10 @@ def synchronous(alias: str) -> Iterator[None]:
         yield
 
 
-def _begun(connection: BaseDatabaseWrapper, is_after_body: bool) -> AbstractContextManager[None]:
-    if connection.in_atomic_block or not _autocommits(connection):
-        return nullcontext()
-    if connection.vendor == "mysql":
-        return _begun_by(connection, "ROLLBACK AND CHAIN" if is_after_body else "START TRANSACTION")
-    if is_after_body and connection.connection is not None:
+def _leave_unknown_transaction(connection: BaseDatabaseWrapper) -> None:
+    """Roll back a BEGIN that a body sent by hand: Django does not know of it."""
+    if connection.connection is not None and not connection.in_atomic_block and _autocommits(connection):
         connection.rollback()
-    return nullcontext()
-
-
-@contextmanager
-def _begun_by(connection: BaseDatabaseWrapper, statement: str) -> Iterator[None]:
-    """Have MySQL begin the block's transaction by this statement. Django would turn autocommit off before the
-    transaction and on after it, which takes one round trip more."""
-    # Django has this hook for SQLite. With it, autocommit stays on, and the COMMIT ends the transaction.
-    setattr(connection, _HOOK, partial(_begin, connection, statement))
-    try:
-        yield
-    finally:
-        vars(connection).pop(_HOOK, None)  # the connection may have been lost before
-
-
-def _begin(connection: BaseDatabaseWrapper, statement: str) -> None:
-    # Once: what is called after the COMMIT may begin transactions of its own.
-    delattr(connection, _HOOK)
-    _execute(connection, statement)
-
-
-def _execute(connection: BaseDatabaseWrapper, statement: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
 
 
 @contextmanager
@@ -453,21 +424,8 @@ def drop(alias: str) -> None:
     connection.in_atomic_block = False
     with suppress(Exception):  # drivers raise different errors if it is closed or busy
         connection.close()
-    _forget_state(connection)
-
-
-def _forget_state(connection: BaseDatabaseWrapper) -> None:
-    """Leave the wrapper as it was before its first connection. Nothing of an open transaction may reach the next one:
-    neither its blocks nor what was to be done after its commit."""
-    connection.connection = None
-    connection.autocommit = False
-    connection.in_atomic_block = False
-    connection.closed_in_transaction = False
-    connection.needs_rollback = False
-    connection.atomic_blocks = []
-    connection.savepoint_ids = []
-    connection.run_on_commit = []
-    connection.run_commit_hooks_on_set_autocommit_on = False
+    # The next connection forgets the rest of what was open, too.
+    connection.connection, connection.atomic_blocks = None, []
 
 
 # --- what an error means, by its code and never by its text
@@ -540,11 +498,11 @@ def _meaning(error: DatabaseError) -> Meaning:
     cause = error.__cause__ or error
     for name in ("sqlstate", "pgcode"):
         if sqlstate := getattr(cause, name, None):
-            return codes.of_postgresql(str(sqlstate))
+            return codes.of_server(str(sqlstate))
     if (code := getattr(cause, "sqlite_errorcode", None)) is not None:
         return codes.of_sqlite(code)
     number = cause.args[0] if cause.args else None
     if isinstance(number, int) and number:
-        return codes.of_mysql(number)
+        return codes.of_server(number)
     # The error has no code, so it did not come from a server.
     return Meaning.LOST if isinstance(error, OperationalError | InternalError) else Meaning.YOURS

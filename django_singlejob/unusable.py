@@ -2,15 +2,11 @@
 
 import inspect
 import re
-from collections.abc import Iterator
-from contextlib import closing
 from traceback import walk_tb
 
-from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Model
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import database
@@ -25,7 +21,7 @@ def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> Da
     """
     if isinstance(error, DatabaseUnusable):
         return error
-    lack = lack_behind(error)
+    lack = database.lack(error)
     if lack is None:
         return _not_opened(error, before, job_name)
     why, remedy = _WORDS[lack]
@@ -76,64 +72,6 @@ def refused(error: Error, before: str, *, job_name: str) -> DatabaseUnusable:
     """Like ``refusal``, for an error that would occur again whatever its code is."""
     message = f"{before}{_database(database.alias())} refuses a statement ({database.words_of(error)})."
     return refusal(error, before, job_name=job_name) or DatabaseUnusable(message, job_name=job_name)
-
-
-def lack_behind(error: BaseException) -> Lack | None:
-    """What the database lacks, according to the error's code; ``None`` if the code does not say."""
-    lack = database.lack(error)
-    if lack is not Lack.TABLES:
-        return lack
-    vendor = connections[database.alias()].vendor
-    # SQLite uses the same code for any other error in a statement.
-    if vendor == "sqlite" and not _lacks_columns():
-        return None
-    # A table in a schema that the role may not use does not exist for PostgreSQL.
-    if vendor == "postgresql" and _lacks_a_schema():
-        return Lack.RIGHTS
-    return lack
-
-
-_SQLITE_COLUMNS = """
-    SELECT found.name, described.name
-    FROM sqlite_master AS found, pragma_table_xinfo(found.name) AS described
-    WHERE found.type = 'table'
-"""
-
-
-def _lacks_columns() -> bool:
-    """Whether one of our tables or columns is missing. Also ``False`` if that cannot be determined."""
-    connection = connections[database.alias()]
-    try:
-        connection.ensure_connection()
-        # Not Django's own cursor, and so not its introspection: after an error in a transaction it refuses all queries.
-        with connection.wrap_database_errors, closing(connection.create_cursor()) as cursor:
-            found = set(cursor.execute(_SQLITE_COLUMNS))
-    except Error:
-        return False
-    return not found.issuperset(
-        (model._meta.db_table, f.column) for model in _models() for f in model._meta.local_fields
-    )
-
-
-_POSTGRESQL_SCHEMAS = """
-    SELECT bool_and(NOT has_schema_privilege(relnamespace, 'USAGE')) FROM pg_class WHERE relname = ANY(%s)
-"""
-
-
-def _lacks_a_schema() -> bool:
-    """Whether our tables exist, but only in schemas that the role may not use. Also ``False`` if that cannot be
-    determined."""
-    try:
-        with connections[database.alias()].cursor() as cursor:
-            cursor.execute(_POSTGRESQL_SCHEMAS, [[model._meta.db_table for model in _models()]])
-            (is_hidden,) = cursor.fetchone()
-    except Error:
-        return False
-    return bool(is_hidden)
-
-
-def _models() -> Iterator[type[Model]]:
-    return apps.get_app_config("django_singlejob").get_models()
 
 
 def _database(alias: str) -> str:

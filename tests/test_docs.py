@@ -30,7 +30,6 @@ from django_singlejob import (
     Outcome,
     Reason,
     checks,
-    codes,
     conf,
     job_lock,
     models,
@@ -104,19 +103,6 @@ def value(cell: str) -> Any:
 
 def parser_of(name: str) -> Any:
     return load_command_class("django_singlejob", name).create_parser("manage.py", name)
-
-
-# --- the explanation
-
-
-@pytest.mark.parametrize(
-    ("title", "known"), [("SQLSTATE", codes.POSTGRESQL), ("Number", codes.MYSQL), ("Result code", codes.SQLITE)]
-)
-def test_every_error_code_stands_there_with_its_meaning(title: str, known: dict[Any, dict[Any, str]]) -> None:
-    documented = table((DOCS / "explanation" / "failures.md").read_text(), title)
-    assert documented == [
-        [f"`{code}`", f"`{name}`", meaning.value] for meaning, names in known.items() for code, name in names.items()
-    ]
 
 
 # --- the reference

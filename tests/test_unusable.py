@@ -21,9 +21,9 @@ from django_singlejob import DatabaseUnusable, UnsafeTransaction, job_lock, runn
 from django_singlejob.codes import Lack
 from django_singlejob.database import is_connection_lost, is_transient
 from django_singlejob.locking.acquire import acquire as usual_acquire
-from django_singlejob.models import JobLock, JobStatus, OneOffJob
+from django_singlejob.models import JobLock, OneOffJob
 from django_singlejob.reports import report_of
-from django_singlejob.unusable import lack_behind, place_of, refusal, refused
+from django_singlejob.unusable import place_of, refusal, refused
 from django_singlejob.worker.due import PRUNING
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
@@ -100,20 +100,20 @@ def test_the_code_says_what_it_lacks(lack: Lack, code: object) -> None:
 
 @pytest.mark.parametrize(
     ("code", "lack"),
-    [(26, Lack.DATABASE), (3, Lack.RIGHTS), (23, Lack.RIGHTS), (8, Lack.WRITES), (8 | 4 << 8, Lack.WRITES)],
+    [
+        (1, Lack.TABLES),
+        (26, Lack.DATABASE),
+        (3, Lack.RIGHTS),
+        (23, Lack.RIGHTS),
+        (8, Lack.WRITES),
+        (8 | 4 << 8, Lack.WRITES),
+    ],
 )
 def test_sqlites_code_may_be_an_extended_one(code: int, lack: Lack) -> None:
     unusable = refusal(sqlites(code))
     assert unusable
     assert unusable.lack is lack
     assert unusable.is_lasting
-
-
-@pytest.mark.on_database("sqlite")
-def test_sqlites_code_for_any_mistake_means_tables_only_if_some_are_missing() -> None:
-    assert lack_behind(sqlites(1)) is None
-    with renamed(JobStatus):
-        assert lack_behind(sqlites(1)) is Lack.TABLES
 
 
 # MySQL's own 1, 3, 8, 13, 23 and 26 are about its files: 3 is a disk that is full, and 23 too many open files.

@@ -116,7 +116,7 @@ def test_nothing_is_written_when_somebody_only_looks(admin_client: Client) -> No
 def test_hostile_text_is_only_text(admin_client: Client) -> None:
     begin("nightly")
     names = {"job_name": HOSTILE, "hostname": HOSTILE}
-    known_gates().update(name=HOSTILE, schedule=HOSTILE, time_zone=HOSTILE[:64], last_status=HOSTILE[:20])
+    known_gates().update(name=HOSTILE, schedule=HOSTILE, time_zone=HOSTILE[:64])
     locks().update(name=HOSTILE, command=HOSTILE, **names)
     runs().update(**names)
     one_offs().update(args=[HOSTILE], kwargs={HOSTILE: HOSTILE}, queue_name=HOSTILE, worker_ids=HOSTILE, **names)
