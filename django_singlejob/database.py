@@ -424,8 +424,8 @@ def drop(alias: str) -> None:
     connection.in_atomic_block = False
     with suppress(Exception):  # drivers raise different errors if it is closed or busy
         connection.close()
-    # The next connection forgets the rest of what was open, too.
-    connection.connection, connection.atomic_blocks = None, []
+    # What is left of an open transaction, connect() resets.
+    connection.connection, connection.atomic_blocks, connection.savepoint_ids = None, [], []
 
 
 # --- what an error means, by its code and never by its text

@@ -100,10 +100,11 @@ def writers(lease: timedelta | None = None) -> Iterator[Writer]:
     ``lease``: how much of its lease the waiting holder has left.
     """
     patience = _patience(lease)
-    is_off = _is_away() or patience < LEAST_PATIENCE
-    writer = Writer(None, _skipped()) if is_off else Writer(patience)
-    yield writer
-    if writer.failure and not is_off:
+    if _is_away() or patience < LEAST_PATIENCE:
+        yield Writer(None, _skipped() if _is_away() else HistoryFailed("the lease is almost over"))
+        return
+    yield (writer := Writer(patience))
+    if writer.failure:
         yield Writer(None, writer.failure)
 
 
@@ -220,7 +221,7 @@ def end_for(lock: "JobLock", result: Mapping[str, Any], writer: Writer) -> None:
         facts = {"job_name": lock.job_name, "token": lock.token, "slot": lock.slot, "attempt": lock.attempt}
         facts |= {"hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at, **result}
         problem = writer.failure or "it has no row"
-        transaction.on_commit(partial(_log_missing, problem, facts), using=database.alias())
+        transaction.on_commit(partial(_log_missing, problem, facts), using=database.alias(), robust=True)
 
 
 def _finish_or_find(lock: "JobLock", result: Mapping[str, Any]) -> bool:
