@@ -27,8 +27,10 @@ def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> Da
     why, remedy = _WORDS[lack]
     alias = database.alias()
     option = "" if alias == DEFAULT_DB_ALIAS else f" --database={alias}"
-    schema = " and USAGE on their schema" if connections[alias].vendor == "postgresql" else ""
-    todo = remedy.format(alias=alias, option=option, schema=schema)
+    has_schema = connections[alias].vendor == "postgresql"
+    schema = " and USAGE on their schema" if has_schema else ""
+    hidden = " If the tables are there, grant this user USAGE on their schema." if has_schema else ""
+    todo = remedy.format(alias=alias, option=option, schema=schema, hidden=hidden)
     message = f"{before}{_database(alias)} {why} ({database.words_of(error)}). {todo}"
     is_lasting = not database.is_connection_lost(error)
     return DatabaseUnusable(message[0].upper() + message[1:], job_name=job_name, lack=lack, is_lasting=is_lasting)
@@ -116,7 +118,7 @@ def _sentence(words: str) -> str:
 _WORDS = {
     Lack.TABLES: (
         "lacks a table or a column of django_singlejob",
-        "Run manage.py migrate{option}.",
+        "Run manage.py migrate{option}.{hidden}",
     ),
     Lack.DATABASE: ("does not exist, or is not a database", "Create it, or correct DATABASES[{alias!r}]['NAME']."),
     Lack.LOGIN: ("rejects this user", "Correct USER and PASSWORD in DATABASES[{alias!r}]."),

@@ -13,6 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.core.checks import run_checks
+from django.db import transaction
 
 from django_singlejob import registry, singleton_job
 from django_singlejob.exceptions import InvalidOrder, LeaseLost
@@ -110,11 +111,11 @@ def test_arguments_come_back_as_json_knows_them(enqueue: Callable[..., TaskResul
 @pytest.mark.parametrize(
     ("args", "kwargs", "expected"),
     [
-        ([1, object()], {}, "argument 1 is <object"),
-        ([datetime(2026, 1, 1, tzinfo=UTC)], {}, "argument 0 is datetime"),
-        ([], {"at": [{1, 2}]}, r"argument 'at'\[0\] is {1, 2}, of the type set"),
-        ([{(1, 2): 3}], {}, r"argument 0 has the key \(1, 2\)"),
-        ([float("inf")], {}, "argument 0 is inf"),
+        ([1, object()], {}, "argument 1 .* type object"),
+        ([datetime(2026, 1, 1, tzinfo=UTC)], {}, "argument 0 .* type datetime"),
+        ([], {"at": [{1, 2}]}, "argument 'at' .* type set"),
+        ([{(1, 2): 3}], {}, "argument 0 .* not tuple"),
+        ([float("inf")], {}, "argument 0 .* not JSON compliant"),
     ],
     ids=["object", "datetime", "set", "key", "infinity"],
 )
@@ -621,7 +622,7 @@ def test_each_of_many_is_told_to_who_listens() -> None:
 
 @many_in_both_worlds
 def test_one_of_many_that_cannot_be_is_named(enqueue_many: Callable[..., list[TaskResult[..., Any]]]) -> None:
-    with pytest.raises(InvalidOrder, match=r"of calls\[1\], argument 0 is <object"):
+    with pytest.raises(InvalidOrder, match=r"of calls\[1\], argument 0 .* type object"):
         enqueue_many(tasks.plain, [((), {}), ((object(),), {})])
     assert not one_offs().exists()
 
@@ -637,8 +638,8 @@ def test_of_a_task_that_no_worker_finds_none_is_enqueued(
     assert not one_offs().exists()
 
 
-def test_a_task_takes_one_statement(django_assert_num_queries: Any) -> None:
-    with django_assert_num_queries(1):
+def test_a_task_takes_two_statements(django_assert_num_queries: Any) -> None:
+    with transaction.atomic(), django_assert_num_queries(2):
         tasks.plain.enqueue(1)
-    with django_assert_num_queries(1):
+    with transaction.atomic(), django_assert_num_queries(2):
         enqueued_many(tasks.plain, [((1,), {}), ((2,), {})])

@@ -143,7 +143,7 @@ def nested(levels: int) -> object:
 
 
 class Unreadable(UserDict[str, int]):
-    def items(self) -> Any:
+    def values(self) -> Any:
         raise ZeroDivisionError
 
 

@@ -198,7 +198,7 @@ def no_name(engine: str, name: str = "") -> dict[str, Any]:
     return {"DATABASES": {"default": {"ENGINE": f"django.db.backends.{engine}", "NAME": name}}}
 
 
-MIGRATE = r"lacks a table or a column of django_singlejob \(.+\)\. Run manage\.py migrate\.$"
+MIGRATE = r"lacks a table or a column of django_singlejob \(.+\)\. Run manage\.py migrate\.( If the tables .*)?$"
 GRANT = r"does not allow this user to do that \(.+\)\. Grant SELECT, INSERT, UPDATE and DELETE on the tables"
 LOGIN = r"rejects this user \(.+\)\. Correct USER and PASSWORD in DATABASES\['default'\]\.$"
 CREATE = r"does not exist, or is not a database \(.+\)\. Create it, or correct DATABASES\['default'\]\['NAME'\]\.$"
@@ -231,7 +231,13 @@ SET_UPS = [
     SetUp("no grants at all", 77, GRANT, url=role(), databases=SERVERS),
     SetUp("may only read", 77, GRANT, url=role("SELECT ON {all}"), databases=SERVERS, reading=None),
     SetUp("not even on the database", 77, GRANT, url=a_stranger_to_the_database, databases=("mysql",)),
-    SetUp("not on the schema", 77, GRANT, url=hidden_schema, databases=("postgresql",)),
+    SetUp(
+        "not on the schema",
+        78,
+        r"grant this user USAGE on their schema\.$",
+        url=hidden_schema,
+        databases=("postgresql",),
+    ),
     SetUp("wrong password", 77, LOGIN, url=a_stranger, databases=("mysql",)),
     SetUp("wrong role", 69, AWAY, url=a_stranger, databases=("postgresql",), endless=None),
     SetUp("no such database", 78, CREATE, url=no_such_database, databases=("mysql",)),
