@@ -31,7 +31,6 @@ def _check(name: str) -> Callable[..., Sequence[CheckMessage]]:
 # Made once, because Django registers the same function only once.
 CHECKS: dict[Callable[..., Sequence[CheckMessage]], Sequence[str]] = {
     _check("check_settings"): (),
-    _check("check_task_modules"): (),
     _check("check_time"): (),
     _check("check_jobs"): (),
     _check("check_database"): (),

@@ -133,7 +133,7 @@ class SingleJobBackend(BaseTaskBackend):
             elif not (django_tasks.job_of(task) or _is_imported_by_workers(task.module_path)):
                 yield checks.Warning(
                     f"Workers may not find the task {task.module_path!r}: they do not import its module.",
-                    hint="Move the task into an installed app, or list its module in SINGLEJOB['TASK_MODULES'].",
+                    hint="Move the task into an installed app, or import its module in the tasks.py of one.",
                     id="singlejob.W012",
                 )
         if unknown := sorted(set(self.options) - {"max_attempts"}):

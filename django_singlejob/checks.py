@@ -17,7 +17,6 @@ from django.utils.module_loading import import_string
 from django_singlejob import conf, database, registry, timeline
 from django_singlejob.caches import cached_by
 from django_singlejob.exceptions import InvalidSchedule
-from django_singlejob.one_offs.task_modules import is_there
 from django_singlejob.scheduling.schedule import Cron, parse
 
 # Shorter leases are only for tests.
@@ -42,24 +41,6 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
             id="singlejob.E002" if key is None or key in conf.KEYS else "singlejob.E001",
         )
         for key, problem in [*conf.problems(given), *_problems_of_hook(given)]
-    ]
-
-
-def check_task_modules(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E011: the modules in which tasks are looked up exist."""
-    try:
-        modules = conf.options().task_modules
-    except ImproperlyConfigured:
-        return []  # check_settings and check_time report this
-    return [
-        CheckError(
-            f"SINGLEJOB['TASK_MODULES'] contains {name!r}, but there is no such module, or a package around it cannot "
-            "be imported.",
-            hint="Correct the dotted path, or remove it: tasks in installed apps are found without it.",
-            id="singlejob.E011",
-        )
-        for name in modules
-        if not is_there(name)
     ]
 
 

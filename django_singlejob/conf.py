@@ -27,10 +27,6 @@ class Options(NamedTuple):
     """How early a cron daemon may fire for the next slot."""
     overrun_factor: float = 3.0
     """A run overruns if it takes longer than this many times its job's mean duration."""
-    overrun_min_runs: int = 5
-    """How many runs a job needs before its mean duration is used."""
-    max_catch_up: int = 100
-    """The highest number of missed slots that ``catch_up="all"`` runs."""
     history_days: int = 30
     """Runs that are older than this many days are pruned."""
     history_keep: int = 1000
@@ -40,8 +36,6 @@ class Options(NamedTuple):
     returns the text to store, or its dotted path."""
     autodiscover: Sequence[str] = ("jobs", "tasks")
     """The modules of each installed app that register jobs."""
-    task_modules: Sequence[str] = ()
-    """Modules outside installed apps in which Django's tasks are looked up; their submodules are included."""
     single_statement: bool = False
     """Whether an ordinary grant, and its release, are one statement each, on PostgreSQL."""
     hostname: str | None = None
@@ -110,10 +104,6 @@ def _is_name_of_module(value: object) -> bool:
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
 
 
-def _is_task_module(value: object) -> bool:
-    return _is_name_of_module(value) and "__main__" not in str(value).split(".")
-
-
 def _is_dotted_path(value: object) -> bool:
     return _is_name_of_module(value) and "." in str(value)
 
@@ -143,8 +133,6 @@ _RULES: dict[str, tuple[str, Any]] = {
         "a number above 1, and of a million at most",
         lambda value: isinstance(value, int | float) and 1 < value <= 1_000_000,
     ),
-    "OVERRUN_MIN_RUNS": ("a whole number, 1 or more", lambda value: _is_count(value, 1)),
-    "MAX_CATCH_UP": ("a whole number, 1 or more", lambda value: _is_count(value, 1)),
     "HISTORY_DAYS": (
         f"a whole number of days, 0 or more, and {_LONGEST.days} at most",
         lambda value: _is_count(value) and value <= _LONGEST.days,
@@ -157,10 +145,6 @@ _RULES: dict[str, tuple[str, Any]] = {
     "AUTODISCOVER": (
         'a list of module names, such as ["jobs"]',
         lambda value: isinstance(value, list | tuple) and all(map(_is_name_of_module, value)),
-    ),
-    "TASK_MODULES": (
-        'a list of dotted paths of modules other than __main__, such as ["shop_tasks"]',
-        lambda value: isinstance(value, list | tuple) and all(map(_is_task_module, value)),
     ),
     "SINGLE_STATEMENT": ("True or False", lambda value: isinstance(value, bool)),
     "HOSTNAME": ("a hostname, or None", _is_name_or_none),

@@ -166,7 +166,7 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
             the slots. Each slot runs once. Without a schedule, the job runs whenever it is called.
         time_zone: the IANA time zone of the cron expression; default: ``settings.TIME_ZONE``.
         catch_up: what happens to missed slots: ``"none"`` drops them, ``"latest"`` makes one run for all of them, and
-            ``"all"`` runs each of the newest ``SINGLEJOB["MAX_CATCH_UP"]``, oldest first.
+            ``"all"`` runs each of the newest 100, oldest first.
         misfire_grace: how late a slot may run and still be on time; default: 5 minutes. A later slot is a misfire, and
             is not run with ``catch_up="none"``.
         min_interval: the shortest time between the starts of two runs.

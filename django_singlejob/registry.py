@@ -17,8 +17,9 @@ from django.utils.module_loading import autodiscover_modules
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
 from django_singlejob.names import NAME_LENGTH, did_you_mean, validate_name, validate_own_name
+from django_singlejob.scheduling import slots
 from django_singlejob.scheduling.schedule import LONGEST, Every, parse
-from django_singlejob.scheduling.slots import MISFIRE_GRACE, CatchUp, Policy
+from django_singlejob.scheduling.slots import CatchUp, Policy
 
 LONGEST_RETRY_DELAY = timedelta(days=1)
 
@@ -115,8 +116,8 @@ class Job:
         return Policy(
             schedule=parse(self.schedule, self.time_zone or settings.TIME_ZONE),
             catch_up=self.catch_up,
-            misfire_grace=MISFIRE_GRACE if self.misfire_grace is None else self.misfire_grace,
-            max_catch_up=options().max_catch_up,
+            misfire_grace=slots.MISFIRE_GRACE if self.misfire_grace is None else self.misfire_grace,
+            max_catch_up=slots.MAX_CATCH_UP,
         )
 
     def delay_before_retry(self, failures: int) -> timedelta | None:

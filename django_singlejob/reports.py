@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from django_singlejob import runner
-from django_singlejob.conf import ZERO, options
+from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import (
     DatabaseUnreachable,
     DatabaseUnusable,
@@ -24,6 +24,7 @@ from django_singlejob.logs import about, about_grant
 from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
+from django_singlejob.scheduling import slots
 
 logger = logging.getLogger("django_singlejob")
 
@@ -105,7 +106,7 @@ def run_due(
 
 def most_slots(job: Job) -> int:
     """How many slots of the job may run in a row."""
-    return options().max_catch_up if job.catch_up == "all" else 1
+    return slots.MAX_CATCH_UP if job.catch_up == "all" else 1
 
 
 def waitless(job: Job) -> Job:

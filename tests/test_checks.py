@@ -22,7 +22,6 @@ from django_singlejob.checks import (
     check_jobs,
     check_server,
     check_settings,
-    check_task_modules,
     check_time,
 )
 
@@ -53,7 +52,7 @@ def ids(messages: list[CheckMessage]) -> list[str | None]:
 
 
 def test_they_are_registered_and_content_with_good_settings() -> None:
-    ours = [check_settings, check_task_modules, check_time, check_jobs, check_database, check_caches, check_server]
+    ours = [check_settings, check_time, check_jobs, check_database, check_caches, check_server]
     every = all_checks.get_checks(include_deployment_checks=True)
     found: list[Any] = [check for check in every if check.__module__ == "django_singlejob.apps"]
     assert {check.__name__ for check in found} == {check.__name__ for check in ours}
@@ -132,37 +131,6 @@ def test_every_mistake_is_told_at_once(settings: Settings) -> None:
 def test_e003_local_time(settings: Settings) -> None:
     settings.USE_TZ = False
     assert ids(check_time(None)) == ["singlejob.E003"]
-
-
-# --- where tasks are looked up
-
-
-def test_e011_a_module_that_does_not_exist(settings: Settings) -> None:
-    settings.SINGLEJOB = {"TASK_MODULES": ["no_such_module", "tests", "tests.app.gone", "tests.app.jobs"]}
-    messages = check_task_modules(None)
-    assert ids(messages) == ["singlejob.E011"] * 2
-    for message, name in zip(messages, ["no_such_module", "tests.app.gone"], strict=True):
-        assert f"contains {name!r}, but there is no such module" in message.msg
-
-
-def test_e011_imports_the_packages_around_a_module_only(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / f"package_of_{tmp_path.name}"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "exits.py").write_text("raise SystemExit\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    settings.SINGLEJOB = {"TASK_MODULES": [f"{package.name}.exits"]}
-    assert check_task_modules(None) == []
-    settings.SINGLEJOB = {"TASK_MODULES": [f"{package.name}.exits.deeper"]}
-    assert ids(check_task_modules(None)) == ["singlejob.E011"]
-
-
-def test_e011_is_not_what_settings_are(settings: Settings) -> None:
-    settings.SINGLEJOB = {"TASK_MODULES": "shop_tasks"}
-    assert check_task_modules(None) == []
-    assert ids(check_settings(None)) == ["singlejob.E002"]
 
 
 # --- jobs

@@ -23,13 +23,10 @@ DEFAULTS = {
     "MIN_INTERVAL": timedelta(seconds=30),
     "SLOT_TOLERANCE": timedelta(seconds=30),
     "OVERRUN_FACTOR": 3.0,
-    "OVERRUN_MIN_RUNS": 5,
-    "MAX_CATCH_UP": 100,
     "HISTORY_DAYS": 30,
     "HISTORY_KEEP": 1000,
     "RECORD_COMMAND": "name",
     "AUTODISCOVER": ("jobs", "tasks"),
-    "TASK_MODULES": (),
     "SINGLE_STATEMENT": False,
     "HOSTNAME": None,
 }
@@ -40,13 +37,10 @@ OTHERS = {
     "MIN_INTERVAL": timedelta(),
     "SLOT_TOLERANCE": timedelta(),
     "OVERRUN_FACTOR": 2,
-    "OVERRUN_MIN_RUNS": 1,
-    "MAX_CATCH_UP": 1,
     "HISTORY_DAYS": 0,
     "HISTORY_KEEP": 0,
     "RECORD_COMMAND": "shop.holders.command",
     "AUTODISCOVER": ["jobs", "reports.nightly"],
-    "TASK_MODULES": ["shop_tasks", "lib.tasks"],
     "SINGLE_STATEMENT": True,
     "HOSTNAME": "web-1",
 }
@@ -57,13 +51,10 @@ IMPOSSIBLE: dict[str, list[object]] = {
     "MIN_INTERVAL": [NEGATIVE, 30, None],
     "SLOT_TOLERANCE": [NEGATIVE, 30, None],
     "OVERRUN_FACTOR": [1, 0.5, "3", float("nan"), None, float("inf"), 10**400],
-    "OVERRUN_MIN_RUNS": [0, 5.0, True],
-    "MAX_CATCH_UP": [0, "100"],
     "HISTORY_DAYS": [-1, timedelta(days=30)],
     "HISTORY_KEEP": [-1, None, 10**20],
     "RECORD_COMMAND": ["everything", "full", "", None, ["name"], "full.", "shop. command", 1],
     "AUTODISCOVER": ["jobs", None, [1], ["jobs.py "], ["jobs/nightly"], {"jobs"}],
-    "TASK_MODULES": ["shop", None, [1], ["shop.tasks "], [""], ["shop."], ["shop/tasks"], ["__main__"], {"shop"}],
     "SINGLE_STATEMENT": [1, "True", None],
     "HOSTNAME": ["", 1],
 }
@@ -93,9 +84,9 @@ def test_the_setting_is_read_at_each_use(settings: Settings) -> None:
 
 
 def test_what_equals_a_valid_value_is_not_taken_for_it(settings: Settings) -> None:
-    settings.SINGLEJOB = {"OVERRUN_MIN_RUNS": 1}
-    assert options().overrun_min_runs == 1
-    settings.SINGLEJOB["OVERRUN_MIN_RUNS"] = True
+    settings.SINGLEJOB = {"HISTORY_KEEP": 1}
+    assert options().history_keep == 1
+    settings.SINGLEJOB["HISTORY_KEEP"] = True
     with pytest.raises(ImproperlyConfigured):
         options()
 

@@ -12,7 +12,6 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import Job
-from django_singlejob.conf import ZERO
 from django_singlejob.cursor import follow, is_followed, leave, moved, pass_by, report_misfires
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.scheduling.schedule import parse
@@ -51,7 +50,7 @@ def status(**values: Any) -> JobStatus:
     """A gate as it was read."""
     gates().remember("nightly")
     gates().filter(name="nightly").update(**values)
-    return gates().look_up({"nightly"}, ZERO)["nightly"]
+    return gates().look_up({"nightly"}, timedelta())["nightly"]
 
 
 def on(schedule: Any, **values: Any) -> JobStatus:

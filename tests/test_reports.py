@@ -28,8 +28,6 @@ from tests.contract.acts import (
 )
 
 if TYPE_CHECKING:
-    from pytest_django import Settings
-
     from tests.fixtures import Away
 
 pytest_plugins = "tests.fixtures"
@@ -59,8 +57,8 @@ def test_one_run_unless_all_are_caught_up() -> None:
 
 
 @pytest.mark.parametrize(("most", "runs"), [(1, 1), (3, 3), (5, 5), (6, 5)])
-def test_as_many_as_may_be_caught_up(settings: Settings, most: int, runs: int) -> None:
-    settings.SINGLEJOB = {"MAX_CATCH_UP": most}
+def test_as_many_as_may_be_caught_up(monkeypatch: pytest.MonkeyPatch, most: int, runs: int) -> None:
+    monkeypatch.setattr("django_singlejob.scheduling.slots.MAX_CATCH_UP", most)
     job = due(slots=5, catch_up="all")
     assert reasons(list(run_due(job))) == [None] * runs
     assert [slot for slot, *_ in slots_run()] == [newest_slot(job, back=back) for back in reversed(range(runs))]

@@ -57,7 +57,7 @@ from django_singlejob.monitoring.health import Health, State, schedule_of, surve
 from django_singlejob.monitoring.workers import serves, workers
 from django_singlejob.names import is_storable
 from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.jobs import FORGOTTEN, JobStatusQuerySet, gates
+from django_singlejob.querysets.jobs import FORGOTTEN, LEAST_RUNS, JobStatusQuerySet, gates
 from django_singlejob.querysets.one_offs import PRIORITIES, one_offs
 from django_singlejob.scheduling.schedule import PATIENCE, slots_between
 
@@ -400,6 +400,6 @@ def _zone(row: JobStatus) -> ZoneInfo | None:
 
 def _limit(row: JobStatus) -> timedelta | None:
     """How long a run may take before it is overrunning, or ``None`` if there were too few runs."""
-    if not row.mean_duration or row.run_count < options().overrun_min_runs:
+    if not row.mean_duration or row.run_count < LEAST_RUNS:
         return None
     return saturated(row.mean_duration, options().overrun_factor)

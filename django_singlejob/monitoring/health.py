@@ -13,7 +13,7 @@ from django_singlejob import registry
 from django_singlejob.conf import options
 from django_singlejob.cursor import is_ahead
 from django_singlejob.exceptions import InvalidSchedule
-from django_singlejob.querysets.jobs import FORGOTTEN, gates
+from django_singlejob.querysets.jobs import FORGOTTEN, LEAST_RUNS, gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.scheduling.schedule import Schedule, parse
 from django_singlejob.scheduling.slots import MISFIRE_GRACE
@@ -219,7 +219,7 @@ def _troubles(status: "JobStatus", lock: "JobLock | None") -> Iterator[State]:
 
 
 def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
-    if not status.mean_duration or status.run_count < options().overrun_min_runs:
+    if not status.mean_duration or status.run_count < LEAST_RUNS:
         return False
     return (status.now - lock.acquired_at) / status.mean_duration >= options().overrun_factor
 

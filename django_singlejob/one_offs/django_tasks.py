@@ -57,8 +57,8 @@ def why_unknown(path: str) -> str:
     """Why a worker does not find a task at this path: the beginning of a sentence."""
     if not is_allowed(path):
         return (
-            f"The task {path!r} is not looked up, because its module has not been imported, and is neither in an "
-            "installed app nor in SINGLEJOB['TASK_MODULES']"
+            f"The task {path!r} is not looked up, because its module has not been imported, and is not in an installed "
+            "app"
         )
     if is_broken(path):
         return f"The module of the task {path!r} cannot be imported"

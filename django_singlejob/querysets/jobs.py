@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce, Concat, Greatest, Least
 from django.db.models.lookups import Exact
 
 from django_singlejob.clock import DBNow
-from django_singlejob.conf import ZERO, options
+from django_singlejob.conf import ZERO
 from django_singlejob.database import durable
 from django_singlejob.querysets.rows import delete_rows, in_utc, readable, rows, whether
 from django_singlejob.timeline import (
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
 
 MILLISECOND = timedelta(milliseconds=1)
+# How many finished runs a job needs before its mean duration is used.
+LEAST_RUNS = 5
 # The gate of no lock. It keeps the highest fence of the gates that were forgotten, and new gates start there, so that
 # the fences of a name never go back.
 FORGOTTEN = "django_singlejob.forgotten"
@@ -254,7 +256,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def means(self) -> dict[str, timedelta]:
         """The mean duration of each job that has run often enough for it to be meaningful."""
-        known = self.filter(run_count__gte=options().overrun_min_runs, mean_duration__gt=ZERO)
+        known = self.filter(run_count__gte=LEAST_RUNS, mean_duration__gt=ZERO)
         return {name: mean for name, mean in known.values_list("name", "mean_duration") if mean}
 
 

@@ -22,6 +22,10 @@ _RESOLUTION = timedelta(microseconds=1)
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
+# How many missed slots are run at most.
+MAX_CATCH_UP = 100
+
+
 class MisfireOutcome(models.TextChoices):
     """What happened to a slot that was not run within its grace."""
 

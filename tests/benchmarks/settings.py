@@ -16,7 +16,7 @@ HAS_RIVALS = (
     and all(find_spec(name) for name in ("django_tasks_db", "procrastinate"))
 )
 
-SINGLEJOB = {"TASK_MODULES": ["tests.benchmarks.tasks"]}
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.benchmarks"]
 TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend"}}
 
 if HAS_RIVALS:

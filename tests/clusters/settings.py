@@ -10,7 +10,7 @@ from tests.settings import *  # noqa: F403
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.clusters"]  # noqa: F405
 DATABASES = {"default": json.loads(os.environ["CLUSTER_DATABASE"])}
-SINGLEJOB = {"LEASE": LEASE, "HOSTNAME": f"server-{os.environ['CLUSTER_SERVER']}", "MAX_CATCH_UP": 1000}
+SINGLEJOB = {"LEASE": LEASE, "HOSTNAME": f"server-{os.environ['CLUSTER_SERVER']}"}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

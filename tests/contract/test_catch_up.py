@@ -63,8 +63,10 @@ def miss(count: int, step: timedelta = MINUTE, name: str = "nightly") -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["* * * * *", MINUTE], ids=str)
 @pytest.mark.parametrize(("catch_up", "missed"), RUNS)
-def test_down_for_so_many_slots(catch_up: str, missed: int, schedule: str | timedelta, settings: Any) -> None:
-    settings.SINGLEJOB = {**settings.SINGLEJOB, "MAX_CATCH_UP": MOST}
+def test_down_for_so_many_slots(
+    catch_up: str, missed: int, schedule: str | timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_singlejob.scheduling.slots.MAX_CATCH_UP", MOST)
     slots = scheduled(schedule=schedule, catch_up=catch_up)
     miss(missed)
     list(tick())

@@ -455,8 +455,8 @@ def test_if_none_is_caught_up_it_is_run_again_unless_the_newest_is_in_time(
     assert gate().misfire_count == back
 
 
-def test_those_that_are_too_many_to_be_caught_up_are_left(settings: Any) -> None:
-    settings.SINGLEJOB = {**settings.SINGLEJOB, "MAX_CATCH_UP": 2}
+def test_those_that_are_too_many_to_be_caught_up_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_singlejob.scheduling.slots.MAX_CATCH_UP", 2)
     job = scheduled(catch_up="all")
     fall_behind(job)
     die_running(job)

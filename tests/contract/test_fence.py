@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ from django.db import OperationalError, connection, transaction
 
 from django_singlejob import LeaseLost, UnsafeTransaction
 from django_singlejob.clock import local_now
-from django_singlejob.conf import ZERO
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
@@ -244,7 +244,7 @@ def wait_for_heartbeats(elsewhere: Elsewhere, count: int) -> None:
 def watch(seen: JobLock) -> bool:
     """Watch a row that does not change until its holder counts as dead."""
     watch = Watch()
-    return eventually(lambda: watch.look(seen, local_now()) == ZERO)
+    return eventually(lambda: watch.look(seen, local_now()) == timedelta())
 
 
 @pytest.mark.on_database("postgresql", "mysql")

@@ -63,8 +63,6 @@ from tests.waiting import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_django import Settings
-
     from tests.contract.conftest import Elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
@@ -449,8 +447,8 @@ def test_those_that_are_not_run_at_all_are_told_once(misfires: list[Any], caplog
     assert not runs().exists()
 
 
-def test_those_that_are_too_many_to_be_caught_up_too(misfires: list[Any], settings: Settings) -> None:
-    settings.SINGLEJOB = {**settings.SINGLEJOB, "MAX_CATCH_UP": 2}
+def test_those_that_are_too_many_to_be_caught_up_too(misfires: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_singlejob.scheduling.slots.MAX_CATCH_UP", 2)
     job = scheduled(catch_up="all", misfire_grace=2 * HOUR)
     fall_behind(job, 5)
     ticked()

@@ -12,7 +12,6 @@ from django.db import connection
 
 from django_singlejob import SKIPPED, LockHeld, clock, job_lock, singleton_job
 from django_singlejob.clock import DBNow, local_now, utc_now
-from django_singlejob.conf import ZERO
 from django_singlejob.locking import single_statement
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import Watch
@@ -160,7 +159,7 @@ def test_each_heartbeat_begins_the_watch_anew(monkeypatch: pytest.MonkeyPatch) -
         let_it_pass(SECOND)
         assert left(watch) == SECOND
     let_it_pass(SECOND)
-    assert left(watch) == ZERO
+    assert left(watch) == timedelta()
 
 
 def left(watch: Watch) -> timedelta | None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import django
 import pytest
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.core.management import call_command
 from django.db import connection, transaction
 
@@ -758,19 +759,24 @@ def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest
     assert caplog.text.count("This release of the code has no task") == 1
 
 
+def in_an_app(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This module counts as one of an installed app."""
+    usual, of_tests = apps.get_containing_app_config, apps.get_app_config("app")
+    monkeypatch.setattr(apps, "get_containing_app_config", lambda path: of_tests if path == name else usual(path))
+
+
 @pytest.mark.parametrize("error", ["ZeroDivisionError", "SystemExit(2)", "KeyboardInterrupt", "BaseException"])
 def test_a_module_that_cannot_be_imported_stops_no_others_and_is_tried_once(
     tasks: Any,
     error: str,
     tmp_path: Path,
-    settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     name = f"tasks_of_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    settings.SINGLEJOB = {**settings.SINGLEJOB, "TASK_MODULES": [name]}
+    in_an_app(name, monkeypatch)
     for function in "one", "two":
         tasks.plain.using(priority=10).enqueue()
         one_offs().filter(task_path="tests.app.django_tasks.plain").update(task_path=f"{name}.{function}")
@@ -795,13 +801,13 @@ def test_a_module_that_cannot_be_imported_stops_no_others_and_is_tried_once(
     ],
 )
 def test_what_a_module_does_to_the_connection_stops_no_others(
-    tasks: Any, code: str, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    tasks: Any, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is imported outside the transaction that claims the tasks."""
     name = f"tasks_of_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(f"from django.db import connection, transaction\n{code}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    settings.SINGLEJOB = {**settings.SINGLEJOB, "TASK_MODULES": [name]}
+    in_an_app(name, monkeypatch)
     tasks.plain.using(priority=10).enqueue()
     one_offs().update(task_path=f"{name}.send")
     tasks.plain.enqueue()
@@ -810,10 +816,9 @@ def test_what_a_module_does_to_the_connection_stops_no_others(
     assert not locks().exists()
 
 
-def test_a_module_that_is_neither_in_an_app_nor_in_the_setting_is_not_imported(
+def test_a_module_that_is_not_in_an_app_is_not_imported(
     tasks: Any,
     tmp_path: Path,
-    settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -827,7 +832,7 @@ def test_a_module_that_is_neither_in_an_app_nor_in_the_setting_is_not_imported(
     assert statuses() == [("waiting", 0), ("done", 1)]
     assert caplog.text.count(f"The task '{name}.plain' is not looked up") == 1
     assert name not in sys.modules
-    settings.SINGLEJOB = {**settings.SINGLEJOB, "TASK_MODULES": [name]}
+    in_an_app(name, monkeypatch)
     ticked()
     assert statuses() == [("done", 1)] * 2
 

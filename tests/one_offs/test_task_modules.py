@@ -5,22 +5,21 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.apps import apps
 
 from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.interrupt import Window
 from django_singlejob.one_offs import task_modules
-from django_singlejob.one_offs.task_modules import exception_at, found_at, imported, is_allowed, is_there, takes_import
+from django_singlejob.one_offs.task_modules import exception_at, found_at, imported, is_allowed, takes_import
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_django import Settings
-
 
 @pytest.fixture(autouse=True)
 def _another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_modules, "_imported", {})
+    monkeypatch.setattr(task_modules, "_broken", set())
 
 
 @pytest.fixture
@@ -36,6 +35,18 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
         return name
 
     return write
+
+
+@pytest.fixture
+def in_an_app(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has this module count as one of an installed app."""
+
+    def put(name: str) -> None:
+        usual = apps.get_containing_app_config
+        of_tests = apps.get_app_config("app")
+        monkeypatch.setattr(apps, "get_containing_app_config", lambda path: of_tests if path == name else usual(path))
+
+    return put
 
 
 def ran(folder: Path) -> list[str]:
@@ -54,13 +65,9 @@ def ran(folder: Path) -> list[str]:
         "tests.app.deep.down.send",
         "django_singlejob.exceptions.LeaseLost",
         "django.contrib.auth.models.User",
-        "shop_tasks.send",
-        "shop_tasks.mail.send",
-        "lib.tasks.send",
     ],
 )
-def test_a_task_is_in_an_app_or_in_a_module_of_the_setting(path: str, settings: Settings) -> None:
-    settings.SINGLEJOB = {"TASK_MODULES": ["shop_tasks", "lib.tasks"]}
+def test_a_task_is_in_an_app(path: str) -> None:
     assert is_allowed(path)
 
 
@@ -77,20 +84,14 @@ def test_a_task_is_in_an_app_or_in_a_module_of_the_setting(path: str, settings: 
         ".tests.app.tasks.send",
         "antigravity.send",
         "unittest.__main__.main",
-        "shop_tasks",
-        "shop_tasks_of_others.send",
-        "lib.send",
-        "lib.tasksend.send",
         "__main__.send",
         "tests.app.__main__.send",
         "tests.app.__main__.deep.send",
-        "shop_tasks.__main__.send",
         "\0",
         "\ud800.send",
     ],
 )
-def test_and_nowhere_else(path: str, settings: Settings) -> None:
-    settings.SINGLEJOB = {"TASK_MODULES": ["shop_tasks", "lib.tasks"]}
+def test_and_nowhere_else(path: str) -> None:
     assert not is_allowed(path)
 
 
@@ -102,12 +103,6 @@ def test_a_module_that_the_project_has_imported_is_safe(module: Callable[[str], 
     assert found_at(f"{name}.send") == 5
     assert ran(tmp_path) == [name]
     assert not is_allowed("__main__.send")
-
-
-def test_the_setting_is_read_at_each_use(settings: Settings) -> None:
-    assert not is_allowed("lib.tasks.send")
-    settings.SINGLEJOB = {"TASK_MODULES": ["lib.tasks"]}
-    assert is_allowed("lib.tasks.send")
 
 
 # --- what an import does
@@ -144,15 +139,6 @@ def test_one_that_cannot_be_imported_is_tried_once_and_reported_once(
     assert (record.levelname, record.exc_info is not None) == ("ERROR", True)
     assert record.getMessage().startswith(f"The module {name!r} cannot be imported (")
     assert name not in sys.modules
-
-
-def test_no_module_inside_a_broken_one_makes_it_run_again(module: Any, tmp_path: Path) -> None:
-    package = f"package_of_{tmp_path.name}"
-    module("raise SystemExit", f"{package}.__init__")
-    module("", f"{package}.tasks")
-    for name in "tasks", "gone", "deep.down", "":
-        assert imported(f"{package}.{name}") is None
-    assert ran(tmp_path) == [package]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "no_such_module", "tests.app.", "tests.app..jobs", "tests.app.\0"])
@@ -215,46 +201,14 @@ def test_nor_is_what_ends_the_job_that_imports_it(
     assert imported(name)
 
 
-def test_only_the_first_look_up_takes_an_import(module: Callable[[str], str], settings: Settings) -> None:
+def test_only_the_first_look_up_takes_an_import(module: Callable[[str], str], in_an_app: Callable[[str], None]) -> None:
     name = module("1 / 0")
     assert not takes_import(f"{name}.send")
-    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    in_an_app(name)
     assert takes_import(f"{name}.send")
     assert imported(name) is None
     assert not takes_import(f"{name}.send")
     assert not takes_import("tests.app.models.send")
-
-
-# --- whether an entry of the setting can be found
-
-
-def test_a_module_is_found_without_importing_it(module: Any, tmp_path: Path) -> None:
-    package = f"package_of_{tmp_path.name}"
-    module("", f"{package}.__init__")
-    module("1 / 0", f"{package}.tasks")
-    assert is_there(package)
-    assert ran(tmp_path) == []
-    assert is_there(f"{package}.tasks")
-    assert ran(tmp_path) == [package]
-    assert not is_there(f"{package}.gone")
-    assert not is_there(f"{package}.tasks.gone")
-
-
-def test_one_whose_package_is_broken_is_not_found(module: Any, tmp_path: Path) -> None:
-    package = f"package_of_{tmp_path.name}"
-    module("raise SystemExit", f"{package}.__init__")
-    module("", f"{package}.tasks")
-    assert not is_there(f"{package}.tasks")
-
-
-@pytest.mark.parametrize("name", ["no_such_module", "no_such_package.tasks", "tests.app.gone", "tests.app.jobs.gone"])
-def test_one_that_does_not_exist_is_not_found(name: str) -> None:
-    assert not is_there(name)
-
-
-@pytest.mark.parametrize("name", ["os", "tests.app.jobs", "tests"])
-def test_one_that_exists_is_found(name: str) -> None:
-    assert is_there(name)
 
 
 # --- exceptions
@@ -278,22 +232,24 @@ def test_one_of_a_module_that_was_imported_is_found_wherever_that_is(module: Cal
     assert exception_at(f"{name}.Broken").__name__ == "Broken"
 
 
-def test_another_one_is_not_imported(module: Callable[[str], str], tmp_path: Path, settings: Settings) -> None:
+def test_another_one_is_not_imported(
+    module: Callable[[str], str], tmp_path: Path, in_an_app: Callable[[str], None]
+) -> None:
     name = module("class Broken(Exception): ...")
-    with pytest.raises(ImportError, match=rf"{name}\.Broken.*TASK_MODULES"):
+    with pytest.raises(ImportError, match=rf"{name}\.Broken.*neither imported nor in an app"):
         exception_at(f"{name}.Broken")
     assert ran(tmp_path) == []
-    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    in_an_app(name)
     assert exception_at(f"{name}.Broken").__name__ == "Broken"
     assert ran(tmp_path) == [name]
 
 
 @pytest.mark.parametrize("code", BAD)
 def test_one_of_a_broken_module_is_an_import_error(
-    code: str, module: Callable[[str], str], settings: Settings, tmp_path: Path
+    code: str, module: Callable[[str], str], in_an_app: Callable[[str], None], tmp_path: Path
 ) -> None:
     name = module(code)
-    settings.SINGLEJOB = {"TASK_MODULES": [name]}
+    in_an_app(name)
     for _ in range(2):
         with pytest.raises(ImportError):
             exception_at(f"{name}.Broken")

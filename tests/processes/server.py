@@ -21,7 +21,6 @@ import django
 
 django.setup()
 
-from django.conf import settings  # noqa: E402
 
 from django_singlejob import singleton_job  # noqa: E402
 from django_singlejob.clock import DBNow  # noqa: E402
@@ -29,6 +28,7 @@ from django_singlejob.conf import ZERO, options  # noqa: E402
 from django_singlejob.models import JobStatus  # noqa: E402
 from django_singlejob.querysets.jobs import gates  # noqa: E402
 from django_singlejob.reports import run_due  # noqa: E402
+from django_singlejob.scheduling import slots  # noqa: E402
 from django_singlejob.scheduling.schedule import next_slot, parse  # noqa: E402
 from tests.app.jobs import say, this_run, wait_until_told  # noqa: E402
 from tests.app.models import SlotRun  # noqa: E402
@@ -111,7 +111,7 @@ given = parser.parse_args()
 parent = os.getppid()
 
 # No slot is given up, however long the machine stands still.
-settings.SINGLEJOB = {"MAX_CATCH_UP": 10_000}
+slots.MAX_CATCH_UP = 10_000
 job = singleton_job("timely", schedule=given.interval, catch_up=given.catch_up, lease=given.lease)(timely)
 say("ready")
 wait_until_told()

@@ -42,10 +42,8 @@ PROJECT = {
             execute_from_command_line(sys.argv)
         """,
     "project_settings.py": """
-        import ast, os
         from tests.settings import *
         INSTALLED_APPS = [*INSTALLED_APPS, "bakery"]
-        SINGLEJOB = {"TASK_MODULES": ast.literal_eval(os.environ.get("TASK_MODULES", "[]"))}
         """,
     "fix_everything.py": MARKED + TASK,
     "bakery_scripts.py": MARKED + TASK,
@@ -169,14 +167,6 @@ def test_a_signal_that_comes_during_an_import_ends_the_worker(
     assert set(OneOffJob.objects.values_list("status", "attempt")) <= {("waiting", 0), ("done", 1)}
     assert "cannot be imported" not in child.output
     assert not JobLock.objects.exists()
-
-
-def test_the_setting_admits_a_module(manage: Callable[..., Child], tmp_path: Path) -> None:
-    by_hand("fix_everything.send", "bakery_scripts.send")
-    child = manage("singleton_worker", "--drain", TASK_MODULES="['fix_everything']")
-    assert child.finish() == 0
-    assert statuses() == {"fix_everything.send": "done", "bakery_scripts.send": "waiting"}
-    assert ran(tmp_path) == ["fix_everything"]
 
 
 def test_nor_does_a_process_that_asks_for_the_result(manage: Callable[..., Child], tmp_path: Path) -> None:

@@ -504,7 +504,7 @@ def test_it_is_69_then_for_whoever_does_not_check(database_away: Away) -> None:
 
 
 WRONG = [
-    ({"MAX_CATCH_UP": 0}, r"SINGLEJOB\['MAX_CATCH_UP'\] is 0, but must be a whole number, 1 or more"),
+    ({"HISTORY_DAYS": -1}, r"SINGLEJOB\['HISTORY_DAYS'\] is -1, but must be a whole number of days, 0 or more"),
     ([], r"SINGLEJOB is \[\], but must be a dict"),
 ]
 

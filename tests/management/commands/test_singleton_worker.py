@@ -275,8 +275,8 @@ def test_another_error_of_the_database_is_raised_as_it_is(monkeypatch: pytest.Mo
 def test_settings_that_cannot_work_have_a_status_of_their_own(settings: Settings) -> None:
     due(catch_up="all")
     before = everything()
-    settings.SINGLEJOB = {"MAX_CATCH_UP": 0}
-    with pytest.raises(CommandError, match="MAX_CATCH_UP") as refusal:
+    settings.SINGLEJOB = {"HISTORY_DAYS": -1}
+    with pytest.raises(CommandError, match="HISTORY_DAYS") as refusal:
         called()
     assert refusal.value.returncode == 78
     settings.SINGLEJOB = {}
