@@ -144,11 +144,9 @@ def singleton_job(
     max_runtime: timedelta | None = None,
     on_held: OnHeld = "skip",
     wait: timedelta | None = None,
-    rerun_abandoned: bool = True,
     max_attempts: int = 3,
     retries: int = 0,
     retry_delay: timedelta = timedelta(minutes=1),
-    description: str | None = None,
 ) -> _Decorator: ...
 def singleton_job(name: Any = None, **settings: Any) -> Any:
     """Make a function, or an ``async def``, a job: across all servers, only one copy of it runs at once.
@@ -176,11 +174,9 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
         max_runtime: how long the job may run before ``JobTimeout`` is raised in its thread.
         on_held: what to do if another caller holds the lock: ``"skip"`` the run or ``"raise"`` ``LockHeld``.
         wait: how long to wait for the lock; default: not at all.
-        rerun_abandoned: whether to rerun an abandoned run after taking over its lock.
-        max_attempts: how many attempts such a run may take in total.
+        max_attempts: how many attempts a run may take if its holders die; 1: it is not run again.
         retries: how many times to retry the job after an exception.
         retry_delay: how long to wait before the first retry; doubled for each further retry, up to a day.
-        description: a text for people; default: the first line of the docstring.
 
     Raises:
         InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, if the job can never work.
@@ -232,9 +228,7 @@ def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
         raise SingleJobError(f"{func!r} has no __name__. Name the job: @singleton_job('a_name').")
     kind = AsyncSingletonJob if inspect.iscoroutinefunction(function_of(func)) else SingletonJob
     given = {key: value for key, value in settings.items() if value is not None}
-    job: _Runnable[..., Any] = kind(
-        func=func, **{"name": getattr(func, "__name__", ""), "description": _first_line(func), **given}
-    )
+    job: _Runnable[..., Any] = kind(func=func, **{"name": getattr(func, "__name__", ""), **given})
     # Leave out the function's own attributes: one called `lock` would replace the job's.
     functools.update_wrapper(cast("Callable[..., Any]", job), func, updated=())
     if kind is AsyncSingletonJob and sys.version_info >= (3, 12):
@@ -267,10 +261,6 @@ def _about_method(func: Callable[..., Any]) -> str:
         f"{func.__qualname__!r} is a method, so a job would have no object to call it on. Write a function at module "
         "level that calls the method, and decorate that function with @singleton_job."
     )
-
-
-def _first_line(func: Callable[..., Any]) -> str:
-    return (inspect.getdoc(func) or "").partition("\n")[0]
 
 
 @contextmanager

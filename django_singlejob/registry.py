@@ -53,11 +53,9 @@ class Job:
     max_runtime: timedelta | None = None
     on_held: OnHeld = "skip"
     wait: timedelta | None = None
-    rerun_abandoned: bool = True
     max_attempts: int = 3
     retries: int = 0
     retry_delay: timedelta = timedelta(minutes=1)
-    description: str = ""
 
     def __post_init__(self) -> None:
         validate_name(self.name)
@@ -134,7 +132,7 @@ class Job:
     @property
     def most_attempts(self) -> int:
         """How many attempts a one-off of this job gets at most, if its holders die or it fails."""
-        return max(self.max_attempts if self.rerun_abandoned else 1, self.retries + 1)
+        return max(self.max_attempts, self.retries + 1)
 
     def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """What is wrong with these arguments for the function. ``None`` if they fit, or if that cannot be known."""
@@ -145,6 +143,11 @@ class Job:
         except ValueError:  # a function written in C may have no signature
             return None
         return None
+
+    @property
+    def description(self) -> str:
+        """The first line of the function's docstring."""
+        return (inspect.getdoc(self.func) or "").partition("\n")[0]
 
     @property
     def signature(self) -> str:
@@ -170,7 +173,6 @@ class Job:
 
 _TYPES: dict[str, tuple[type, str]] = {
     "heartbeat": (bool, "True or False"),
-    "rerun_abandoned": (bool, "True or False"),
     "max_attempts": (int, "a whole number"),
     "retries": (int, "a whole number"),
 }

@@ -203,7 +203,6 @@ class RunRequest(NamedTuple):
             holder=this_process(self.command),
             job_name=job.name,
             min_interval=job.min_interval or ZERO,
-            rerun_abandoned=job.rerun_abandoned,
             max_attempts=job.max_attempts,
             policy=job.policy,
             is_scheduled=self.trigger == "schedule",

@@ -74,9 +74,7 @@ def test_with_settings_and_what_they_are_without() -> None:
         "max_runtime": MINUTE,
         "on_held": "raise",
         "wait": timedelta(),
-        "rerun_abandoned": False,
         "max_attempts": 1,
-        "description": "What it does.",
     }
     given = singleton_job("given", **settings)(print)
     assert {name: getattr(given, name) for name in settings} == settings
@@ -89,9 +87,7 @@ def test_with_settings_and_what_they_are_without() -> None:
         "max_runtime": None,
         "on_held": "skip",
         "wait": None,
-        "rerun_abandoned": True,
         "max_attempts": 3,
-        "description": "",
     }
 
 
@@ -145,7 +141,6 @@ def test_it_cannot_be_changed_and_prints_no_address() -> None:
         ({"retries": True}, SingleJobError, r"retries is True \(a bool\), but must be a whole number\."),
         ({"max_attempts": 1.5}, SingleJobError, r"max_attempts is 1\.5 \(a float\), but must be a whole number\."),
         ({"heartbeat": "no"}, SingleJobError, r"heartbeat is 'no' \(a str\), but must be True or False\."),
-        ({"rerun_abandoned": 1}, SingleJobError, r"rerun_abandoned is 1 \(an int\), but must be True or False\."),
     ],
     ids=str,
 )

@@ -34,7 +34,6 @@ class LockRequest(NamedTuple):
     job_name: str = ""
     wait: timedelta = ZERO
     min_interval: timedelta = ZERO
-    rerun_abandoned: bool = True
     max_attempts: int = 1
     policy: Policy | None = None
     is_scheduled: bool = False
@@ -67,7 +66,7 @@ class LockRequest(NamedTuple):
 
     def allows_rerun(self, attempt: int) -> bool:
         """Whether to rerun a run whose holder died in this attempt."""
-        return self.rerun_abandoned and attempt < self.max_attempts
+        return attempt < self.max_attempts
 
 
 class Reason(models.TextChoices):

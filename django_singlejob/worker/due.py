@@ -125,7 +125,7 @@ def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | Non
 def _is_due(job: Job, status: "JobStatus") -> bool:
     if job.schedule is None or status.next_slot is None:
         return False
-    is_to_be_rerun = status.abandoned and job.rerun_abandoned and status.last_attempt < job.max_attempts
+    is_to_be_rerun = status.abandoned and status.last_attempt < job.max_attempts
     return is_to_be_rerun or status.next_slot <= status.now
 
 

@@ -57,7 +57,7 @@ def every_page() -> list[str]:
 
 def live_a_little() -> None:
     """Create a row in (nearly) each state."""
-    singleton_job("nightly", schedule="0 1 * * *", description="Cleans up.")(lambda: None)
+    singleton_job("nightly", schedule="0 1 * * *")(lambda: None)
     singleton_job("hourly", schedule=HOUR)(lambda: None)
     for name in "nightly", "weekly", "yearly":
         begin(name)

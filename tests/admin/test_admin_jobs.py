@@ -157,7 +157,10 @@ def test_to_look_at_a_job_does_not_run_it(admin_client: Client, nightly: object,
 
 
 def test_a_job_that_has_no_row_yet_is_shown(admin_client: Client) -> None:
-    singleton_job("nightly", schedule=HOUR, description="Cleans <up>.")(lambda: None)
+    @singleton_job(schedule=HOUR)
+    def nightly() -> None:
+        """Cleans <up>."""
+
     assert names(admin_client) == ["nightly"]
     page = shown(admin_client, page_of("jobstatus", "nightly"))
     for text in "never requested", "Every 1 hour", "Cleans &lt;up&gt;.", "It has not run yet.", "None is waiting.":

@@ -16,7 +16,7 @@ from django_singlejob.scheduling.schedule import next_slot, slots_between
 from tests.app.jobs import LONG_LEASE, say, wait_until_told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 SERVERS = ["web-1", "web-2", "web-3"]
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
@@ -58,7 +58,17 @@ HABITS = [
 def open_shop() -> None:
     """Registers its jobs."""
     for habit in HABITS:
-        singleton_job(habit.name, schedule=habit.schedule, lease=LONG_LEASE, description=habit.description)(work)
+        singleton_job(habit.name, schedule=habit.schedule, lease=LONG_LEASE)(described(habit.description))
+
+
+def described(description: str) -> Callable[[], None]:
+    """A function of its own, with this docstring."""
+
+    def do() -> None:
+        work()
+
+    do.__doc__ = description
+    return do
 
 
 def work() -> None:

@@ -466,15 +466,9 @@ def test_those_that_are_too_many_to_be_caught_up_are_left(monkeypatch: pytest.Mo
     assert run_slot(job).reason == Reason.NOT_DUE
 
 
-UNWANTED = pytest.mark.parametrize(
-    "terms", [{"rerun_abandoned": False}, {"max_attempts": 1}], ids=["never", "not as often"]
-)
-
-
 @on_either_lock
-@UNWANTED
-def test_it_is_not_run_again_if_that_is_not_wanted_but_the_next_slot_is(name: str, terms: dict[str, Any]) -> None:
-    job = scheduled(lock=name, **terms)
+def test_it_is_not_run_again_if_that_is_not_wanted_but_the_next_slot_is(name: str) -> None:
+    job = scheduled(lock=name, max_attempts=1)
     fall_behind(job)
     die_running(job)
     before = everything()
@@ -516,9 +510,8 @@ def test_the_slot_of_a_run_whose_lock_was_cleared_is_run_again(name: str) -> Non
 
 
 @on_either_lock
-@UNWANTED
-def test_not_if_that_is_not_wanted(name: str, terms: dict[str, Any]) -> None:
-    job = scheduled(lock=name, **terms)
+def test_not_if_that_is_not_wanted(name: str) -> None:
+    job = scheduled(lock=name, max_attempts=1)
     fall_behind(job)
     die_running(job)
     assert clear(lock(name))
@@ -552,9 +545,8 @@ def test_who_takes_the_lock_over_for_something_else_leaves_the_slot_due(other: C
 
 
 @pytest.mark.parametrize("other", [another_job, a_block])
-@UNWANTED
-def test_unless_it_shall_not_be_run_again(other: Callable[[], None], terms: dict[str, Any]) -> None:
-    job = scheduled(lock="shop", **terms)
+def test_unless_it_shall_not_be_run_again(other: Callable[[], None]) -> None:
+    job = scheduled(lock="shop", max_attempts=1)
     fall_behind(job)
     die_running(job)
     other()
@@ -612,11 +604,8 @@ def test_a_call_after_the_death_of_a_run_does_not_lose_its_slot(trigger: str, na
 @pytest.mark.parametrize("trigger", ["call", "manual"])
 @on_either_lock
 @pytest.mark.parametrize("is_cleared", [False, True], ids=["stale", "cleared"])
-@UNWANTED
-def test_nor_does_it_bring_back_one_that_shall_not_be_run_again(
-    trigger: str, name: str, is_cleared: bool, terms: dict[str, Any]
-) -> None:
-    job = scheduled(lock=name, **terms)
+def test_nor_does_it_bring_back_one_that_shall_not_be_run_again(trigger: str, name: str, is_cleared: bool) -> None:
+    job = scheduled(lock=name, max_attempts=1)
     fall_behind(job)
     die_running(job)
     if is_cleared:

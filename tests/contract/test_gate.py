@@ -29,8 +29,6 @@ from tests.databases import APPS
 from tests.waiting import PATIENCE, a_moment
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from tests.contract.conftest import Ahead, Elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
@@ -75,11 +73,10 @@ def test_the_interval_does_not_keep_a_dead_run_from_being_run_again() -> None:
     assert start_run(min_interval=HOUR, max_attempts=2).grant.attempt == 2
 
 
-@pytest.mark.parametrize("terms", [{"rerun_abandoned": False, "max_attempts": 2}, {"max_attempts": 1}])
-def test_unless_it_shall_not_be_run_again(terms: dict[str, Any]) -> None:
+def test_unless_it_shall_not_be_run_again() -> None:
     start_run()
     expire()
-    answer = ask(job_name="nightly", trigger="call", min_interval=HOUR, **terms)
+    answer = ask(job_name="nightly", trigger="call", min_interval=HOUR, max_attempts=1)
     assert isinstance(answer, Refusal)
     assert answer.reason == Reason.ALREADY_RAN
 

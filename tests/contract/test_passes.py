@@ -191,10 +191,9 @@ def test_a_holder_that_sends_heartbeats_is_left_alone_though_its_row_has_expired
     assert [status for *_, status in slots_run()] == ["successful"]
 
 
-@pytest.mark.parametrize("terms", [{"rerun_abandoned": False}, {"max_attempts": 1}], ids=["never", "not as often"])
 @pytest.mark.parametrize("is_cleared", [False, True], ids=["stale", "cleared"])
-def test_a_dead_run_that_shall_not_be_run_again_is_left(terms: dict[str, Any], is_cleared: bool) -> None:
-    job = scheduled(**terms)
+def test_a_dead_run_that_shall_not_be_run_again_is_left(is_cleared: bool) -> None:
+    job = scheduled(max_attempts=1)
     fall_behind(job)
     die_running(job)
     if is_cleared:
@@ -208,7 +207,7 @@ def test_a_dead_run_that_shall_not_be_run_again_is_left(terms: dict[str, Any], i
 
 def test_once_its_lock_is_cleared_its_slot_is_due_no_more() -> None:
     """Monitoring would otherwise call the job overdue until the next slot."""
-    job = scheduled(rerun_abandoned=False)
+    job = scheduled(max_attempts=1)
     fall_behind(job)
     die_running(job)
     clear(lock())

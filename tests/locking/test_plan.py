@@ -65,12 +65,12 @@ def test_what_started_a_moment_ago_is_not_run_again() -> None:
 @pytest.mark.parametrize("status", ["failed", "interrupted"])
 def test_a_failure_before_the_last_start_says_nothing_about_how_that_ended(status: str) -> None:
     before: dict[str, Any] = {"last_status": status, "last_finished_at": NOW - HOUR, "last_started_at": NOW - MINUTE}
-    answer = plan(request(min_interval=HOUR, rerun_abandoned=False), seen(dead={"attempt": 1}, **before))
+    answer = plan(request(min_interval=HOUR, max_attempts=1), seen(dead={"attempt": 1}, **before))
     assert reason(answer) == Reason.ALREADY_RAN
     assert isinstance(answer, Refusal)
     assert answer.detail == ""
     ended = {**before, "last_started_at": NOW - 2 * HOUR}
-    answer = plan(request(min_interval=HOUR, rerun_abandoned=False), seen(**ended))
+    answer = plan(request(min_interval=HOUR, max_attempts=1), seen(**ended))
     assert isinstance(answer, Refusal)
     assert answer.detail == f"its last run {'failed' if status == 'failed' else 'was interrupted'} 1 hour ago"
 
@@ -102,9 +102,8 @@ def test_nor_if_its_lock_was_cleared_or_taken_over_by_another_job() -> None:
     [{"dead": {"attempt": 2}}, {"last_status": "abandoned", "consecutive_failures": 2}],
     ids=["is there", "was cleared"],
 )
-@pytest.mark.parametrize("terms", [{"max_attempts": 2}, {"max_attempts": 9, "rerun_abandoned": False}])
-def test_it_waits_if_too_many_have_died(rows: dict[str, Any], terms: dict[str, Any]) -> None:
-    assert reason(plan(request(min_interval=HOUR, **terms), seen(**rows))) == Reason.ALREADY_RAN
+def test_it_waits_if_too_many_have_died(rows: dict[str, Any]) -> None:
+    assert reason(plan(request(min_interval=HOUR, max_attempts=2), seen(**rows))) == Reason.ALREADY_RAN
 
 
 def test_the_dead_holder_counts_and_not_what_failed_before() -> None:

@@ -228,12 +228,10 @@ CALLED = Job(name="called", func=_body_once, lease=LEASE)
 PATIENT = Job(name="called", func=_body_once, lease=LEASE, wait=timedelta(seconds=20))
 SHARING = [Job(name=name, func=_body_once, lease=LEASE, lock="shared") for name in ("first", "second")]
 HALF_A_MINUTE = timedelta(seconds=30)
-SCHEDULED = Job(name="scheduled", func=_body_once, lease=LEASE, schedule=HALF_A_MINUTE, rerun_abandoned=False)
-RERUN = Job(
-    name="rerun", func=_body_again, lease=LEASE, schedule=timedelta(seconds=30), rerun_abandoned=True, max_attempts=3
-)
-ONCE = Job(name="once", func=_body_once, lease=LEASE, rerun_abandoned=False)
-AGAIN = Job(name="again", func=_body_again, lease=LEASE, rerun_abandoned=True, max_attempts=3)
+SCHEDULED = Job(name="scheduled", func=_body_once, lease=LEASE, schedule=HALF_A_MINUTE, max_attempts=1)
+RERUN = Job(name="rerun", func=_body_again, lease=LEASE, schedule=timedelta(seconds=30), max_attempts=3)
+ONCE = Job(name="once", func=_body_once, lease=LEASE, max_attempts=1)
+AGAIN = Job(name="again", func=_body_again, lease=LEASE, max_attempts=3)
 
 
 def _call_a_job(actor: Actor) -> None:

@@ -75,8 +75,9 @@ def calls() -> list[object]:
     """The arguments with which the job `nightly` was called."""
     calls: list[object] = []
 
-    @singleton_job(description="Counts the day's sales.", lock="sales")
+    @singleton_job(lock="sales")
     def nightly(*args: object, **kwargs: object) -> None:
+        """Counts the day's sales."""
         calls.append((args, kwargs))
 
     return calls

@@ -181,8 +181,8 @@ def _body() -> None:
     here.oracle.body_started(here.here, run.lease, run.job.name, key, run.attempt, 1)
 
 
-SCHEDULED = Job(name="slotted", func=_body, lease=LEASE, schedule=timedelta(seconds=30), rerun_abandoned=False)
-ONCE = Job(name="once", func=_body, lease=LEASE, rerun_abandoned=False)
+SCHEDULED = Job(name="slotted", func=_body, lease=LEASE, schedule=timedelta(seconds=30), max_attempts=1)
+ONCE = Job(name="once", func=_body, lease=LEASE, max_attempts=1)
 
 
 def _run_slot(actor: Actor) -> None:
