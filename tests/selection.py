@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 
     from _pytest.mark import ParameterSet
 
-#: Paths below tests/, and why one database suffices. The longest that fits a test counts; "" means all databases.
+#: Paths below tests/, or the nodes of tests, and why one database suffices. The longest that fits a test counts; "" means all databases.
 ONCE = {
     "admin": "pages are Django's templates; what they ask the database is tested with queries, one-offs and the day",
     "admin/test_admin_day.py": "",
     "admin/test_admin_one_offs.py": "",
     "admin/test_admin_queries.py": "",
     "browser": "pages are the same",
+    "contract/test_catch_up.py::test_a_tick_costs_the_same_whatever_the_number_of_jobs_that_are_not_due": "counts",
     "contract/test_interruption.py": "signals and threads",
     "locking/test_crew.py": "threads",
     "locking/test_heartbeat.py": "threads",
     "locking/test_keeper.py": "threads",
     "management/test_hostile_rows.py": "a grid of hostile values",
+    "monitoring/test_verdict.py::test_it_takes_as_many_queries_however_much_there_is": "counts",
     "one_offs/test_values.py": "a grid of hostile values",
     "processes/test_crontab_line.py": "the shell's part of the wrapper",
     "processes/test_flock.py": "the shell's part of the wrapper",
@@ -35,12 +37,14 @@ ONCE = {
     "processes/test_left_behind.py": "the shell's part of the wrapper",
     "processes/test_signal_rounds.py": "signals",
     "processes/test_terminals.py": "terminals",
+    "querysets/test_runs.py::test_any_number_of_jobs_may_have_some": "SQLite's limit",
     "test_alarms.py": "threads",
     "test_example_project.py": "the example",
     "test_handlers.py": "signals",
     "test_interrupt.py": "threads",
     "test_received_signals.py": "signals",
     "test_second_signal.py": "signals",
+    "worker/test_batches.py::test_many_that_nobody_knows_take_few_queries": "counts",
 }
 #: Paths below tests/, or the nodes of tests: load, random rounds, searches and grids.
 LONG = {
