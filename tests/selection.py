@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from _pytest.mark import ParameterSet
 
-#: Paths below tests/, or the nodes of tests, and why one database suffices. The longest that fits a test counts; "" means all databases.
+#: Paths below tests/, or the nodes of tests, and why one database suffices. The longest that fits a test counts; ""
+#: means all databases.
 ONCE = {
     "admin": "pages are Django's templates; what they ask the database is tested with queries, one-offs and the day",
     "admin/test_admin_day.py": "",
