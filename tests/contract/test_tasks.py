@@ -761,7 +761,7 @@ def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest
 
 def in_an_app(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """This module counts as one of an installed app."""
-    usual, of_tests = apps.get_containing_app_config, apps.get_app_config("app")
+    usual, of_tests = apps.get_containing_app_config, apps.get_app_config("test_app")
     monkeypatch.setattr(apps, "get_containing_app_config", lambda path: of_tests if path == name else usual(path))
 
 

@@ -43,7 +43,7 @@ def in_an_app(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def put(name: str) -> None:
         usual = apps.get_containing_app_config
-        of_tests = apps.get_app_config("app")
+        of_tests = apps.get_app_config("test_app")
         monkeypatch.setattr(apps, "get_containing_app_config", lambda path: of_tests if path == name else usual(path))
 
     return put
