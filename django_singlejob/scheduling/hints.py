@@ -40,11 +40,16 @@ def _instead(field: str, term: str) -> str:
         return "*"
     first, dash, last = term.partition("-")
     first, last = _short(field, first), _short(field, last)
-    is_range = dash and is_valid(field, first) and is_valid(field, last)
+    is_range = dash and _is_one(field, first) and _is_one(field, last)
     if is_range and not is_valid(field, f"{first}-{last}"):  # it goes backwards
         lowest, highest = _ENDS[field] if first.isdigit() else (_NAMES[field][0], _NAMES[field][-1])
         return f"{first}-{highest},{lowest}-{last}"
     return f"{first}{dash}{last}"
+
+
+def _is_one(field: str, value: str) -> bool:
+    """Whether it is a number or a name of this field, and nothing more, such as a step."""
+    return is_valid(field, value) and (value.isdigit() or value.lower() in _NAMES.get(field, ()))
 
 
 def _short(field: str, name: str) -> str:

@@ -23,6 +23,9 @@ FIELDS = ("minute", "hour", "day of month", "month", "day of week")
         ("hour", "-5", ""),
         ("minute", "5-5-5", ""),
         ("day of week", "L-3", ""),
+        ("day of month", "L-3", ""),
+        ("minute", "*/5-10", ""),
+        ("hour", "22-2/2", ""),  # two ranges with this step would leave 22 to 23, or 0, at other times
         ("month", "Smarch", ""),
     ],
 )
