@@ -315,8 +315,9 @@ def _is_about_task(error: Exception) -> bool:
     # By its name: most processes have no tasks, and do not import them.
     if type(error).__name__ != "InvalidTask":
         return False
-    backends = [given.get("BACKEND") for given in settings.TASKS.values()]
-    return "django_singlejob.backends.SingleJobBackend" not in backends
+    # Django has this setting since 6.0.
+    backends = [given.get("BACKEND") for given in getattr(settings, "TASKS", {}).values()]
+    return bool(backends) and "django_singlejob.backends.SingleJobBackend" not in backends
 
 
 def _origin(error: Exception) -> str:

@@ -312,3 +312,13 @@ def test_for_a_task_over_a_job_it_is_said_which_backend_takes_it(app: Path, sett
     assert "let TASKS name its backend: {'default': {'BACKEND': 'django_singlejob.backends." in registry.remedy_for(
         caught.value
     )
+
+
+def test_or_nothing_where_no_task_of_django_is_set_up(app: Path, settings: Settings) -> None:
+    """A package that has tasks for older releases of Django needs no setting."""
+    del settings.TASKS
+    app.write_text("class InvalidTask(Exception): ...\n\nraise InvalidTask('No.')")
+    with pytest.raises(Exception, match=r"^No") as caught:
+        registry.autodiscover()
+    assert isinstance(caught.value, Exception)
+    assert registry.remedy_for(caught.value).startswith(f"Fix the error in {app}, line 3.")
