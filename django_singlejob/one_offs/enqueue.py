@@ -128,7 +128,12 @@ class Order:
         misfit = self._misfit(args, kwargs) if self._misfit else None
         if misfit is None:
             return
-        options = [name for name in ("run_after", "priority", "queue_name") if name in kwargs]
+        # The function may have a parameter of this name, and something else may be wrong.
+        options = [
+            name
+            for name in ("run_after", "priority", "queue_name")
+            if f"unexpected keyword argument {name!r}" in misfit
+        ]
         hint = f" {options[0]} is an option of using(): call using({options[0]}=...).enqueue(...)." if options else ""
         raise self._invalid(f"{whose}{misfit}.{hint}")
 

@@ -311,3 +311,8 @@ def test_what_the_function_does_not_take_is_refused(args: list[Any], kwargs: dic
 def test_what_the_function_takes_may_have_the_name_of_an_option() -> None:
     mailing(lambda priority, **others: None).enqueue(priority="high", run_after="later")
     assert the_one_off().kwargs == {"priority": "high", "run_after": "later"}
+
+
+def test_and_then_it_is_not_taken_for_one() -> None:
+    with pytest.raises(InvalidOrder, match=r"got an unexpected keyword argument 'langauge'\.$"):
+        mailing(lambda priority: None).enqueue(priority="high", langauge="it")
