@@ -72,6 +72,13 @@ class SafeStream(OutputWrapper):
         return text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text
 
 
+def flush(streams: Iterable[TextIO | None]) -> None:
+    """Flush those that can be written to."""
+    for stream in filter(None, streams):
+        with suppress(*UNWRITABLE):
+            stream.flush()
+
+
 def give_up_unwritable(streams: Iterable[TextIO | None]) -> None:
     """Send to nowhere what these streams of the process still hold and cannot write. Otherwise Python tries once more
     when it exits, fails, and changes the exit status."""

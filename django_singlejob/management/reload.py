@@ -7,6 +7,7 @@ from pathlib import Path
 from django.utils import autoreload
 
 from django_singlejob.clock import local_now
+from django_singlejob.management.output import flush
 
 # Seconds between two checks.
 EVERY = 1.0
@@ -43,6 +44,5 @@ def _changed_at(path: Path) -> float | None:
 
 def start_anew() -> None:
     """Replace this process with a new one that runs the same command. Does not return."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush([sys.stdout, sys.stderr])
     os.execv(sys.executable, autoreload.get_child_arguments())  # noqa: S606

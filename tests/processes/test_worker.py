@@ -309,7 +309,7 @@ def project(tmp_path: Path, child_env: dict[str, str]) -> dict[str, str]:
     }
 
 
-def edition(child: Child) -> object:
+def edition(child: Child | subprocess.Popen[bytes]) -> object:
     """The edition of the code that the worker runs."""
     enqueue("tells_the_edition")
     eventually(lambda: not OneOffJob.objects.filter(job_name="tells_the_edition").exclude(status="done").exists())
@@ -366,6 +366,25 @@ def test_a_worker_that_cannot_say_what_it_does_works_on(spawn: Spawn, tmp_path: 
             child.wait()
     assert (tmp_path / "errors").read_text() == ""
     assert nothing_is_locked()
+
+
+@pytest.mark.parametrize("reader", ["has ended", "is not there"])
+def test_and_restarts_when_the_code_has_changed(
+    spawn: Spawn, project: dict[str, str], tmp_path: Path, reader: str
+) -> None:
+    command = [sys.executable, "-m", "django", "singleton_worker", "--interval", "0.05"]
+    if reader == "is not there":
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    with streams(reader) as stdout:
+        env = spawn.env | SETTINGS | project | {"PYTHONUNBUFFERED": ""}  # what cannot be written stays in the buffer
+        child = subprocess.Popen(command, env=env, cwd=ROOT, stdout=stdout)
+        try:
+            assert edition(child) == 1
+            (tmp_path / "edition.py").write_text("EDITION = 2\n")
+            eventually(lambda: edition(child) == 2)
+        finally:
+            child.kill()
+            child.wait()
 
 
 @contextmanager

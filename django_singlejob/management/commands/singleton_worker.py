@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
@@ -26,6 +26,7 @@ from django_singlejob.management.exit_status import (
     verdict,
     where_traceback_is,
 )
+from django_singlejob.management.output import flush
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.names import PATH_LENGTH
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
@@ -194,7 +195,5 @@ def _counts(report: Report, plan: Plan) -> bool:
 
 def _exit_around(status: int) -> NoReturn:
     """End this process although a thread goes on. Python would wait for some threads, such as those of asyncio."""
-    for stream in sys.stdout, sys.stderr:
-        with suppress(OSError, ValueError, AttributeError):  # it may be closed or missing
-            stream.flush()
+    flush([sys.stdout, sys.stderr])
     os._exit(status)
