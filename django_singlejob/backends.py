@@ -166,8 +166,10 @@ def _why_not_found(task: Task[..., Any]) -> str:
 def _tasks_of(alias: str) -> list[Task[..., Any]]:
     """The tasks of this backend that some module of this process has."""
     values = (value for module in [*sys.modules.values()] for value in [*getattr(module, "__dict__", {}).values()])
-    tasks = {id(value): value for value in values if isinstance(value, Task) and value.backend == alias}
-    return sorted(tasks.values(), key=lambda task: task.module_path)
+    # Not isinstance, for which a lazy object evaluates itself.
+    found = {id(value): cast("Task[..., Any]", value) for value in values if issubclass(type(value), Task)}
+    tasks = (task for task in found.values() if task.backend == alias)
+    return sorted(tasks, key=lambda task: task.module_path)
 
 
 def _is_imported_by_workers(path: str) -> bool:

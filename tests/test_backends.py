@@ -14,6 +14,7 @@ from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.core.checks import run_checks
 from django.db import transaction
+from django.utils.functional import SimpleLazyObject
 
 from django_singlejob import registry, singleton_job
 from django_singlejob.exceptions import InvalidOrder, LeaseLost
@@ -246,6 +247,13 @@ def test_one_that_no_worker_could_find_is_warned_of(monkeypatch: pytest.MonkeyPa
     (message,) = default_task_backend.check()
     assert message.id == "singlejob.W012"
     assert message.msg.startswith(f"Workers cannot find a task at {lost.module_path!r}.")
+
+
+def test_to_look_for_them_evaluates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules have objects that ask the database when they are used, perhaps before its tables are made."""
+    lazy = SimpleLazyObject(lambda: pytest.fail("This asks the database."))
+    monkeypatch.setattr(tasks, "lazy", lazy, raising=False)
+    assert not list(default_task_backend.check())
 
 
 def test_but_one_that_is_a_job_may_be_anywhere(settings: Settings) -> None:
