@@ -28,6 +28,7 @@ from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import AnyCall, Order
 from django_singlejob.one_offs.task_modules import is_allowed, is_importable
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.registry import MOST_ATTEMPTS
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
@@ -142,9 +143,10 @@ class SingleJobBackend(BaseTaskBackend):
                 hint="The only valid key is 'max_attempts'.",
                 id="singlejob.E009",
             )
-        if not isinstance(self._max_attempts, int) or self._max_attempts < 1:
+        if not isinstance(self._max_attempts, int) or not 1 <= self._max_attempts <= MOST_ATTEMPTS:
             yield checks.Error(
-                f"TASKS[{self.alias!r}]['OPTIONS']['max_attempts'] is {self._max_attempts!r}, but must be 1 or more.",
+                f"TASKS[{self.alias!r}]['OPTIONS']['max_attempts'] is {self._max_attempts!r}, but must be 1 or more, "
+                f"and {MOST_ATTEMPTS} at most.",
                 hint="Set it to how many times a task may be started if its workers die.",
                 id="singlejob.E010",
             )

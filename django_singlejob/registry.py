@@ -22,6 +22,8 @@ from django_singlejob.scheduling.schedule import LONGEST, Every, parse
 from django_singlejob.scheduling.slots import CatchUp, Policy
 
 LONGEST_RETRY_DELAY = timedelta(days=1)
+#: Not all databases can count much further.
+MOST_ATTEMPTS = 10**9
 
 # The frames of a traceback that do not belong to the project.
 _FRAMEWORK = ("<", *(str(Path(str(path)).parent) + os.sep for path in (__file__, django.__file__)))
@@ -71,10 +73,11 @@ class Job:
         self._validate_types()
         if self.on_held not in ("skip", "raise"):
             raise SingleJobError(f"Job {self.name!r}: on_held is {self.on_held!r}, but must be 'skip' or 'raise'.")
-        if self.max_attempts < 1:
-            raise SingleJobError(f"Job {self.name!r}: max_attempts is {self.max_attempts!r}, but must be 1 or more.")
-        if self.retries < 0:
-            raise SingleJobError(f"Job {self.name!r}: retries is {self.retries!r}, but must be 0 or more.")
+        for name, least in ("max_attempts", 1), ("retries", 0):
+            if not least <= (count := getattr(self, name)) <= MOST_ATTEMPTS:
+                raise SingleJobError(
+                    f"Job {self.name!r}: {name} is {count}, but must be {least} or more, and {MOST_ATTEMPTS} at most."
+                )
         self._validate_schedule()
 
     def _validate_types(self) -> None:

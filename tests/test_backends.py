@@ -575,6 +575,7 @@ def test_options_that_can_be(options: dict[str, Any], settings: Settings) -> Non
         ({"max_attempts": -1}, "singlejob.E010"),
         ({"max_attempts": "3"}, "singlejob.E010"),
         ({"max_attempts": 1.5}, "singlejob.E010"),
+        ({"max_attempts": 2**31}, "singlejob.E010"),
         ({"max_attempts": None}, "singlejob.E010"),
     ],
     ids=str,

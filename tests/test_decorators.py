@@ -129,6 +129,8 @@ def test_it_cannot_be_changed_and_prints_no_address() -> None:
         ({"min_interval": "1h"}, SingleJobError, "min_interval is '1h', but must be a timedelta"),
         ({"on_held": "wait"}, SingleJobError, "on_held is 'wait', but must be 'skip' or 'raise'"),
         ({"max_attempts": 0}, SingleJobError, "max_attempts is 0, but must be 1 or more"),
+        ({"max_attempts": 10**20}, SingleJobError, "max_attempts is 10{20}, but must be 1 or more, and 10{9} at most"),
+        ({"retries": 2**31}, SingleJobError, "retries is 2147483648, but must be 0 or more, and 10{9} at most"),
         ({"lesae": MINUTE}, SingleJobError, "has no option 'lesae'. Did you mean 'lease'"),
         ({"colour": MINUTE}, SingleJobError, "has no option 'colour'. Its options are: name, schedule, "),
         ({"every": MINUTE}, SingleJobError, "has no option 'every'. Use schedule, a timedelta."),
