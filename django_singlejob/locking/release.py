@@ -202,9 +202,14 @@ class Release:
         is too long, each time; and others may hold the row for longer than the lease lasts."""
         if database.is_transient(error):
             return self._left() > self._grant.request.lease / 2
-        is_lost = database.is_connection_lost(error)
-        self._also_failures += is_lost
-        return is_lost and self._also_failures == 1
+        return self._may_reconnect(error)
+
+    def _may_reconnect(self, error: Exception) -> bool:
+        """Whether this is the first connection that the write has lost."""
+        if not database.is_connection_lost(error):
+            return False
+        self._also_failures += 1
+        return self._also_failures == 1
 
     def write_also_alone(self) -> None:
         """Write what belongs to the end of the run although its lock was released before."""
@@ -213,7 +218,10 @@ class Release:
                 with database.durable(database.alias(), is_after_body=True):
                     self._also.writes[self._next_also]()
             except Exception as error:
-                self._try_another(error)
+                if self._may_reconnect(error):
+                    database.drop(database.alias())
+                else:
+                    self._try_another(error)
             else:
                 return
 

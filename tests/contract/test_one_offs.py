@@ -718,6 +718,29 @@ def test_one_that_releases_its_lock_itself_is_done_too() -> None:
     assert (statuses(), the_one_off().result) == ([("done", 1)], "released")
 
 
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.usefixtures("breakable_connection")
+def test_even_if_it_has_lost_its_connection_since() -> None:
+    def release() -> str:
+        run = current_run()
+        assert run
+        run.lease.release()
+        return "x" * 300_000
+
+    def lose(execute: Any, sql: str, params: Any, many: Any, context: Any) -> Any:
+        if has_long_text(params) and not lost:
+            lost.append(sql)
+            connection.connection.close()
+        return execute(sql, params, many, context)
+
+    lost: list[str] = []
+    mailing(release).enqueue()
+    with connection.execute_wrapper(lose):
+        ticked()
+    assert lost
+    assert (statuses(), the_one_off().result) == ([("done", 1)], "x" * 300_000)
+
+
 # --- finished one-offs
 
 
