@@ -82,6 +82,14 @@ class JobTimeout(SingleJobError):
         super().__init__(message)
 
 
+class JobDied(SingleJobError):
+    """The process that ran the job ended before the job did, for example because it was killed."""
+
+
+class JobFailed(SingleJobError):
+    """The job raised an exception that cannot be passed from its process to its supervisor. This one has its words."""
+
+
 class JobInterrupted(KeyboardInterrupt):
     """The process received SIGTERM, SIGINT or SIGHUP while the job was running.
 
@@ -94,3 +102,6 @@ class JobInterrupted(KeyboardInterrupt):
     def __init__(self, signum: int = 0) -> None:
         super().__init__(f"The job was interrupted{f' by signal {signum}' if signum else ''}.")
         self.signum = signum
+
+    def __reduce__(self) -> tuple[type["JobInterrupted"], tuple[int]]:
+        return type(self), (self.signum,)

@@ -5,12 +5,15 @@ one.
 """
 
 import atexit
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from django_singlejob.clock import local_now
 from django_singlejob.exceptions import JobInterrupted
@@ -221,12 +224,45 @@ def status_if_given_up() -> int:
     return 128 + (in_force.received or 0) if in_force and gave_up_since(0) else 0
 
 
+def leave_to_child(handle: Callable[[int, FrameType | None], object]) -> None:
+    """In a child that runs the body of its parent's command: have these signals call ``handle``, and forget that the
+    parent handles them. Signals that are ignored stay ignored."""
+    global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
+    in_force = _last = here.innermost = held.harmless = None
+    for signum in ENDING_SIGNALS:
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, handle)
+    os.register_at_fork(after_in_child=partial(_stop_handling, handle))
+
+
+def _stop_handling(handle: Callable[[int, FrameType | None], object]) -> None:
+    # A process that the body forks, as multiprocessing does, is none of ours.
+    for signum in ENDING_SIGNALS:
+        if signal.getsignal(signum) == handle:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+
+
+def unblock() -> None:
+    """Let signals in that ``blocked_signals`` has blocked, in a process that was forked inside its block."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ALL)
+
+
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
     """Start a thread that ends with the process and gets no signals. Raises ``RuntimeError`` if that is impossible."""
     thread = threading.Thread(target=target, name=name, daemon=True)
+    _ours.add(thread)
     with blocked_signals():
         thread.start()
     return thread
+
+
+# The threads that ``start_thread`` has started.
+_ours: WeakSet[threading.Thread] = WeakSet()
+
+
+def has_other_threads() -> bool:
+    """Whether this process has threads that are neither the main thread nor ours."""
+    return any(thread is not threading.main_thread() and thread not in _ours for thread in threading.enumerate())
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from django_singlejob.logs import about, about_grant
 from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
+from django_singlejob.running.child import ChildTraceback
+from django_singlejob.running.supervisor import can_supervise
 from django_singlejob.scheduling import slots
 
 logger = logging.getLogger("django_singlejob")
@@ -87,15 +89,21 @@ def report_of(job: Job, run: Callable[..., runner.Outcome]) -> Report:
 
 
 def run_due(
-    job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, early: timedelta = ZERO
+    job: Job,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    early: timedelta = ZERO,
+    log_in_child: runner.LogInChild | None = None,
 ) -> Iterator[Report]:
     """Run the job's due slot and, with ``catch_up="all"``, the slots after it, up to the maximum for catching up.
 
-    ``early``: how long before its slot a run may begin. Yields at least one report, which may say that the job was
-    skipped. Raises nothing but a Ctrl-C.
+    ``early``: how long before its slot a run may begin. ``log_in_child``: see ``runner.run``. Yields at least one
+    report, which may say that the job was skipped. Raises nothing but a Ctrl-C.
     """
     for count in range(most_slots(job)):
-        report = report_of(job, partial(runner.run, job, args, kwargs, trigger="schedule", early=early))
+        run = partial(runner.run, job, args, kwargs, trigger="schedule", early=early, log_in_child=log_in_child)
+        report = report_of(job, run)
         if report.error and is_ctrl_c(report.error):
             raise report.error
         if not (report.reason and count):
@@ -115,7 +123,10 @@ def waitless(job: Job) -> Job:
 
 
 def logged(report: Report) -> Report:
-    """Log the report's error, if there is one, and return the report. The log may be the only place that shows it."""
+    """Log the report's error, if there is one, and return the report. The log may be the only place that shows it. A
+    child that has raised the error has logged it."""
+    if report.error and isinstance(report.error.__cause__, ChildTraceback):
+        return report
     status, extra, kind = status_of(report.error), report.about(report.error), "task" if report.is_task else "job"
     if isinstance(report.error, DatabaseUnreachable) or report.unusable:
         logger.error("%s", report.error, extra=extra)
@@ -137,3 +148,9 @@ def logged_quietly(report: Report) -> Report:
         return logged(report)
     finally:
         logger.removeHandler(_NO_HANDLER)
+
+
+def log_in_child(job: Job, log: Callable[[Report], object]) -> runner.LogInChild | None:
+    """How a child of this process is to log that the job has failed, for ``runner.run``. ``None`` if this process
+    cannot have one, and runs the job itself."""
+    return (lambda error, lease: log(Report(job.name, error=error, lease=lease))) if can_supervise() else None

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,18 +26,22 @@ from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant, in_english
-from django_singlejob.one_offs.enqueue import Order, place, result_of_job, without_values
+from django_singlejob.one_offs.enqueue import Order, place, result_of_job, value_kept, without_values
 from django_singlejob.one_offs.values import comes_back
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.registry import Job
 from django_singlejob.results import AlsoWrite, Ending, ending
+from django_singlejob.running.child import BodyEnd
+from django_singlejob.running.supervisor import supervise
 from django_singlejob.signals import job_finished, job_skipped, job_started
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun, OneOffJob
 
 logger = logging.getLogger("django_singlejob")
+
+LogInChild = Callable[[BaseException, Lease], object]
 
 
 class Skipped(StrEnum):
@@ -138,25 +143,33 @@ def run(
     early: timedelta = ZERO,
     one_off: "OneOffJob | None" = None,
     on_grant: Callable[[Lease], object] | None = None,
+    log_in_child: LogInChild | None = None,
 ) -> Outcome:
     """Run the job if its lock can be acquired. With ``trigger="schedule"``, a slot of its schedule must also be due, or
-    be due within ``early``. ``on_grant`` is called with the lease if the lock is granted.
+    be due within ``early``. ``on_grant`` is called with the lease if the lock is granted. With ``log_in_child``, a
+    child process runs the job, with this one as its supervisor, and calls that if the job fails.
 
     Raises the job's own exception, unchanged; ``LeaseLost`` if the job ended without an error but not under its lock;
     ``LockHeld`` if the job has ``on_held="raise"``; ``UnsafeTransaction``; ``DatabaseUnreachable``.
     """
     asked = RunRequest(job, local_now(), args, kwargs or {}, trigger, command, early, one_off, on_grant)
+    pid = os.getpid()
     with Window() as window:
-        if job.is_async:
+        if job.is_async and not log_in_child:
             return async_to_sync(_run_in_loop)(asked, window)
         answer = acquire(asked.of_lock())
         if isinstance(answer, Refusal):
             return _skip(job, answer)
         execution = _Execution(asked, answer, window)
         try:
-            with execution.surroundings():
-                execution.value = window.run(execution.body)
+            if log_in_child:
+                execution.supervise(log_in_child)
+            else:
+                with execution.surroundings():
+                    execution.value = window.run(execution.body)
         except BaseException as error:
+            if log_in_child and os.getpid() != pid:
+                raise  # the child exits, and what follows is its supervisor's
             execution.failure = error
         return execution.finish()
 
@@ -251,6 +264,8 @@ class _Execution:
         self._asked = asked
         self._lease = lease
         self._window = window
+        #: How the body ended, as its child process has reported; ``None`` if there was none, or no report.
+        self._reported: Ending | None = None
         self._run = CurrentRun(job=asked.job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
         self._acquire_duration = since(asked.asked_at)
         self._started_at = local_now()
@@ -260,14 +275,37 @@ class _Execution:
     @contextmanager
     def surroundings(self) -> Iterator[None]:
         """Keep the lease alive while the body runs, and have ``current_run()`` return this run."""
-        job = self._asked.job
+        with self._as_current(), kept_alive(self._lease, self._window, self._asked.job.max_runtime):
+            self._send_started()
+            yield
+
+    def supervise(self, log: LogInChild) -> None:
+        """Have a child process run the body, and log its failure there, while its frames are at hand."""
+        with self._as_current():
+            self._lease.prove()
+            self._send_started()
+            body = self.body_in_loop if self._asked.job.is_async else self.body
+            end_in_child = partial(self._end_in_child, log)
+            end = supervise(self._lease, body, end_in_child, max_runtime=self._asked.job.max_runtime)
+        self._reported, self.value, self.failure = end
+
+    @contextmanager
+    def _as_current(self) -> Iterator[None]:
         before = _current.set(self._run)
         try:
-            with kept_alive(self._lease, self._window, job.max_runtime):
-                job_started.send_robust(sender=Job, name=job.name, run=self._run)
-                yield
+            yield
         finally:
             _current.reset(before)
+
+    def _send_started(self) -> None:
+        job_started.send_robust(sender=Job, name=self._asked.job.name, run=self._run)
+
+    def _end_in_child(self, log: LogInChild, value: Any, failure: BaseException | None) -> BodyEnd:
+        end = self._ending_of(failure, is_ctrl_c=False)
+        if failure:
+            log(failure, self._lease)
+        is_wanted = self._asked.one_off is not None and failure is None
+        return BodyEnd(end, value_kept(value) if is_wanted else None, failure)
 
     def body(self) -> Any:
         """Call the job's function and return its value."""
@@ -308,14 +346,18 @@ class _Execution:
         return Outcome(status=status, value=self.value, run_id=run_id, duration=end.duration, slot=grant.slot)
 
     def _ending(self) -> Ending:
-        end = ending(
-            self.failure,
-            is_ctrl_c=self.failure is not None and self._window.is_ctrl_c(self.failure),
+        is_ctrl_c = self.failure is not None and self._window.is_ctrl_c(self.failure)
+        end = self._reported or self._ending_of(self.failure, is_ctrl_c=is_ctrl_c)
+        return end._replace(also_write=self._also_write(end))
+
+    def _ending_of(self, failure: BaseException | None, *, is_ctrl_c: bool) -> Ending:
+        return ending(
+            failure,
+            is_ctrl_c=is_ctrl_c,
             duration=since(self._started_at),
             acquire_duration=self._acquire_duration,
             package=str(getattr(self._asked.job.func, "__module__", "")).partition(".")[0],
         )
-        return end._replace(also_write=self._also_write(end))
 
     def _also_write(self, end: Ending) -> AlsoWrite | None:
         """Update the one-off that requested this run, or enqueue a one-off that retries it after a failure."""

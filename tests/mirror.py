@@ -31,6 +31,9 @@ TESTED_BY = {
     "querysets/one_offs": "querysets/test_plans",
     "querysets/passes": "querysets/test_worker_passes",
     "recording": "contract/test_record",
+    "running/child": "processes/test_supervisor",
+    "running/shared": "processes/test_supervisor",
+    "running/supervisor": "processes/test_supervisor",
 }
 
 

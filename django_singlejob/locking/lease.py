@@ -40,6 +40,21 @@ FENCE_LEASES = 10
 LOOKS = 3
 
 
+class State:
+    """What changes about a lease. A supervisor and its child keep it in memory that both of them see.
+
+    Attributes:
+        proven_at: when the last successful request was sent, as ``local_now()``.
+        is_lost: whether the lock is known to be another's, or nobody's.
+        is_over: whether the lease was released, or ended in another way.
+        is_only_writer: whether the child is in a fenced transaction that keeps its supervisor from writing.
+    """
+
+    def __init__(self, proven_at: float) -> None:
+        self.proven_at = proven_at
+        self.is_lost = self.is_over = self.is_only_writer = False
+
+
 class Lease:
     """The time-limited right to run, as its holder sees it.
 
@@ -58,9 +73,7 @@ class Lease:
         self.acquired_at = grant.acquired_at.astimezone(UTC)
         self.grant = grant
         self.is_private = database.is_private(database.alias())
-        self._proven_at = grant.asked_at
-        self._is_lost = False
-        self._is_over = False
+        self._state = State(grant.asked_at)
         # Whether a release is under way. It decides what happened to the row, not a heartbeat that finds no row.
         self._is_ending = False
         # Whether a release gave up after a COMMIT whose answer never came.
@@ -76,7 +89,9 @@ class Lease:
     @property
     def expires_at(self) -> datetime:
         """When the lease expires unless it is renewed, by the database's clock, as far as the holder knows."""
-        return self.acquired_at + timedelta(seconds=self._proven_at - self.grant.asked_at) + self.grant.request.lease
+        return (
+            self.acquired_at + timedelta(seconds=self._state.proven_at - self.grant.asked_at) + self.grant.request.lease
+        )
 
     @property
     def deadline(self) -> float:
@@ -85,29 +100,43 @@ class Lease:
         # No other process can see a private row, and none can take over while our own transaction is the only writer.
         if self.is_private or self.is_only_writer:
             return float("inf")
-        return self._proven_at + self.grant.request.lease.total_seconds()
+        return self._state.proven_at + self.grant.request.lease.total_seconds()
 
     @property
     def is_only_writer(self) -> bool:
         """Whether a fenced transaction keeps everything else from writing, even heartbeats, as on SQLite."""
         own_transaction = self._own_transaction
         # The block or the database may have ended it.
-        return own_transaction is not None and own_transaction()
+        return self._state.is_only_writer if own_transaction is None else own_transaction()
 
     @property
     def lost(self) -> bool:
         """Whether the right to run is gone, or cannot be proven at the moment."""
-        return self._is_lost or self._is_over or self.is_inherited or local_now() >= self.deadline
+        return self._state.is_lost or self._state.is_over or self.is_inherited or local_now() >= self.deadline
 
     @property
     def is_over(self) -> bool:
         """Whether the lease was released, or ended in another way."""
-        return self._is_over
+        return self._state.is_over
 
     @property
     def is_inherited(self) -> bool:
         # A forked child has a copy of everything, and owns nothing.
         return os.getpid() != self._pid
+
+    def share(self, state: State) -> None:
+        """Keep what changes in ``state`` from now on, which another process may see and change."""
+        state.proven_at, state.is_lost, state.is_over = self._state.proven_at, self._state.is_lost, self._state.is_over
+        self._state = state
+
+    @contextmanager
+    def held_by_child(self) -> Iterator[None]:
+        """In the child of this lease's supervisor: the lease is this process's during the block."""
+        supervisor, self._pid = self._pid, os.getpid()
+        try:
+            yield
+        finally:
+            self._pid = supervisor
 
     def check(self) -> None:
         """Raise ``LeaseLost`` unless the lease can be trusted at this moment. Does not query the database."""
@@ -117,7 +146,7 @@ class Lease:
     def prove(self) -> None:
         """``check``, before the job starts. A lease that has expired, for example because the process was stopped after
         the grant, is renewed if the lock is still ours."""
-        if self.lost and not (self._is_lost or self._is_over or self.is_inherited):
+        if self.lost and not (self._state.is_lost or self._state.is_over or self.is_inherited):
             with suppress(Error):
                 self._beat()
         self.check()
@@ -129,9 +158,9 @@ class Lease:
             )
         if self._unreleased:
             return self._unreleased
-        if self._is_lost:
+        if self._state.is_lost:
             return f"The lease on {self.name!r} was lost: it was taken over, cleared, or its row was deleted."
-        if self._is_over:
+        if self._state.is_over:
             return f"The lease on {self.name!r} was released."
         length = duration_in_words(self.grant.request.lease)
         return (
@@ -144,7 +173,7 @@ class Lease:
 
         Raises ``LeaseLost`` if the lock is no longer ours. Database errors pass through: they are not a loss yet.
         """
-        if self.is_inherited or self._is_over:
+        if self.is_inherited or self._state.is_over:
             raise LeaseLost(self.why_lost())
         database.refuse_open_transaction(database.alias())
         if not self._beat():
@@ -156,8 +185,8 @@ class Lease:
             is_kept = self._renew_row()
         if is_kept:
             self.proven(sent_at)
-        elif not (self._is_ending or self._is_over):
-            self._is_lost = True
+        elif not (self._is_ending or self._state.is_over):
+            self._state.is_lost = True
         return is_kept
 
     def _renew_row(self) -> bool:
@@ -165,13 +194,13 @@ class Lease:
 
     def proven(self, sent_at: float) -> None:
         """Count the lease from this instant, at which a successful heartbeat was sent."""
-        self._proven_at = max(self._proven_at, sent_at)
+        self._state.proven_at = max(self._state.proven_at, sent_at)
 
     def release(self) -> bool:
         """Release the lock; not inside a transaction. ``False`` if it was no longer ours: then nothing was changed."""
         database.refuse_open_transaction(database.alias())
         with Window():
-            return not self._is_over and self.finish()
+            return not self._state.is_over and self.finish()
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -181,7 +210,7 @@ class Lease:
         resumed too late cannot commit. Keep it short on SQLite, where it blocks every other writer. PostgreSQL and
         MySQL end a transaction that is silent for ten leases, since its holder is presumed stopped.
         """
-        if self.is_inherited or self._is_over or self._is_lost:
+        if self.is_inherited or self._state.is_over or self._state.is_lost:
             raise LeaseLost(self.why_lost())
         alias = database.alias()
         database.refuse_open_transaction(alias)
@@ -200,7 +229,7 @@ class Lease:
                 raise interrupt from None
             if not database.is_undone(error) or self._has_the_gate(alias):
                 raise
-            self._is_lost = True
+            self._state.is_lost = True
             raise LeaseLost(self.why_lost()) from error
 
     def _has_the_gate(self, alias: str) -> bool:
@@ -230,7 +259,7 @@ class Lease:
 
         The block has a savepoint of its own: if it fails, the heartbeat is committed all the same.
         """
-        proven_at, is_committed = self._proven_at, Event()
+        proven_at, is_committed = self._state.proven_at, Event()
         failure: BaseException | None = None
         try:
             with self._entered(alias):
@@ -249,8 +278,8 @@ class Lease:
                 raise
         finally:
             # What was proven inside counts only from the commit on, and a TestCase has none.
-            if not (is_committed.is_set() or self.is_private or self._is_lost):
-                self._proven_at = proven_at
+            if not (is_committed.is_set() or self.is_private or self._state.is_lost):
+                self._state.proven_at = proven_at
                 self._catch_up()
         if failure:
             raise failure
@@ -268,7 +297,7 @@ class Lease:
         if self._renew_row():
             self.proven(sent_at)
         elif failure is None:
-            self._is_lost = True
+            self._state.is_lost = True
             raise LeaseLost(self.why_lost())
 
     def _entered(self, alias: str) -> ExitStack:
@@ -292,16 +321,18 @@ class Lease:
 
     def _hold_the_gate(self) -> None:
         if not gates().hold(self.name, self.token):
-            self._is_lost = True
+            self._state.is_lost = True
             raise LeaseLost(self.why_lost())
 
     @contextmanager
     def _writing_alone(self, alias: str) -> Iterator[None]:
         self._own_transaction = partial(database.is_in_transaction, connections[alias])
+        self._state.is_only_writer = True
         try:
             yield
         finally:
             # Before the transaction ends: from then on, others may write.
+            self._state.is_only_writer = False
             self._own_transaction = None
 
     def finish(self, ending: Ending | None = None, *, patience: timedelta | None = None) -> bool:
@@ -317,13 +348,13 @@ class Lease:
             self.grant,
             ending,
             deadline=self.deadline if patience is None else min(self.deadline, local_now() + patience.total_seconds()),
-            is_lost=self._is_lost and not self._unreleased,
+            is_lost=self._state.is_lost and not self._unreleased,
             is_private=self.is_private,
             is_in_doubt=self._is_in_doubt,
         )
-        if self._is_over:
+        if self._state.is_over:
             database.leave_no_transaction(database.alias())
-            is_kept = not self._is_lost
+            is_kept = not self._state.is_lost
             release.write_also_alone()
         else:
             is_kept = self._end(release)
@@ -335,7 +366,7 @@ class Lease:
         try:
             is_kept = release.carry_out()
             # A heartbeat that is under way finds no row, and must not report that as a loss.
-            self._is_lost, self._is_over, self._unreleased = not is_kept, True, ""
+            self._state.is_lost, self._state.is_over, self._unreleased = not is_kept, True, ""
         except LeaseLost as loss:
             self._distrust(str(loss))
             raise
@@ -352,5 +383,5 @@ class Lease:
 
     def _distrust(self, unreleased: str) -> None:
         """Trust the lease no more after a release that failed."""
-        if not self._is_lost:
-            self._is_lost, self._unreleased = True, unreleased
+        if not self._state.is_lost:
+            self._state.is_lost, self._unreleased = True, unreleased

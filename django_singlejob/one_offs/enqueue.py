@@ -196,7 +196,7 @@ def one_off_result(end: Ending, failure: BaseException | None, value: object, *,
     if (is_ctrl_c or isinstance(failure, LeaseLost)) and not is_last:
         return error | {"status": "waiting"}
     status = "done" if end.status == "successful" else "failed"
-    return error | {"status": status, "result": _kept(value), "finished_at": _NOW}
+    return error | {"status": status, "result": value_kept(value), "finished_at": _NOW}
 
 
 def without_values(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,8 +210,8 @@ def without_values(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kept(value: object) -> Any:
-    """``None`` if the value cannot be stored."""
+def value_kept(value: object) -> Any:
+    """The return value as it is stored; ``None`` if it cannot be."""
     try:
         return stored_result(value)
     except Exception:  # reading a custom mapping may raise anything, and the run has already ended

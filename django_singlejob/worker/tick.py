@@ -25,7 +25,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.registry import Job
-from django_singlejob.reports import FINAL, Report, logged, most_slots, report_of, waitless
+from django_singlejob.reports import FINAL, Report, log_in_child, logged, most_slots, report_of, waitless
 from django_singlejob.worker.ahead import Ahead
 from django_singlejob.worker.batches import Batches, Claimed
 from django_singlejob.worker.due import (
@@ -72,6 +72,7 @@ class Plan:
         grace: how long runs that are under way may go on after a signal.
         max_jobs: after how many runs it ends; ``None``: there is no limit.
         is_outdated: whether its code has changed, so that it has to end.
+        in_children: whether it runs each job in a child process, if it can.
     """
 
     once: bool = False
@@ -82,6 +83,7 @@ class Plan:
     grace: timedelta = timedelta(seconds=25)
     max_jobs: int | None = None
     is_outdated: Callable[[], bool] = lambda: False
+    in_children: bool = False
 
     @property
     def is_endless(self) -> bool:
@@ -311,7 +313,7 @@ class Tick:
             job = self._due.popleft()
             if self._busy.isdisjoint({job.name, job.lock}):
                 self._slots[job.name] += 1
-                self._run(Run(job, partial(_run_slot, job), is_slot=True))
+                self._run(Run(job, partial(_run_slot, job, self._plan), is_slot=True))
 
     def _hand_out_one_offs(self) -> None:
         while self._free and (self._may_be_one_offs or self._ended):
@@ -329,7 +331,7 @@ class Tick:
             if not self._busy.isdisjoint({job.name, job.lock}):
                 self._behind.add(row.job_name)
             else:
-                self._run(Run(job, partial(run_one_off, job, row)))
+                self._run(Run(job, partial(run_one_off, job, row, self._plan)))
 
     def _next_one_off(self) -> "OneOffJob | None":
         return next_exclusive(
@@ -440,17 +442,23 @@ class Tick:
         return self._plan.drain and isinstance(task, Claimed) and isinstance(report.error, JobInterrupted)
 
 
-def _run_slot(job: Job) -> Report:
-    return report_of(job, partial(runner.run, waitless(job), trigger="schedule"))
+def _run_slot(job: Job, plan: Plan) -> Report:
+    return report_of(job, partial(runner.run, waitless(job), trigger="schedule", log_in_child=_log_in_child(job, plan)))
 
 
-def run_one_off(job: Job, row: "OneOffJob") -> Report:
+def _log_in_child(job: Job, plan: Plan) -> runner.LogInChild | None:
+    return log_in_child(job, logged) if plan.in_children else None
+
+
+def run_one_off(job: Job, row: "OneOffJob", plan: Plan = Plan()) -> Report:
     """Run the one-off of the job, if its lock can be acquired."""
     asked = waitless(job)
     if task := django_tasks.find(row):
         asked = replace(asked, func=_of_task(job, row, task))
     asked, args, kwargs = _with_arguments(asked, row)
-    report = report_of(asked, partial(runner.run, asked, args, kwargs, trigger=row.trigger, one_off=row))
+    log = _log_in_child(job, plan)
+    run = partial(runner.run, asked, args, kwargs, trigger=row.trigger, one_off=row, log_in_child=log)
+    report = report_of(asked, run)
     return _send_finished(row, task, report) if task and not report.reason else report
 
 

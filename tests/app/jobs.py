@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import socket
@@ -11,11 +12,13 @@ import sys
 import threading
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from itertools import chain, repeat
 from pathlib import Path
 from uuid import uuid4
 
 from django.conf import settings
 from django.db import Error, connection, transaction
+from django.utils.translation import activate, get_language
 
 from django_singlejob import CurrentRun, Lease, LeaseLost, current_run, singleton_job
 from django_singlejob.clock import local_now
@@ -332,6 +335,152 @@ def leaves_a_bell_that_is_closed() -> None:
     signal.set_wakeup_fd(bell.fileno())
     ear.close()
     bell.close()
+
+
+# --- jobs that a supervisor has to end
+
+# A heartbeat each half second, which is also the grace.
+WATCHED_LEASE = timedelta(seconds=3)
+
+
+@singleton_job(lease=WATCHED_LEASE)
+def stubborn(kind: str) -> None:
+    _be_stubborn(kind)
+
+
+@singleton_job(lock="stubborn", lease=WATCHED_LEASE, max_runtime=timedelta(seconds=0.5))
+def stubborn_for_too_long(kind: str) -> None:
+    _be_stubborn(kind)
+
+
+def _be_stubborn(kind: str) -> None:
+    try:
+        if kind != "holds the GIL in C":
+            _say_where()
+        _STUBBORN[kind]()
+    finally:
+        say("cleaned up")
+
+
+def _say_where() -> int:
+    say("started", os.getpid(), "of", os.getppid())
+    return 0
+
+
+def _loop() -> None:
+    while True:
+        pass
+
+
+def _hold_the_gil() -> None:
+    # It says so from inside, because a signal may come between two steps in Python.
+    sum(chain((_say_where() for _ in range(1)), repeat(0)))
+
+
+def _swallow() -> None:
+    while True:
+        with suppress(BaseException):
+            rest()
+
+
+def _wait_in_the_driver() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)" if connection.vendor == "postgresql" else "SELECT SLEEP(60)")
+
+
+def _wait_for_a_row() -> None:
+    Counter.objects.filter(name="locked").update(value=1)
+
+
+_STUBBORN = {
+    "sleeps": rest,
+    "loops in Python": _loop,
+    "holds the GIL in C": _hold_the_gil,
+    "swallows every exception": _swallow,
+    "waits in the driver": _wait_in_the_driver,
+    "waits for a row": _wait_for_a_row,
+}
+
+
+class Peculiar(Exception):
+    """It cannot be copied by its arguments."""
+
+    def __init__(self, *, number: int) -> None:
+        super().__init__(f"number {number}")
+
+
+@singleton_job(lease=LEASE)
+def raises_what_cannot_be_passed_on() -> None:
+    raise Peculiar(number=7)
+
+
+@singleton_job(lease=LEASE)
+def returns_what_json_does_not_know() -> object:
+    return object()
+
+
+@singleton_job(lease=LEASE)
+def closes_all_descriptors() -> str:
+    os.closerange(0, 256)
+    return "closed"
+
+
+@singleton_job(lease=LEASE)
+def leaves_a_process() -> None:
+    say("left", subprocess.Popen(["sleep", "60"]).pid)
+
+
+@singleton_job(lease=LEASE)
+def leaves_a_daemon() -> None:
+    say("left", subprocess.Popen(["sleep", "60"], start_new_session=True).pid)
+
+
+@singleton_job(lease=LEASE)
+def leaves_a_thread() -> None:
+    def go_on() -> None:
+        wait_until_told()
+        say("the thread has ended")
+
+    threading.Thread(target=go_on).start()
+    say("the body has ended")
+
+
+@singleton_job(lease=LEASE)
+def uses_a_pool() -> int:
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        return sum(pool.map(abs, range(100)))
+
+
+@singleton_job(lease=LEASE)
+def leaves_its_language() -> str:
+    before = get_language()
+    activate("de")
+    return str(before)
+
+
+@singleton_job(lease=LEASE)
+def writes_a_lot() -> None:
+    for _ in range(100):
+        sys.stdout.write("x" * 1_000_000)
+
+
+@singleton_job(lease=LONG_LEASE)
+def keeps_its_lease_itself() -> None:
+    lease = this_run().lease
+    end = local_now() + 1.5 * LONG_LEASE.total_seconds()
+    with lease.atomic():
+        write("fenced")
+        while local_now() < end:
+            lease.check()
+            work_for(0.1)
+    lease.renew()
+    say("kept")
+
+
+@singleton_job(lease=LEASE)
+def releases_its_lock() -> None:
+    say("released", this_run().lease.release())
+    wait_until_told()
 
 
 # --- jobs that do what a body should not do

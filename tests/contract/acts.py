@@ -78,7 +78,7 @@ def set_the_databases_clock(ahead: timedelta, name: str = "nightly") -> None:
 
 def age(lease: Lease, by: timedelta) -> None:
     """As if the holder had not been able to renew its lease for this long."""
-    lease._proven_at -= by.total_seconds()
+    lease._state.proven_at -= by.total_seconds()
 
 
 def stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:

@@ -64,7 +64,7 @@ def is_robbed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
     def stop(_: Keeper, kept: Kept) -> None:
         lease = kept.lease
-        lease._proven_at -= lease.grant.request.lease.total_seconds()
+        lease._state.proven_at -= lease.grant.request.lease.total_seconds()
         if request.param == "robbed":
             in_thread(partial(rob, lease.name))
 

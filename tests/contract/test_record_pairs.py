@@ -295,7 +295,7 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any
 def test_a_release_has_its_time_however_little_of_the_lease_is_left() -> None:
     """The holder was stopped, and the lock has not been taken over. The limit for the history limits nothing else."""
     lease = start_run()
-    lease._proven_at -= 60 * MINUTE.total_seconds()
+    lease._state.proven_at -= 60 * MINUTE.total_seconds()
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "

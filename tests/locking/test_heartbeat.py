@@ -303,10 +303,10 @@ def noted_renewal(lease: Lease, seen: list[str]) -> None:
 @pytest.mark.slow
 def test_those_that_are_due_are_renewed_together(together: list[set[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     with held("first", "second", "third", heartbeat_interval=4 * BEAT) as leases:
-        proven_at = [lease._proven_at for lease in leases.values()]
+        proven_at = [lease._state.proven_at for lease in leases.values()]
         seen = alone(monkeypatch, leases.values())
         wait_until(lambda: beats(*leases) >= 4)
-        assert all(lease._proven_at > before for lease, before in zip(leases.values(), proven_at, strict=True))
+        assert all(lease._state.proven_at > before for lease, before in zip(leases.values(), proven_at, strict=True))
         assert together[-1] == {"first", "second", "third"}
     assert seen == []
 
@@ -326,7 +326,7 @@ def test_leases_that_are_renewed_together_count_from_before_that_was_sent(monkey
 
     monkeypatch.setattr(JobLockQuerySet, "renew_together", answer_late)
     assert heartbeat._renew_together([Pulse(lease, int) for lease in leases]) == []
-    assert all(lease.grant.asked_at < lease._proven_at <= asked_at[0] for lease in leases)
+    assert all(lease.grant.asked_at < lease._state.proven_at <= asked_at[0] for lease in leases)
 
 
 def test_of_one_length_each(together: list[set[str]]) -> None:

@@ -256,11 +256,12 @@ class TestThatCannotBegin:
             pass
         assert caught.value is MISTAKE
 
-    @pytest.mark.parametrize("change", [{"is_private": True}, {"_proven_at": 0.0}], ids=["in a TestCase", "too late"])
-    def test_nor_where_it_would_be_in_vain(self, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("is_private", [True, False], ids=["in a TestCase", "too late"])
+    def test_nor_where_it_would_be_in_vain(self, monkeypatch: pytest.MonkeyPatch, *, is_private: bool) -> None:
         lease = take()
-        for name, value in change.items():
-            setattr(lease, name, value)
+        lease.is_private = is_private
+        if not is_private:
+            lease._state.proven_at = 0.0
         monkeypatch.setattr(Lease, "_hold_the_gate", failing(LOST))
         with pytest.raises(OperationalError) as caught, lease.atomic():
             pass

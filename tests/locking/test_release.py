@@ -207,7 +207,7 @@ def test_an_end_in_the_history_shows_that_it_was_released(monkeypatch: pytest.Mo
         take()
 
     lease = start_run()
-    lease._proven_at -= 59
+    lease._state.proven_at -= 59
     with commits(monkeypatch, fail_with=UNANSWERED, carried_out=True, then=give_to_another_later):
         assert lease.finish(SUCCESS)
 

@@ -587,7 +587,7 @@ OTHERS = (
     Mutant(
         name="grant-counts-from-its-answer",
         breaks="A lease counts from when it was granted, not from before it was asked for.",
-        edits=(Edit(LEASE, "self._proven_at = grant.asked_at", "self._proven_at = local_now()"),),
+        edits=(Edit(LEASE, "State(grant.asked_at)", "State(local_now())"),),
         tests=(Witness("tests/locking/test_lease.py::test_a_lease_counts_from_before_it_was_asked_for"),),
     ),
     Mutant(
@@ -605,7 +605,11 @@ OTHERS = (
     Mutant(
         name="late-heartbeat-sets-the-deadline-back",
         breaks="A heartbeat that is answered late replaces the proof of a later one.",
-        edits=(Edit(LEASE, "self._proven_at = max(self._proven_at, sent_at)", "self._proven_at = sent_at"),),
+        edits=(
+            Edit(
+                LEASE, "self._state.proven_at = max(self._state.proven_at, sent_at)", "self._state.proven_at = sent_at"
+            ),
+        ),
         tests=(Witness("tests/locking/test_lease.py::test_heartbeats_may_be_answered_in_any_order", SERVERS),),
     ),
     Mutant(

@@ -54,7 +54,9 @@ class Held(NamedTuple):
         """Whether the holder trusts itself at this instant of true time."""
         process, lease = self.process, self.lease
         # While it releases the lock, its body is over.
-        is_gone = process.is_dead or process.is_ended or lease._is_lost or lease._is_over or lease._is_ending
+        is_gone = (
+            process.is_dead or process.is_ended or lease._state.is_lost or lease._state.is_over or lease._is_ending
+        )
         return not is_gone and process.monotonic.at(now) < lease.deadline
 
     @property
@@ -120,7 +122,7 @@ class Oracle:
         if len(trusted) > 1:
             who = " and ".join(f"{each.process.name} (fence {each.lease.fence})" for each in trusted)
             self.violate(f"{who} trust themselves at once with the lock {name!r}.")
-        held[:] = [each for each in held if not (each.process.is_dead or each.lease._is_over)]
+        held[:] = [each for each in held if not (each.process.is_dead or each.lease._state.is_over)]
 
     # --- what processes do
 

@@ -116,7 +116,7 @@ class Trace:
 
     def _trust(self, held: Held) -> None:
         lease, clock = held.lease, held.process.monotonic
-        deadline = lease._proven_at + lease.grant.request.lease.total_seconds()
+        deadline = lease._state.proven_at + lease.grant.request.lease.total_seconds()
         until = (deadline - clock.ahead) / clock.rate
         facts = {"lock": lease.name, "token": self.token(lease.token), "fence": lease.fence}
         self.event("trust", held.process, **facts, deadline=round(until, 6))
@@ -129,7 +129,7 @@ class Trace:
             if not held.is_trusted(here.now):
                 del self._trusted[key]
                 lease = held.lease
-                why = "over" if lease._is_over else "lost" if lease._is_lost else "expired"
+                why = "over" if lease._state.is_over else "lost" if lease._state.is_lost else "expired"
                 if not held.process.is_dead:
                     self.event("distrust", held.process, lock=lease.name, token=self.token(lease.token), why=why)
 
@@ -231,10 +231,10 @@ def _tell_of(gates: Mapping[str, Any]) -> None:
 def _with_deadline(prove: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(prove)
     def call(self: Lease, sent_at: float) -> None:
-        before = self._proven_at
+        before = self._state.proven_at
         prove(self, sent_at)
         here = world.current
-        if here is not None and here.trace is not None and self._proven_at > before:
+        if here is not None and here.trace is not None and self._state.proven_at > before:
             here.trace.lease_renewed(self)
 
     return call

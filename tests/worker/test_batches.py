@@ -237,7 +237,8 @@ def test_one_that_stands_by_keeps_a_lock_that_is_still_its_own(
     batches.stand_by()
     former = lock("django_singlejob.worker.1")
     monkeypatch.setattr(batches._lease, "is_private", False)
-    monkeypatch.setattr(batches._lease, "_proven_at", float("-inf"))
+    assert batches._lease
+    monkeypatch.setattr(batches._lease._state, "proven_at", float("-inf"))
     batches.stand_by()
     assert lock("django_singlejob.worker.1").token == former.token
     assert lock("django_singlejob.worker.1").heartbeats == 1
@@ -443,7 +444,7 @@ def test_a_lease_that_could_not_be_proven_for_a_while_is_proven_again(
     claimed = batches.record_and_claim(1)
     perform(batches, claimed)
     monkeypatch.setattr(claimed[0].lease, "is_private", False)
-    monkeypatch.setattr(claimed[0].lease, "_proven_at", float("-inf"))
+    monkeypatch.setattr(claimed[0].lease._state, "proven_at", float("-inf"))
     assert claimed[0].lease.lost
     perform(batches, batches.record_and_claim(1))
     batches.close()
@@ -519,7 +520,7 @@ def test_one_that_has_not_begun_when_the_lease_is_lost_burns_no_attempt(
     claimed = batches.record_and_claim(1)
     with monkeypatch.context() as patch:
         patch.setattr(claimed[0].lease, "is_private", False)
-        patch.setattr(claimed[0].lease, "_proven_at", float("-inf"))
+        patch.setattr(claimed[0].lease._state, "proven_at", float("-inf"))
         perform(batches, claimed)
     batches.record_and_claim(0)
     assert rows() == [("waiting", 0)]

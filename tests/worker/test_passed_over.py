@@ -88,9 +88,9 @@ def test_an_interrupt_that_a_body_raises_does_not_end_a_drain(error: type[Except
 
 @in_each_mode
 def test_one_that_was_cancelled_just_now_keeps_no_other_waiting(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(job: Any, row: Any) -> Any:
+    def run(job: Any, row: Any, plan: Plan) -> Any:
         one_offs().filter(pk=cancelled.pk).cancel()
-        return run_one_off(job, row)
+        return run_one_off(job, row, plan)
 
     mail: Any = singleton_job("mail")(lambda: None)
     cancelled, *_ = [mail.enqueue() for _ in range(3)]

@@ -31,7 +31,7 @@ from django_singlejob.management.output import Output, add_format
 from django_singlejob.names import validate_own_name
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals
-from django_singlejob.reports import Report, logged_quietly, report_of, run_due
+from django_singlejob.reports import Report, log_in_child, logged_quietly, report_of, run_due
 from django_singlejob.scheduling.schedule import next_slot
 from django_singlejob.scheduling.words import schedule_in_words
 from django_singlejob.second_signal import second_signal_heeded
@@ -118,11 +118,19 @@ class Command(CallableCommand):
             "the last process that it started exits).",
         )
 
+        parser.add_argument(
+            "--inline",
+            action="store_true",
+            help="Runs the job in this process, for example in a debugger, and not in a child that can be ended.",
+        )
+
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
         if not given["name"] and not given["list"]:
             parser.error("Name a job, or a lock and a command: JOB, or LOCK -- COMMAND [ARG ...], or --list.")
         if given["child"] and given["arguments"] is not None:
             parser.error("--args is only for jobs. Pass the arguments of a shell command after --.")
+        if given["inline"] and given["child"]:
+            parser.error("--inline is only for jobs: a shell command has a process of its own. Remove it.")
         if given["format"] != "text" and not given["list"]:
             parser.error("--format is only for --list.")
         if given["close"] and not given["child"]:
@@ -191,12 +199,15 @@ class Command(CallableCommand):
 
     def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:
         args, kwargs = _split_arguments(given["arguments"])
+        is_supervised = self._is_last and not (given["inline"] or given["child"])
+        log = log_in_child(job, logged_quietly) if is_supervised else None
         if job.schedule is not None and not given["now"]:
-            yield from run_due(job, args, kwargs, early=options().slot_tolerance)
+            yield from run_due(job, args, kwargs, early=options().slot_tolerance, log_in_child=log)
             return
         trigger = "manual" if given["now"] else "command"
         command = given["child"] or None
-        yield report_of(job, partial(runner.run, job, args, kwargs, trigger=trigger, command=command))
+        run = partial(runner.run, job, args, kwargs, trigger=trigger, command=command, log_in_child=log)
+        yield report_of(job, run)
 
 
 def _facts(job: registry.Job) -> dict[str, Any]:

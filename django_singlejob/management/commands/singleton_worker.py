@@ -102,6 +102,13 @@ class Command(CallableCommand):
             "--no-reload", action="store_true", help="Does not restart when the code changes, even if DEBUG is True."
         )
 
+        parser.add_argument(
+            "--inline",
+            action="store_true",
+            help="With --once, runs each job in this process, for example in a debugger, and not in a child that can "
+            "be ended.",
+        )
+
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
         for mode, ignored in _IGNORED.items():
             for option in ignored:
@@ -124,7 +131,7 @@ class Command(CallableCommand):
 
     def _work(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Returns the exit status."""
-        code, plan = Code(), _plan(given)
+        code, plan = Code(), replace(_plan(given), in_children=self._is_last and given["once"] and not given["inline"])
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         worker = Worker(replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan)
         status = 0

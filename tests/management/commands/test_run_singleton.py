@@ -98,6 +98,7 @@ def calls() -> list[object]:
         (["django_singlejob.worker.1", "--", "true"], "'django_singlejob.worker.1' is reserved"),
         (["django_singlejob.prune", "--now"], "There is no job 'django_singlejob.prune'"),
         (["nightly", "--close"], "--close is only for shell commands"),
+        (["nightly", "--inline", "--", "true"], "--inline is only for jobs"),
         (["nightly", "--args", "{"], "'{' is not JSON"),
         (["nightly", "--args", "5"], "'5' is neither a JSON list nor an object"),
         (["nightly", "--args", "null"], "'null' is neither a JSON list nor an object"),

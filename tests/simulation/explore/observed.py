@@ -219,7 +219,9 @@ class ObservedWorld(World):
     def noticed(self, process: Process) -> tuple[Any, ...]:
         """What the oracle sees of a process directly, apart from the time."""
         held = [each.lease for leases in self.oracle._held.values() for each in leases if each.process is process]
-        flags = tuple((lease._is_lost, lease._is_over, getattr(lease, "_is_ending", False)) for lease in held)
+        flags = tuple(
+            (lease._state.is_lost, lease._state.is_over, getattr(lease, "_is_ending", False)) for lease in held
+        )
         return (process.is_dead, process.is_ended, len(self.oracle.violations), flags)
 
     def reports(self) -> tuple[Any, ...]:
@@ -267,7 +269,8 @@ class ObservedWorld(World):
         starts = tuple(sorted((what, str(key), *numbers) for (what, key), numbers in oracle._starts.items()))
         held = (each for leases in oracle._held.values() for each in leases if not each.process.is_dead)
         leases = sorted(
-            (each.process.number, each.lease.fence, each.lease._is_lost, each.lease._is_over) for each in held
+            (each.process.number, each.lease.fence, each.lease._state.is_lost, each.lease._state.is_over)
+            for each in held
         )
         facts = (oracle._fences, oracle._tokens, oracle._locks)
         return (*(tuple(sorted(fact.items(), key=str)) for fact in facts), starts, tuple(leases), oracle._last_write)

@@ -1,0 +1,189 @@
+"""The child process of a supervisor. Its main thread runs the body, and raises there what has to end it."""
+
+import asyncio
+import ctypes
+import inspect
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn, cast
+
+from asgiref.sync import async_to_sync
+from django.db import Error
+
+from django_singlejob import received_signals
+from django_singlejob.clock import local_now
+from django_singlejob.exceptions import JobFailed, JobInterrupted, JobTimeout, LeaseLost
+from django_singlejob.handlers import SECOND_SIGNAL
+from django_singlejob.locking.lease import Lease
+from django_singlejob.results import Ending, summary
+from django_singlejob.running.shared import SharedMemory
+
+# Why a body has to end: one of these, or a signal's number.
+LOST, TIMEOUT = 1001, 1002
+
+# The most bytes of an exception that is passed to the supervisor.
+_MOST_OF_FAILURE = 100_000
+# Of Linux: which signal a process gets when its parent dies.
+_PR_SET_PDEATHSIG = 1
+
+
+def exception_for(reason: int, lease: Lease) -> BaseException:
+    """What a body is ended with for this reason."""
+    if reason == LOST:
+        return LeaseLost(lease.why_lost())
+    return JobTimeout() if reason == TIMEOUT else JobInterrupted(reason)
+
+
+class BodyEnd(NamedTuple):
+    """How a body has ended, as the child reports to its supervisor.
+
+    Attributes:
+        value: what it returned, as JSON can store it; ``None`` if nobody asked for it.
+        failure: what it raised; ``None`` if it returned.
+    """
+
+    ending: Ending
+    value: object
+    failure: BaseException | None
+
+
+class ChildTraceback(Exception):
+    """The cause of a failure that a supervisor raises: its traceback in the child, which has logged it."""
+
+    def __init__(self, traceback: str) -> None:
+        super().__init__(traceback)
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"\n{self.traceback}"
+
+
+def run_as_child(
+    memory: SharedMemory,
+    lease: Lease,
+    body: Callable[[], Any],
+    end: Callable[[Any, BaseException | None], BodyEnd],
+    *,
+    supervisor: int,
+    in_group: bool,
+) -> NoReturn:
+    """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit as Python does. Call
+    this with signals blocked.
+
+    ``end`` is called with the body's value and failure. ``in_group``: whether the body gets a process group of its own.
+    """
+    pid = os.getpid()
+    _die_with(supervisor)
+    if in_group:
+        os.setpgid(0, 0)
+    signals = _Signals(memory, lease)
+    value, failure = None, None
+    with lease.held_by_child():
+        try:
+            value = signals.let_in(body)
+        except BaseException as error:
+            if os.getpid() != pid:
+                raise  # a process that the body has forked
+            failure = signals.behind(error)
+        if os.getpid() == pid:
+            memory.message = _packed(end(value, failure))
+            sys.exit(0)
+    sys.exit(0)
+
+
+def _die_with(supervisor: int) -> None:
+    """Have this process killed when its supervisor dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Signals:
+    """What signals do in the child: while the body runs, they raise why it has to end."""
+
+    def __init__(self, memory: SharedMemory, lease: Lease) -> None:
+        self._memory, self._lease = memory, lease
+        self._is_open = False
+        #: A signal that has come while it was not.
+        self._came: int | None = None
+        self._raised: BaseException | None = None
+        self._raised_at = float("-inf")
+        self._cancel: Callable[[], object] | None = None
+
+    def let_in(self, body: Callable[[], Any]) -> Any:
+        """Call the body. Signals that came before raise at once."""
+        received_signals.leave_to_child(self.handle)
+        try:
+            if inspect.iscoroutinefunction(body):
+                received_signals.unblock()
+                return async_to_sync(self._let_in_loop)(body)
+            self._is_open = True
+            received_signals.unblock()
+            return body()
+        finally:
+            self._is_open = False
+
+    async def _let_in_loop(self, body: Callable[[], Awaitable[Any]]) -> Any:
+        """The same in an event loop, which may have a thread of its own: what ends the body cancels its task."""
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._cancel = partial(task.get_loop().call_soon_threadsafe, task.cancel)
+        self._is_open = True
+        if self._came:
+            raise self._reason(self._came)
+        try:
+            return await body()
+        except asyncio.CancelledError:
+            if self._raised is None:
+                raise
+            raise self._raised from None
+
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        """Raise what ends the body, once for a burst of signals."""
+        if not self._is_open:
+            self._came = signum
+        elif local_now() - self._raised_at >= SECOND_SIGNAL:
+            self._raised, self._raised_at = self._reason(signum), local_now()
+            if self._cancel is None:
+                raise self._raised
+            self._cancel()
+
+    def _reason(self, signum: int) -> BaseException:
+        return exception_for(self._memory.reason or signum, self._lease)
+
+    def behind(self, error: BaseException) -> BaseException:
+        """What ended the body, if ``error`` is only a driver's complaint about that; otherwise ``error``."""
+        cause = error.__context__ if isinstance(error, Error) else None
+        while cause and cause is not self._raised:
+            cause = cause.__context__
+        return cause or error
+
+
+def _packed(end: BodyEnd) -> bytes:
+    if end.failure is not None:
+        end = end._replace(failure=_passable(end.failure))
+    return pickle.dumps(end)
+
+
+def _passable(failure: BaseException) -> BaseException:
+    """The same failure if it can be passed to another process, or else its words."""
+    with suppress(Exception):  # whatever it does when it is copied
+        pickled = pickle.dumps(failure)
+        passed = pickle.loads(pickled)  # noqa: S301  (it is our own)
+        if type(passed) is type(failure) and str(passed) == str(failure) and len(pickled) < _MOST_OF_FAILURE:
+            return failure
+    return JobFailed(summary(failure))
+
+
+def unpacked(message: bytes) -> BodyEnd:
+    """What the child has reported. The cause of its failure is its traceback there."""
+    end: BodyEnd = pickle.loads(message)  # noqa: S301  (it comes from our own child)
+    if end.failure is not None:
+        end.failure.__cause__ = ChildTraceback(end.ending.traceback)
+    return end

@@ -1,0 +1,301 @@
+"""A command runs a job in a child process. Whatever the body does, it is over before anybody else begins."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from django.db import connection, transaction
+
+from django_singlejob import LockHeld, job_lock
+from django_singlejob.models import JobLock, JobRun, OneOffJob
+from tests.app import jobs
+from tests.app.models import Counter
+from tests.databases import APPS
+from tests.processes.witness import ends, is_alive, is_over
+from tests.waiting import a_moment, eventually, work_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.children import Child, Spawn
+    from tests.processes.conftest import Act
+    from tests.proxy import Proxy
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
+
+A_SECOND_THOUGHT = 1.2
+# Whether a signal, which raises an exception in it, ends the body.
+REACHABLE = {"sleeps": True, "loops in Python": True, "holds the GIL in C": False, "swallows every exception": False}
+KINDS = list(REACHABLE)
+
+
+class Scene:
+    """A body under its supervisor."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        child.wait_for(" of ")
+        found = re.search(r"started (\d+) of (\d+)", child.output)
+        assert found
+        self.body, self.supervisor = map(int, found.groups())
+        assert self.supervisor == child.pid
+
+    def let_next_begin(self) -> None:
+        """Wait for the next holder, which never begins while the body is alive."""
+        with job_lock("stubborn", wait=timedelta(minutes=1)):
+            assert not is_alive(self.body)
+
+
+def start(spawn: Spawn, kind: str, job: str = "stubborn", **env: str) -> Scene:
+    return Scene(spawn.command("run_singleton", job, "--now", "--args", f'["{kind}"]', **env))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lock_that_was_cleared_by_force_ends_the_body(spawn: Spawn, kind: str) -> None:
+    scene = start(spawn, kind)
+    JobLock.objects.all().delete()
+    assert scene.child.finish() == 75
+    assert not is_alive(scene.body)
+    assert ("cleaned up" in scene.child.output) == REACHABLE[kind]
+    assert ends("stubborn") == ["failed"]
+    assert "LeaseLost" in JobRun.objects.get().error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_max_runtime_ends_the_body(spawn: Spawn, kind: str) -> None:
+    scene = start(spawn, kind, "stubborn_for_too_long")
+    assert scene.child.finish() == 1
+    assert not is_alive(scene.body)
+    assert ("cleaned up" in scene.child.output) == REACHABLE[kind]
+    assert ends("stubborn_for_too_long") == ["interrupted"]
+    assert "JobTimeout" in JobRun.objects.get().error
+    scene.let_next_begin()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signal_ends_the_body_and_a_second_one_whatever_it_does(
+    spawn: Spawn, kind: str, signum: signal.Signals
+) -> None:
+    scene = start(spawn, kind)
+    scene.child.send_signal(signum)
+    if not REACHABLE[kind]:
+        work_for(A_SECOND_THOUGHT)
+        assert is_alive(scene.body)
+        scene.child.send_signal(signum)
+    assert scene.child.finish() == 128 + signum
+    assert not is_alive(scene.body)
+    assert ("cleaned up" in scene.child.output) == REACHABLE[kind]
+    assert ends("stubborn") == ["interrupted"]
+    assert not JobLock.objects.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_body_dies_with_its_supervisor(spawn: Spawn, kind: str) -> None:
+    scene = start(spawn, kind)
+    scene.child.kill()
+    eventually(lambda: not is_alive(scene.body))
+    scene.let_next_begin()
+    assert ends("stubborn") == ["abandoned"]
+
+
+@pytest.mark.parametrize(
+    ("signum", "words"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV"), (signal.SIGABRT, "SIGABRT")]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_body_that_is_killed_is_recorded_and_its_lock_is_free_at_once(
+    spawn: Spawn, kind: str, signum: signal.Signals, words: str
+) -> None:
+    scene = start(spawn, kind)
+    os.kill(scene.body, signum)
+    assert scene.child.finish() == 1
+    assert ends("stubborn") == ["failed"]
+    assert JobRun.objects.get().error == f"JobDied: Its process was killed by {words}."
+    assert not JobLock.objects.exists()
+
+
+def test_a_body_that_is_stopped_ends_when_its_lock_is_lost(spawn: Spawn) -> None:
+    scene = start(spawn, "sleeps")
+    os.kill(scene.body, signal.SIGSTOP)
+    JobLock.objects.all().delete()
+    assert scene.child.finish() == 75
+    assert not is_alive(scene.body)
+
+
+def test_a_supervisor_that_is_stopped_ends_its_body_when_it_goes_on(spawn: Spawn) -> None:
+    scene = start(spawn, "sleeps")
+    scene.child.send_signal(signal.SIGSTOP)
+    JobLock.objects.all().delete()
+    with job_lock("stubborn"):
+        scene.child.send_signal(signal.SIGCONT)
+        assert scene.child.finish() == 75
+    assert not is_alive(scene.body)
+    assert ends("stubborn") == ["failed"]
+
+
+def test_os_exit_is_recorded_and_the_lock_is_free_at_once(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "exits_at_once")
+    assert child.finish() == 1
+    assert JobRun.objects.get().error == "JobDied: Its process exited with status 7 before the job had ended."
+    assert not JobLock.objects.exists()
+
+
+# --- what a body does, and leaves behind
+
+
+def test_a_failure_is_recorded_with_its_traceback_and_logged_once(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "raises_what_cannot_be_passed_on", "--traceback")
+    assert child.finish() == 1
+    run = JobRun.objects.get()
+    assert (run.status, run.error) == ("failed", "Peculiar: number 7")
+    assert "in raises_what_cannot_be_passed_on" in run.traceback
+    assert "raise Peculiar(number=7)" in run.origin
+    assert child.output.count("raise Peculiar(number=7)") == 1
+    assert "failed, JobFailed: Peculiar: number 7" in child.output
+
+
+def test_a_pass_logs_a_failure_once(spawn: Spawn) -> None:
+    jobs.raises_what_cannot_be_passed_on.enqueue()
+    child = spawn.command("singleton_worker", "--once")
+    assert child.finish() == 1
+    assert child.output.count("The job 'raises_what_cannot_be_passed_on' failed.") == 1
+    assert child.output.count("raise Peculiar(number=7)") == 1
+    row = OneOffJob.objects.get()
+    assert (row.status, row.error, row.error_class) == ("failed", "Peculiar: number 7", "tests.app.jobs.Peculiar")
+
+
+@pytest.mark.parametrize(
+    ("job", "result"),
+    [("quick", "done"), ("closes_all_descriptors", "closed"), ("returns_what_json_does_not_know", None)],
+)
+def test_the_value_of_a_one_off_is_recorded(spawn: Spawn, job: str, result: str | None) -> None:
+    getattr(jobs, job).enqueue()
+    assert spawn.command("singleton_worker", "--once").finish() == 0
+    row = OneOffJob.objects.get()
+    assert (row.status, row.result) == ("done", result)
+
+
+def test_a_process_that_a_body_leaves_behind_ends_with_it(spawn: Spawn) -> None:
+    assert not is_alive(left_by(spawn, "leaves_a_process"))
+
+
+def test_a_daemon_that_a_body_starts_goes_on(spawn: Spawn) -> None:
+    pid = left_by(spawn, "leaves_a_daemon")
+    assert is_alive(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+def left_by(spawn: Spawn, job: str) -> int:
+    child = spawn.command("run_singleton", job)
+    assert child.finish() == 0
+    found = re.search(r"left (\d+)", child.output)
+    assert found
+    eventually(lambda: not JobLock.objects.exists())
+    return int(found[1])
+
+
+def test_the_lock_is_held_until_the_threads_of_a_body_have_ended(spawn: Spawn, go: Path) -> None:
+    child = spawn.command("run_singleton", "leaves_a_thread")
+    child.wait_for("the body has ended")
+    a_moment()
+    with pytest.raises(LockHeld), job_lock("leaves_a_thread"):
+        pass
+    go.touch()
+    assert child.finish() == 0
+    assert "the thread has ended" in child.output
+    assert is_over("leaves_a_thread", "successful")
+
+
+def test_a_job_may_use_a_pool_of_processes(spawn: Spawn) -> None:
+    for _ in range(20):
+        jobs.uses_a_pool.enqueue()
+    assert spawn.command("singleton_worker", "--once").finish() == 0
+    assert set(OneOffJob.objects.values_list("status", "result")) == {("done", 4950)}
+
+
+def test_what_a_run_leaves_reaches_no_other(spawn: Spawn) -> None:
+    for _ in range(2):
+        jobs.leaves_its_language.enqueue()
+    assert spawn.command("singleton_worker", "--once").finish() == 0
+    first, second = OneOffJob.objects.values_list("result", flat=True)
+    assert first == second
+
+
+def test_a_body_may_write_as_much_as_it_likes(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "writes_a_lot")
+    assert child.finish() == 0
+    assert child.output_path.stat().st_size > 100_000_000
+
+
+def test_a_body_keeps_its_lease_itself_and_through_a_long_transaction(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "keeps_its_lease_itself")
+    assert child.finish() == 0
+    assert "kept" in child.output
+    assert "A heartbeat" not in child.output
+    assert Counter.objects.filter(name="fenced").exists()
+    assert is_over("keeps_its_lease_itself", "successful")
+
+
+def test_a_body_may_release_its_lock(spawn: Spawn, go: Path) -> None:
+    child = spawn.command("run_singleton", "releases_its_lock")
+    child.wait_for("released True")
+    with job_lock("releases_its_lock"):
+        go.touch()
+        assert child.finish() == 0
+    assert "LeaseLost" not in child.output
+    assert ends("releases_its_lock") == ["successful"]
+
+
+# --- where there is no child
+
+
+@pytest.mark.parametrize("options", [(), ("--inline",)], ids=["child", "inline"])
+def test_inline_runs_the_job_in_the_process_itself(spawn: Spawn, options: tuple[str, ...]) -> None:
+    child = spawn.command("run_singleton", "exits_at_once", *options)
+    assert child.finish() == (7 if options else 1)
+
+
+def test_beside_other_threads_the_job_runs_in_the_process_itself(spawn: Spawn) -> None:
+    child = spawn(
+        "-c",
+        """if True:
+        import sys, threading, time
+        threading.Thread(target=time.sleep, args=[60], daemon=True).start()
+        from django.core.management import execute_from_command_line
+        execute_from_command_line(["django-admin", "run_singleton", "exits_at_once"])
+        """,
+    )
+    assert child.finish() == 7
+
+
+# --- on a server
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize("kind", [*KINDS, "waits in the driver"])
+def test_a_network_that_falls_silent_ends_the_body_before_the_next_begins(
+    spawn: Spawn, proxy: Proxy, through_proxy: dict[str, str], kind: str
+) -> None:
+    scene = start(spawn, kind, **through_proxy)
+    proxy.black_hole()
+    scene.let_next_begin()
+    assert ends("stubborn") == ["abandoned"]
+    assert ("cleaned up" in scene.child.output) == (REACHABLE.get(kind, connection.vendor == "postgresql"))
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize("kind", ["waits in the driver", "waits for a row"])
+def test_max_runtime_ends_a_body_that_waits_in_the_driver(spawn: Spawn, kill_connections: Act, kind: str) -> None:
+    Counter.objects.create(name="locked")
+    with transaction.atomic():
+        Counter.objects.update(value=2)
+        scene = start(spawn, kind, "stubborn_for_too_long")
+        assert scene.child.finish() == 1
+    assert not is_alive(scene.body)
+    assert ends("stubborn_for_too_long") == ["interrupted"]
+    kill_connections()  # the server would work on
