@@ -73,8 +73,8 @@ def run_as_child(
     supervisor: int,
     in_group: bool,
 ) -> NoReturn:
-    """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit as Python does. Call
-    this with signals blocked.
+    """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit as Python does.
+    Call this with signals blocked.
 
     ``end`` is called with the body's value and failure. ``in_group``: whether the body gets a process group of its own.
     """

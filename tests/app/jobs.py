@@ -402,6 +402,12 @@ _STUBBORN = {
 }
 
 
+@singleton_job(lease=LEASE)
+def asks_a_question() -> None:
+    say("Hello", input("What is your name?"))
+    rest()
+
+
 class Peculiar(Exception):
     """It cannot be copied by its arguments."""
 

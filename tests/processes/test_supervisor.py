@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from django_singlejob import LockHeld, job_lock
 from django_singlejob.models import JobLock, JobRun, OneOffJob
 from tests.app import jobs
 from tests.app.models import Counter
+from tests.children import ROOT
 from tests.databases import APPS
 from tests.processes.witness import ends, is_alive, is_over
 from tests.waiting import a_moment, eventually, work_for
@@ -143,6 +146,44 @@ def test_os_exit_is_recorded_and_the_lock_is_free_at_once(spawn: Spawn) -> None:
     assert child.finish() == 1
     assert JobRun.objects.get().error == "JobDied: Its process exited with status 7 before the job had ended."
     assert not JobLock.objects.exists()
+
+
+def test_at_a_terminal_the_body_reads_from_it_and_ctrl_c_reaches_both(spawn: Spawn) -> None:
+    terminal, tty = os.openpty()
+    command = [sys.executable, "-m", "django", "run_singleton", "asks_a_question"]
+    shell = subprocess.Popen(
+        [sys.executable, "-c", AS_A_TERMINALS, *command], stdin=tty, stdout=tty, stderr=tty, env=spawn.env, cwd=ROOT
+    )
+    os.close(tty)
+    assert "your name" in read_until(terminal, "name?")
+    os.write(terminal, b"Ada\n")
+    read_until(terminal, "Hello Ada")
+    os.write(terminal, b"\x03")
+    assert "interrupted by signal 2" in read_until(terminal, "signal 2")
+    assert shell.wait() == 130
+    os.close(terminal)
+    assert is_over("asks_a_question", "interrupted")
+
+
+# Makes the terminal on standard input that of the command.
+AS_A_TERMINALS = """if True:
+    import fcntl, os, sys, termios
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def read_until(terminal: int, text: str) -> str:
+    read = ""
+
+    def has_come() -> bool:
+        nonlocal read
+        read += os.read(terminal, 4096).decode()
+        return text in read
+
+    eventually(has_come)
+    return read
 
 
 # --- what a body does, and leaves behind
