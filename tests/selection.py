@@ -52,7 +52,7 @@ LONG = {
     "chaos/test_chaos.py::test_ctrl_c_ends_it_early_and_it_judges_what_there_is",
     "chaos/test_chaos.py::test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left",
     "clusters/test_galera.py::test_nothing_is_lost_or_doubled_with_a_node",
-    "contract/test_forgotten.py",
+    "contract/test_hidden_meanwhile.py",
     "model/test_model.py::test_the_model_follows_what_the_real_code_does_now",
     "model/test_model.py::test_the_model_is_as_expected",
     "mutants/test_mutants.py::test_each_named_test_is_one_of_those_that_ci_runs_there",
