@@ -250,7 +250,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
 
     @admin.action(description=_("Hide"), permissions=["pause"])
     def hide(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
-        done = gettext("The job %s is hidden. It is shown while its lock is held, and after a server requests it.")
+        done = gettext("The job %s is hidden. It is shown again when a server requests it, and while its lock is held.")
         refused = gettext("The job %s was not hidden, because this release of the code has it. Pause it instead.")
         names = _chosen(request)
         for name in filter(registry.is_known, names):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
-HIDDEN = "The job {} is hidden. It is shown while its lock is held, and after a server requests it."
+HIDDEN = "The job {} is hidden. It is shown again when a server requests it, and while its lock is held."
 
 
 def has_run(*names: str) -> None:
