@@ -211,7 +211,7 @@ def test_it_may_run_every_command(as_the_user: Place, spawn: Spawn) -> None:
 def run_lines() -> None:
     """Run them one after the other, and print the exit status of each, or what it printed if it was refused.
 
-    Each has a process of its own, which is forked, because starting so many from scratch would take many seconds.
+    Each has a process of its own, which is forked, because starting fourteen from scratch would take many seconds.
     """
     answers: dict[str, object] = {}
     for prepare, line in LINES:
