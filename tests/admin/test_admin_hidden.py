@@ -87,6 +87,15 @@ def test_the_overview_and_the_day_leave_them_out(admin_client: Client) -> None:
         )
 
 
+def test_the_history_keeps_its_runs_and_no_longer_offers_its_name(admin_client: Client) -> None:
+    has_run("mistyped", "kept", "also-kept")
+    gates().hide("mistyped")
+    page = shown(admin_client, list_of("jobrun"))
+    assert "?job_name=kept" in page
+    assert "?job_name=mistyped" not in page
+    assert page.count("field-of_job") == 3
+
+
 def test_a_job_of_the_code_is_not_hidden(admin_client: Client) -> None:
     singleton_job("nightly")(lambda: None)
     has_run("nightly")
