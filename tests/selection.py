@@ -111,6 +111,7 @@ GRANTS = {
     "contract/test_durable.py",
     "contract/test_fence.py",
     "contract/test_gate.py",
+    "contract/test_hidden.py",
     "contract/test_lock.py",
     "contract/test_loss.py",
     "contract/test_record_pairs.py",
