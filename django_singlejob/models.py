@@ -155,6 +155,9 @@ class JobStatus(Row):
         _("abandoned"), default=False, help_text=_("The last slot's holder died, and the slot has not been rerun.")
     )
     paused = models.BooleanField(_("paused"), default=False)
+    hidden = models.BooleanField(
+        _("hidden"), default=False, help_text=_("Left out of lists and monitoring until it is requested again.")
+    )
     last_started_at = models.DateTimeField(_("last started at"), null=True, blank=True)
     last_finished_at = models.DateTimeField(_("last finished at"), null=True, blank=True)
     last_status = models.CharField(
@@ -190,7 +193,7 @@ class JobStatus(Row):
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
-        # Pausing and resuming a job needs the change permission.
+        # Pausing and hiding a job needs the change permission.
         permissions = [("run_jobstatus", _("Can run jobs now"))]
         indexes = [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")]
         constraints = [

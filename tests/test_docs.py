@@ -58,7 +58,6 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / ".github").glob("*.md"), *DOCS.rglo
 COMMANDS = [
     "cancel_one_offs",
     "clear_stale_locks",
-    "forget_singleton",
     "pause_singletons",
     "prune_singletons",
     "resume_singletons",

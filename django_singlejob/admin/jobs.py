@@ -1,28 +1,22 @@
-"""The jobs and how each is doing. You can run them now, pause them, resume them, and forget those that are gone."""
+"""The jobs and how each is doing. You can run them now, pause them, resume them, and hide those that are gone."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.admin.views.main import SEARCH_VAR
-from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob import registry
-from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import (
     NOTHING,
     badge,
@@ -42,26 +36,21 @@ from django_singlejob.admin.reading import (
     ReadOnlyAdmin,
     WorstPaginator,
     back,
-    outside_transactions,
     register_jobs,
     user_name,
 )
 from django_singlejob.admin.states import state
 from django_singlejob.clock import DBNow, saturated
 from django_singlejob.conf import options
-from django_singlejob.locking.forgetting import forget_name
 from django_singlejob.locking.pausing import at_the_gate
-from django_singlejob.logs import about
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.workers import serves, workers
 from django_singlejob.names import is_storable
 from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.jobs import FORGOTTEN, LEAST_RUNS, JobStatusQuerySet, gates
+from django_singlejob.querysets.jobs import LEAST_RUNS, JobStatusQuerySet, gates
 from django_singlejob.querysets.one_offs import PRIORITIES, one_offs
 from django_singlejob.scheduling.schedule import PATIENCE, slots_between
-
-logger = logging.getLogger("django_singlejob")
 
 NEXT_SLOTS = 5
 # If a later slot was written by hand, the slots after it are not shown.
@@ -113,10 +102,10 @@ class JobStatusAdmin(ReadOnlyAdmin):
     sortable_by = ()
     # Each row shows its last runs.
     list_per_page = 50
-    actions = ["run_now", "pause", "resume", "forget"]
+    actions = ["run_now", "pause", "resume", "hide", "show"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobStatus]:
-        return gates().exclude(name=FORGOTTEN)
+        return gates().all()
 
     def get_paginator(
         self, request: HttpRequest, queryset: QuerySet[JobStatus], per_page: int, *args: Any, **kwargs: Any
@@ -130,7 +119,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
         wanted = request.GET.get(StateFilter.parameter_name)
         part = request.GET.get(SEARCH_VAR, "").lower()
         register_jobs(request)
-        surveyed = survey(part=part)
+        surveyed = survey(part=part, hidden=wanted == State.HIDDEN)
         found = [job for job in surveyed.healths if job.is_job and _is_wanted(job, wanted) and part in job.name]
         found.sort(key=lambda job: (-job.state.level, job.name))
         return WorstPaginator([_row(health) for health in found], per_page, is_cut=surveyed.is_cut)
@@ -154,9 +143,6 @@ class JobStatusAdmin(ReadOnlyAdmin):
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
         return self.may(request, "change_jobstatus")
-
-    def has_forget_permission(self, request: HttpRequest) -> bool:
-        return self.may(request, "delete_jobstatus")
 
     # --- the list
 
@@ -198,7 +184,6 @@ class JobStatusAdmin(ReadOnlyAdmin):
         row: Any = context["original"]
         if hasattr(row, "health"):
             context.update(self._details(request, row), **self._way_out(request))
-        context["may_forget"] = self.has_forget_permission(request) and is_forgettable(row.name)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _details(self, request: HttpRequest, row: Any) -> dict[str, Any]:
@@ -252,76 +237,45 @@ class JobStatusAdmin(ReadOnlyAdmin):
     @admin.action(description=_("Pause"), permissions=["pause"])
     def pause(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
         done = gettext("The job %s is paused. No new runs will start; a run in progress continues to its end.")
-        self._change(
-            request, JobStatusQuerySet.pause, gettext("Paused."), done, gettext("The job %s was already paused.")
-        )
+        left = gettext("The job %s was already paused.")
+        self._change(request, _chosen(request), JobStatusQuerySet.pause, gettext("Paused."), done, left)
         return back(request, "jobstatus")
 
     @admin.action(description=_("Resume"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
         done = gettext("The job %s is no longer paused. It will run when it is due.")
-        self._change(
-            request, JobStatusQuerySet.resume, gettext("Resumed."), done, gettext("The job %s was not paused.")
-        )
+        left = gettext("The job %s was not paused.")
+        self._change(request, _chosen(request), JobStatusQuerySet.resume, gettext("Resumed."), done, left)
         return back(request, "jobstatus")
 
-    @admin.action(description=_("Forget"), permissions=["forget"])
-    def forget(self, request: HttpRequest, queryset: object) -> HttpResponse:
-        return self._ask_to_forget(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
+    @admin.action(description=_("Hide"), permissions=["pause"])
+    def hide(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        done = gettext("The job %s is hidden. It is shown again when a server requests it, and while its lock is held.")
+        refused = gettext("The job %s was not hidden, because this release of the code has it. Pause it instead.")
+        names = _chosen(request)
+        for name in filter(registry.is_known, names):
+            self.message_user(request, refused % name, messages.WARNING)
+        unknown = [name for name in names if not registry.is_known(name)]
+        left = gettext("The job %s was already hidden.")
+        self._change(request, unknown, JobStatusQuerySet.hide, gettext("Hidden."), done, left)
+        return back(request, "jobstatus")
 
-    def get_urls(self) -> list[URLPattern]:
-        view = outside_transactions(self.admin_site.admin_view(self.forget_view))
-        return [path("forget/", view, name="django_singlejob_jobstatus_forget"), *super().get_urls()]
-
-    def forget_view(self, request: HttpRequest) -> HttpResponse:
-        """On GET, ask whether to forget the named jobs and locks. On POST, forget them."""
-        if not (self.has_view_permission(request) and self.has_forget_permission(request)):
-            raise PermissionDenied
-        if request.method != "POST":
-            return self._ask_to_forget(request, request.GET.getlist("name"))
-        self._forget_all(request, [name for name in request.POST.getlist("name") if is_storable(name)])
-        return HttpResponseRedirect(address("jobstatus_changelist"))
-
-    def _ask_to_forget(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
-        register_jobs(request)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": gettext("Forget jobs and locks"),
-            "original": gettext("Forget"),  # for the breadcrumbs
-            "has_view_permission": True,
-            "opts": self.opts,
-            "media": self.media,
-            "names": [name for name in names if is_forgettable(name)],
-            "refused": [name for name in names if not is_forgettable(name)],
-        }
-        return TemplateResponse(request, "admin/django_singlejob/jobstatus/forget.html", context)
-
-    def _forget_all(self, request: HttpRequest, names: Sequence[str]) -> None:
-        try:
-            registry.autodiscover()
-        except Exception as error:
-            # Any name may belong to a job in there.
-            message = gettext("Nothing was forgotten, because a jobs.py cannot be imported: %s")
-            self.message_user(request, message % f"{type(error).__name__}: {error}", messages.ERROR)
-            return
-        for name in names:
-            obstacle = forget_name(name)
-            if obstacle:
-                message = gettext("%(name)s was not forgotten: %(reason)s.")
-                self.message_user(request, message % {"name": name, "reason": obstacle.label}, messages.WARNING)
-                continue
-            user = cast("int", request.user.pk)
-            LogEntry.objects.log_actions(
-                user, [JobStatus(name=name)], DELETION, gettext("Forgotten."), single_object=True
-            )
-            message = "The job or lock %r was forgotten in the admin by %s."
-            logger.warning(message, name, user_name(request), extra=about(job=name))
-            self.message_user(request, gettext("%s was forgotten.") % name, messages.SUCCESS)
+    @admin.action(description=_("Show"), permissions=["pause"])
+    def show(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        done, left = gettext("The job %s is shown again."), gettext("The job %s was not hidden.")
+        self._change(request, _chosen(request), JobStatusQuerySet.show, gettext("Shown again."), done, left)
+        return back(request, "jobstatus")
 
     def _change(
-        self, request: HttpRequest, act: Callable[[JobStatusQuerySet, str], bool], logged: str, done: str, left: str
+        self,
+        request: HttpRequest,
+        names: Sequence[str],
+        act: Callable[[JobStatusQuerySet, str], bool],
+        logged: str,
+        done: str,
+        left: str,
     ) -> None:
-        for name in _chosen(request):
+        for name in names:
             is_changed = at_the_gate(name, partial(act, gates(), name))
             if is_changed:
                 self._log(request, name, logged)
@@ -338,11 +292,6 @@ class JobStatusAdmin(ReadOnlyAdmin):
 def _is_of_list(request: HttpRequest) -> bool:
     match = request.resolver_match
     return bool(match and match.url_name == "django_singlejob_jobstatus_changelist")
-
-
-def is_forgettable(name: str) -> bool:
-    """Whether the code may no longer have the name. Our own jobs are not registered."""
-    return not (registry.is_known(name) or name.startswith(OURS))
 
 
 def _chosen(request: HttpRequest) -> list[str]:

@@ -93,7 +93,7 @@ class JobFilter(RowsFilter):
     parameter_name = "job_name"
 
     def some(self, most: int) -> Iterable[str]:
-        latest = gates().exclude(last_started_at=None).order_by("-last_started_at")
+        latest = gates().filter(hidden=False).exclude(last_started_at=None).order_by("-last_started_at")
         return latest.values_list("name", flat=True)[:most]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobRun]) -> QuerySet[JobRun]:

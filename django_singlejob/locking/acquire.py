@@ -236,8 +236,6 @@ class Acquisition:
         if lock and left is None:
             return self._held(lock)
         snapshot = self._snapshot(lock)
-        if snapshot is None:
-            return Undecided.RACED
         if self._in_doubt and self._in_doubt.is_superseded(snapshot.gate):
             self._start_over()
         planned = self._plan(snapshot)
@@ -261,15 +259,12 @@ class Acquisition:
         announce(self.token, self.request.name)
         self._in_doubt = None
 
-    def _snapshot(self, lock: "JobLock | None") -> Snapshot | None:
-        """``None`` if a gate is forgotten at this moment."""
+    def _snapshot(self, lock: "JobLock | None") -> Snapshot:
         names = {self.request.name, self.request.own_name}
         found = gates().look_up(names, self.request.min_interval)
         if missing := names - found.keys():
             gates().remember(*missing)
             found = gates().look_up(names, self.request.min_interval)
-        if names - found.keys():
-            return None
         return Snapshot(lock, found[self.request.name], found[self.request.own_name], local_now())
 
     def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Undecided:
@@ -355,10 +350,10 @@ class Acquisition:
             self._in_doubt = grant
         return Lease(grant)
 
-    def _adopt(self, lock: "JobLock", snapshot: Snapshot | None) -> Lease | Undecided:
+    def _adopt(self, lock: "JobLock", snapshot: Snapshot) -> Lease | Undecided:
         """Take up a lock whose COMMIT was carried out although its answer was lost."""
         asked_at, sent_at = local_now(), database.sent_now()
-        if self._in_doubt is None or snapshot is None or snapshot.gate.token != self.token:
+        if self._in_doubt is None or snapshot.gate.token != self.token:
             return Undecided.RACED
         with database.durable(database.alias()):
             is_kept = locks().renew(lock.name, self.token, self.request.lease, sent_at)

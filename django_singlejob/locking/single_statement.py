@@ -281,7 +281,7 @@ begun AS (
 ),
 passed AS (
     UPDATE {_table(gates().model)} AS gate
-    SET fence = GREATEST(gate.fence, seen.timeline << {GRANT_BITS}) + 1, token = %(token)s::uuid
+    SET fence = GREATEST(gate.fence, seen.timeline << {GRANT_BITS}) + 1, token = %(token)s::uuid, hidden = FALSE
         {f", last_started_at = {_NOW}" if has_run else ""}
     FROM seen
     WHERE gate.name = %(name)s AND seen.name IS NULL AND gate.fence = seen.fence

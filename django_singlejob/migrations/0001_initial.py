@@ -226,6 +226,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("paused", models.BooleanField(default=False, verbose_name="paused")),
+                (
+                    "hidden",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Left out of lists and monitoring until it is requested again.",
+                        verbose_name="hidden",
+                    ),
+                ),
                 ("last_started_at", models.DateTimeField(blank=True, null=True, verbose_name="last started at")),
                 ("last_finished_at", models.DateTimeField(blank=True, null=True, verbose_name="last finished at")),
                 (

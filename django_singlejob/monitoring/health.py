@@ -13,7 +13,7 @@ from django_singlejob import registry
 from django_singlejob.conf import options
 from django_singlejob.cursor import is_ahead
 from django_singlejob.exceptions import InvalidSchedule
-from django_singlejob.querysets.jobs import FORGOTTEN, LEAST_RUNS, gates
+from django_singlejob.querysets.jobs import LEAST_RUNS, gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.scheduling.schedule import Schedule, parse
 from django_singlejob.scheduling.slots import MISFIRE_GRACE
@@ -39,6 +39,7 @@ class Level(IntEnum):
 class State(models.TextChoices):
     """The state of a job; if several apply, the first one."""
 
+    HIDDEN = "hidden", _("hidden")
     PAUSED = "paused", _("paused")
     IMPOSSIBLE = "impossible", _("impossible")
     STALE = "stale", _("stale")
@@ -103,15 +104,18 @@ class Survey(NamedTuple):
     is_ill_cut: bool = False
 
 
-def survey(names: Collection[str] | None = None, *, part: str = "", ignored: Collection[str] = ()) -> Survey:
+def survey(
+    names: Collection[str] | None = None, *, part: str = "", ignored: Collection[str] = (), hidden: bool = False
+) -> Survey:
     """The jobs that are registered or have run, and the locks that are held: all, or those of ``names``; only those
-    with ``part`` in their names, and without those that are ``ignored``. Takes two queries, or at most five if there
-    are more than ``MOST``."""
-    chosen = _Choice(names=names, part=part, ignored=ignored)
+    with ``part`` in their names, and without those that are ``ignored``. Hidden jobs are left out, unless ``names`` has
+    them; with ``hidden``, they are read instead of the others that have run. Takes two queries, or at most five if
+    there are more than ``MOST``."""
+    chosen = _Choice(names=names, part=part, ignored=ignored, hidden=hidden)
     registered = {job.name for job in registry.registered() if chosen.has(job.name)}
     held = locks().filter(chosen.of_locks).worst_first().survey(MOST + 1)
     needed = {_job_of(lock) for lock in held[:MOST]} | (registered if len(registered) <= MOST else set())
-    telling = gates().filter(chosen.of_gates & (_IS_OF_JOB | Q(name__in=needed)))
+    telling = gates().filter(chosen.of_gates & (chosen.of_jobs | Q(name__in=needed)))
     found = list(telling.worst_first(OVERDUE).survey(MOST + 1).values())
     statuses = {status.name: status for status in found[:MOST]}
     seen, are_gates_cut, are_locks_cut = held[:MOST], len(found) > MOST, len(held) > MOST
@@ -152,13 +156,18 @@ class _Choice(NamedTuple):
     names: Collection[str] | None
     part: str = ""
     ignored: Collection[str] = ()
+    hidden: bool = False
 
     def has(self, name: str) -> bool:
         return self.part in name and name not in self.ignored and (self.names is None or name in self.names)
 
     @property
     def of_gates(self) -> Q:
-        return self._on("name") & ~Q(name=FORGOTTEN)
+        return self._on("name")
+
+    @property
+    def of_jobs(self) -> Q:
+        return _IS_OF_JOB & Q(hidden=self.hidden) if self.names is None else _IS_OF_JOB
 
     @property
     def of_locks(self) -> Q:
@@ -191,6 +200,8 @@ def _health(name: str, status: "JobStatus | None", lock: "JobLock | None") -> He
 
 
 def _states(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Iterator[State]:
+    if status and status.hidden and not lock and not registry.is_known(name):
+        yield State.HIDDEN
     if status and status.paused:
         yield State.PAUSED
     if lock and lock.is_impossible:

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from django.db import connections
 from django.db.models import DurationField, F, Func, Q, QuerySet, TextField, Value
-from django.db.models.functions import Coalesce, Concat, Greatest, Least
+from django.db.models.functions import Coalesce, Concat, Least
 from django.db.models.lookups import Exact
 
 from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
 from django_singlejob.database import durable
-from django_singlejob.querysets.rows import delete_rows, in_utc, readable, rows, whether
+from django_singlejob.querysets.rows import in_utc, readable, rows, whether
 from django_singlejob.timeline import (
     GRANT_BITS,
     Timeline,
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 MILLISECOND = timedelta(milliseconds=1)
 # How many finished runs a job needs before its mean duration is used.
 LEAST_RUNS = 5
-# The gate of no lock. It keeps the highest fence of the gates that were forgotten, and new gates start there, so that
-# the fences of a name never go back.
-FORGOTTEN = "django_singlejob.forgotten"
 
 _NEW_LINE = Value("\n")
 
@@ -63,37 +60,15 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def remember(self, *names: str) -> None:
         """Make sure that these gates exist."""
         # An INSERT of one that exists would wait for any transaction on it.
-        known = set(self.filter(name__in=[FORGOTTEN, *names]).values_list("name", flat=True))
-        missing = sorted({*names} - known)
+        known = set(self.filter(name__in=names).values_list("name", flat=True))
         # One at a time: two transactions that insert the same rows in a different order would deadlock.
-        if missing and FORGOTTEN not in known:
+        for name in sorted({*names} - known):
             with self._in_a_transaction():
-                self._ensure(FORGOTTEN, 0)
-        for name in missing:
-            with self._in_a_transaction():
-                self._ensure_above_forgotten(name)
+                self.bulk_create([self.model(name=name)], ignore_conflicts=True)
 
     def _in_a_transaction(self) -> AbstractContextManager[None]:
         # Of its own if possible: it does not wait for ever for another one that inserts the same row.
         return nullcontext() if connections[self.db].in_atomic_block else durable(self.db)
-
-    def _ensure_above_forgotten(self, name: str) -> None:
-        # Until the insert is committed, no other gate is forgotten: its fence might be greater.
-        self.keep_fence(0)
-        self._ensure(name, self.values_list("fence", flat=True).get(name=FORGOTTEN))
-
-    def _ensure(self, name: str, fence: int) -> None:
-        self.bulk_create([self.model(name=name, fence=fence)], ignore_conflicts=True)
-
-    def keep_fence(self, fence: int) -> None:
-        """Have new gates start at this fence or above it, and let no other be inserted until this transaction ends."""
-        # It must change the row: Galera tells the other nodes of nothing else.
-        change = {"fence": Greatest(F("fence"), Value(fence)), "hold_count": F("hold_count") + 1}
-        self.filter(name=FORGOTTEN).update(**change)
-
-    def drop(self, seen: JobStatus) -> bool:
-        """Delete the row if it is ``unchanged``. ``False``: look again."""
-        return delete_rows(self.unchanged(seen)) == 1
 
     def look_up(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
         """Read these gates as ``startable``, by name. Raises ``UnreadableRow`` if one of them cannot be read."""
@@ -127,7 +102,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def of_jobs(self) -> JobStatusQuerySet:
         """The gates of jobs: those that have run, have a schedule or are paused. The others belong only to a lock."""
-        return self.filter(Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True)).exclude(name=FORGOTTEN)
+        return self.filter(Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True))
 
     def worst_first(self, overdue: timedelta) -> JobStatusQuerySet:
         """With ``is_ill``: those that are failing, or whose slot has been due for longer than ``overdue``, first, then
@@ -172,7 +147,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def pass_through(self, seen: JobStatus, token: UUID) -> bool:
         """Pass the gate. Returns ``False`` if another caller was faster: look again."""
-        return self.grantable(seen).update(fence=next_fence(seen), token=token) == 1
+        return self.grantable(seen).update(fence=next_fence(seen), token=token, hidden=False) == 1
 
     def pass_and_start(self, seen: JobStatus, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
         """Pass the gate of a job and record its start. Returns ``False`` if the row is not ``grantable``, or if the job
@@ -182,7 +157,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def start(self, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
         """Record the start of a job. Returns ``False`` if the row has changed, or if the job is paused or last started
         less than ``min_interval`` ago."""
-        return self.ready(min_interval).update(last_started_at=DBNow(), **changes) == 1
+        return self.ready(min_interval).update(last_started_at=DBNow(), hidden=False, **changes) == 1
 
     def is_at_hand(self, name: str) -> bool:
         """Whether no process is inside a transaction on this gate, as far as the database can tell without waiting."""
@@ -193,7 +168,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
         """Move the schedule without a run. Returns ``False`` if another caller was faster: look again."""
-        return self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1
+        return self.unchanged(seen).update(fence=seen.fence + 1, hidden=False, **changes) == 1
 
     def pause(self, name: str) -> bool:
         """Prevent new runs of the job. Returns ``False`` if it was paused already, or if there is no such row."""
@@ -202,6 +177,15 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def resume(self, name: str) -> bool:
         """Allow new runs of the job again. Returns ``False`` if it was not paused."""
         return self.filter(name=name, paused=True).update(paused=False) == 1
+
+    def hide(self, name: str) -> bool:
+        """Leave the job out of lists and monitoring until it is requested again. Returns ``False`` if it was hidden
+        already, or if there is no such row."""
+        return self.filter(name=name, hidden=False).update(hidden=True) == 1
+
+    def show(self, name: str) -> bool:
+        """Show the job again. Returns ``False`` if it was not hidden."""
+        return self.filter(name=name, hidden=True).update(hidden=False) == 1
 
     def due(self) -> JobStatusQuerySet:
         """Gates with a slot that is due or whose holder died, oldest first."""

@@ -53,7 +53,7 @@ def keep_up(turn: int = 0) -> None:
     if new := wanted - statuses.keys():
         for name in _until_a_signal(new):
             _despite_others(name, partial(gates().remember, name))
-        # A gate is missing if others were at it, or if another release forgets it at this moment.
+        # A gate is missing if others were at it.
         statuses |= gates().look_up(new, ZERO)
     for name in _until_a_signal(filter(registry.is_known, statuses)):
         _keep_up_with(registry.get(name), statuses[name])

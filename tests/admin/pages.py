@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 import pytest
 from django.contrib import admin
@@ -14,7 +13,7 @@ from django.contrib.auth.models import User
 from django.urls import reverse
 
 from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.jobs import FORGOTTEN, gates
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from django.test import Client
 
     from django_singlejob import Lease
-    from django_singlejob.querysets.jobs import JobStatusQuerySet
 
 MODELS = ["joblock", "jobstatus", "jobrun", "oneoffjob"]
 VIEW = ("view_joblock", "view_jobstatus", "view_jobrun", "view_oneoffjob")
@@ -35,7 +33,6 @@ OPERATE = (
     *VIEW,
     "run_jobstatus",
     "change_jobstatus",
-    "delete_jobstatus",
     "clear_joblock",
     "add_oneoffjob",
     "change_oneoffjob",
@@ -43,11 +40,6 @@ OPERATE = (
 )
 
 each_model = pytest.mark.parametrize("model", MODELS)
-
-
-def known_gates() -> JobStatusQuerySet:
-    """The gates of jobs and locks, without the one that keeps the forgotten fences."""
-    return gates().exclude(name=FORGOTTEN)
 
 
 # --- URLs
@@ -59,17 +51,13 @@ def list_of(model: str, query: str = "") -> str:
 
 def page_of(model: str, key: Any = None) -> str:
     """The page of this row, or of the first one."""
-    rows: dict[str, Any] = {"joblock": locks(), "jobstatus": known_gates(), "jobrun": runs(), "oneoffjob": one_offs()}
+    rows: dict[str, Any] = {"joblock": locks(), "jobstatus": gates(), "jobrun": runs(), "oneoffjob": one_offs()}
     chosen = rows[model].order_by("pk").first().pk if key is None else key
     return reverse(f"admin:django_singlejob_{model}_change", args=[quote(chosen)])
 
 
 def clear_page(*names: str) -> str:
     return f"{reverse('admin:django_singlejob_joblock_clear')}?{'&'.join(f'name={name}' for name in names)}"
-
-
-def forget_page(*names: str) -> str:
-    return f"{reverse('admin:django_singlejob_jobstatus_forget')}?{urlencode({'name': names}, doseq=True)}"
 
 
 def ours() -> Iterator[Any]:
@@ -88,7 +76,7 @@ def names() -> list[str]:
 def address(name: str) -> str:
     """The URL with this name, of the first row if it needs a row."""
     name_of_model, _, page = name.partition("_")
-    if page in ("changelist", "add", "clear", "forget", "day", "winners"):
+    if page in ("changelist", "add", "clear", "day", "winners"):
         return reverse(f"admin:django_singlejob_{name}")
     change = page_of(name_of_model)
     return change.replace("/change/", "/" if page == "onwards" else f"/{page}/")

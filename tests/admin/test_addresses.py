@@ -18,7 +18,6 @@ from django.urls import path
 from django_singlejob.admin import register
 from django_singlejob.admin.jobs import JobStatusAdmin
 from django_singlejob.models import JobStatus
-from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from tests.admin.pages import Page, begin, messages_of, shown
@@ -74,7 +73,7 @@ def strays(client: Client, start: str) -> set[tuple[str, str]]:
     """The URLs that lead away from the site, and the pages that name them, except for "View site"."""
     found = set(crawl(client, start))
     visited = {here for _there, here in found}
-    for page in ("overview/", "overview/day/", "overview/winners/", "joblock/clear/", "jobstatus/forget/"):
+    for page in ("overview/", "overview/day/", "overview/winners/", "joblock/clear/"):
         assert any(f"{start}django_singlejob/{page}" in here for here in visited), page
     for model in ("jobstatus", "joblock", "jobrun", "oneoffjob"):
         assert any(re.search(f"/{model}/.+/change/", here) for here in visited), model
@@ -181,13 +180,6 @@ def test_a_lock_that_was_cleared_leads_to_the_list(admin_client: Client, setting
     there = post(admin_client, "joblock/clear/", lock=asked["lock"], name="nightly", force="nightly")
     assert there == f"{OURS}django_singlejob/joblock/"
     assert not locks().exists()
-
-
-def test_so_does_a_job_that_was_forgotten(admin_client: Client, settings: Any) -> None:
-    settings.ROOT_URLCONF = BESIDE_DJANGOS
-    gates().remember("mistyped")
-    there = post(admin_client, "jobstatus/forget/", name="mistyped")
-    assert there == f"{OURS}django_singlejob/jobstatus/"
 
 
 def test_permissions_are_the_same_there(log_in: LogIn, settings: Any) -> None:

@@ -14,6 +14,7 @@ from django.utils import translation
 
 from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
@@ -25,10 +26,7 @@ from tests.admin.pages import (
     begin,
     clear_page,
     each_model,
-    forget_page,
-    known_gates,
     list_of,
-    messages_of,
     page_of,
     shown,
 )
@@ -46,12 +44,11 @@ HOSTILE = "<script>alert('it is ours')</script>\"><img src=x onerror=alert(1)>"
 def every_page() -> list[str]:
     """The URLs of all pages, for the rows that exist."""
     pages = [page for model in MODELS for page in (list_of(model), page_of(model))]
-    pages += [page_of("jobstatus", name) for name in known_gates().values_list("name", flat=True)]
+    pages += [page_of("jobstatus", name) for name in gates().values_list("name", flat=True)]
     histories = [page_of(model).replace("/change/", "/history/") for model in MODELS]
     forms = [reverse("admin:django_singlejob_oneoffjob_add"), clear_page(*locks().values_list("name", flat=True))]
-    forms.append(forget_page(*known_gates().values_list("name", flat=True)))
     overview = [reverse(f"admin:django_singlejob_overview_{page}") for page in ("changelist", "day", "winners")]
-    days = [f"{overview[1]}?{urlencode({'job': name})}" for name in known_gates().values_list("name", flat=True)]
+    days = [f"{overview[1]}?{urlencode({'job': name})}" for name in gates().values_list("name", flat=True)]
     return [*pages, *histories, *forms, *overview, *days, reverse("admin:index")]
 
 
@@ -65,9 +62,7 @@ def live_a_little() -> None:
     locks().filter(name="weekly")._raw_delete("default")
     one_offs().filter(job_name="weekly").update(status="failed", finished_at=DBNow(), error="Oh", traceback="Oh\nno")
     expire("yearly")
-    known_gates().update(
-        mean_duration=HOUR, run_count=9, misfire_count=2, schedule="0 1 * * *", next_slot=DBNow() - HOUR
-    )
+    gates().update(mean_duration=HOUR, run_count=9, misfire_count=2, schedule="0 1 * * *", next_slot=DBNow() - HOUR)
 
 
 @pytest.mark.slow
@@ -116,7 +111,7 @@ def test_nothing_is_written_when_somebody_only_looks(admin_client: Client) -> No
 def test_hostile_text_is_only_text(admin_client: Client) -> None:
     begin("nightly")
     names = {"job_name": HOSTILE, "hostname": HOSTILE}
-    known_gates().update(name=HOSTILE, schedule=HOSTILE, time_zone=HOSTILE[:64])
+    gates().update(name=HOSTILE, schedule=HOSTILE, time_zone=HOSTILE[:64])
     locks().update(name=HOSTILE, command=HOSTILE, **names)
     runs().update(**names)
     one_offs().update(args=[HOSTILE], kwargs={HOSTILE: HOSTILE}, queue_name=HOSTILE, worker_ids=HOSTILE, **names)
@@ -204,13 +199,17 @@ def test_every_message_can_be_translated(admin_client: Client) -> None:
         *act(admin_client, "jobstatus", "run_now", "nightly", "weekly"),
         *(
             text
-            for action in ("pause", "pause", "resume", "resume")
+            for action in ("pause", "pause", "resume", "resume", "hide")
             for text in act(admin_client, "jobstatus", action, "nightly")
+        ),
+        *(
+            text
+            for action in ("hide", "hide", "show", "show")
+            for text in act(admin_client, "jobstatus", action, "weekly")
         ),
         *(text for action in ("cancel", "retry", "cancel") for text in act(admin_client, "oneoffjob", action, *keys)),
     ]
-    answers += messages_of(admin_client.post(forget_page(), {"name": ["nightly", "weekly"]}, follow=True))
-    assert len(answers) == 13
+    assert len(answers) == 16
     assert [text for text in answers if not text.startswith("⟦")] == []
 
 

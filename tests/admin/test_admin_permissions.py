@@ -11,11 +11,10 @@ from django.urls import reverse
 
 from django_singlejob import singleton_job
 from django_singlejob.admin.clearing import Sighting, sign
-from django_singlejob.clock import DBNow
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from tests.admin.pages import OPERATE, VIEW, address, all_rows, begin, list_of, names, ours, user_of
-from tests.contract.acts import HOUR, expire, is_free, lock, start_run
+from tests.contract.acts import expire, is_free, lock, start_run
 from tests.selection import sampled
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ for model in "joblock", "jobstatus", "jobrun", "oneoffjob":
         f"{model}_change": WHO_SEES,
         f"{model}_onwards": ONWARDS,
     }
-MATRIX |= {"joblock_clear": WHO_ACTS, "jobstatus_forget": WHO_ACTS, "overview_changelist": WHO_SEES}
+MATRIX |= {"joblock_clear": WHO_ACTS, "overview_changelist": WHO_SEES}
 MATRIX |= {"overview_day": WHO_SEES, "overview_winners": WHO_SEES}
 
 
@@ -98,7 +97,7 @@ SENT = {
     "index": "0",
 }
 # A POST may change something here, which other tests cover.
-MAY_ACT = {"oneoffjob_add", "joblock_clear", "jobstatus_forget"}
+MAY_ACT = {"oneoffjob_add", "joblock_clear"}
 
 
 @pytest.mark.parametrize("name", sorted(set(MATRIX) - MAY_ACT))
@@ -153,6 +152,19 @@ def has_status(status: str) -> Callable[[], bool]:
     return lambda: one_offs().get().status == status
 
 
+def is_hidden() -> bool:
+    return gates().get(name="mistyped").hidden
+
+
+def an_old_name() -> None:
+    start_run("mistyped").release()
+
+
+def hide() -> None:
+    an_old_name()
+    gates().hide("mistyped")
+
+
 def nothing() -> None:
     pass
 
@@ -162,7 +174,8 @@ ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
     "jobstatus run_now": (nothing, is_asked_to_run, "run_jobstatus"),
     "jobstatus pause": (nothing, is_paused, "change_jobstatus"),
     "jobstatus resume": (pause, lambda: not is_paused(), "change_jobstatus"),
-    "jobstatus forget": (nothing, lambda: False, "delete_jobstatus"),
+    "jobstatus hide": (an_old_name, is_hidden, "change_jobstatus"),
+    "jobstatus show": (hide, lambda: not is_hidden(), "change_jobstatus"),
     "joblock clear": (expire, lambda: False, "clear_joblock"),
     "oneoffjob cancel": (one_off_is("waiting"), has_status("cancelled"), "change_oneoffjob"),
     "oneoffjob retry": (one_off_is("failed"), has_status("waiting"), "change_oneoffjob"),
@@ -170,6 +183,8 @@ ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
 }
 #: What a user sends from the page on which an action asks.
 CONFIRMATIONS = {"discard": {"confirmed": "yes"}}
+#: Only jobs that the code does not have can be hidden.
+OTHER_KEYS = {"hide": "mistyped", "show": "mistyped"}
 each_action = pytest.mark.parametrize("name", ACTIONS)
 
 
@@ -182,7 +197,7 @@ def test_all_actions_are_known(django_user_model: Any) -> None:
 
 def choose(client: Client, name: str, **more: str) -> int:
     model, action = name.split()
-    key = str(one_offs().earliest("pk").pk) if model == "oneoffjob" else "nightly"
+    key = str(one_offs().earliest("pk").pk) if model == "oneoffjob" else OTHER_KEYS.get(action, "nightly")
     sent = {"action": action, "_selected_action": key} | CONFIRMATIONS.get(action, {}) | more
     return client.post(list_of(model), sent).status_code
 
@@ -213,7 +228,7 @@ def test_a_user_with_the_permission_does_it_and_that_is_in_the_log(people: Peopl
     prepare()
     before = everything()
     client = log_in("doer", permission, f"view_{model}")
-    if action in ("clear", "forget"):
+    if action == "clear":
         assert choose(client, name) == 200
         assert everything() == before
         return
@@ -265,33 +280,6 @@ def clear(client: Client, **more: str) -> int:
     held = lock()
     sent = {"lock": sign(Sighting.of(held), user_of(client)), "name": held.name} | more
     return client.post(reverse("admin:django_singlejob_joblock_clear"), sent).status_code
-
-
-def test_the_permission_to_forget_a_job(people: People, log_in: LogIn) -> None:
-    people |= {
-        "who may not look": log_in("blind", "delete_jobstatus"),
-        "all but this": log_in("other", *[other for other in OPERATE if other != "delete_jobstatus"]),
-    }
-    doers = {person: people.pop(person) for person in ("operator", "superuser")}
-    run_long_ago("weekly")
-    before = everything()
-    for person, client in people.items():
-        assert forget(client) == (302 if person == "anonymous" else 403), person
-    assert everything() == before
-    for client in doers.values():
-        run_long_ago("weekly")
-        assert forget(client) == 302
-        assert not gates().filter(name="weekly").exists()
-    assert LogEntry.objects.count() == len(doers)
-
-
-def run_long_ago(name: str) -> None:
-    start_run(name).release()
-    gates().filter(name=name).update(last_started_at=DBNow() - HOUR)
-
-
-def forget(client: Client) -> int:
-    return client.post(reverse("admin:django_singlejob_jobstatus_forget"), {"name": "weekly"}).status_code
 
 
 def test_the_permission_to_force_it(people: People, log_in: LogIn) -> None:

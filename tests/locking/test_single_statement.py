@@ -24,7 +24,7 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.locking.single_statement import Answer, is_ordinary_grant, is_ordinary_release, was_undone
 from django_singlejob.models import JobLock, JobRun
-from django_singlejob.querysets.jobs import FORGOTTEN, gates
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
 from django_singlejob.recording import Writer
@@ -166,7 +166,7 @@ def alike(row: Any) -> dict[str, Any]:
     return {
         name: value is not None if name == "token" or name.endswith("_at") else value
         for name, value in row.items()
-        if name != "id" and (name != "hold_count" or row["name"] != FORGOTTEN)
+        if name != "id"
     }
 
 

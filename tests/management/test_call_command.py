@@ -117,7 +117,7 @@ def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> t
             return ("--list",)
         case "pause_singletons" | "resume_singletons" if "--all" in words or values.get("all"):
             return ()
-        case "run_singleton" | "forget_singleton" | "pause_singletons" | "resume_singletons":
+        case "run_singleton" | "pause_singletons" | "resume_singletons":
             return ("nightly",)
         case "cancel_one_offs" | "retry_one_offs":
             return ("7",)

@@ -49,7 +49,6 @@ RUNNING = {"run_singleton", "singleton_worker"}
 CALLS = {
     "cancel_one_offs": [["--job", HOSTILE], ["--queue", HOSTILE, "--dry-run"], ["--task", HOSTILE], ["1"]],
     "clear_stale_locks": [[], ["--dry-run", "--overrunning"], ["--force", HOSTILE], ["--force", "unknown"]],
-    "forget_singleton": [[HOSTILE, "nightly", "unknown"]],
     "pause_singletons": [["--all"], [HOSTILE, "unknown"]],
     "prune_singletons": [[], ["--days", "0", "--keep", "0"], ["--dry-run"]],
     "resume_singletons": [["--all"], [HOSTILE]],

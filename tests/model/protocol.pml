@@ -18,9 +18,9 @@
    * UNTIMED drops all clocks and keeps each statement and lock: fenced blocks must be safe whatever the clocks say.
    * Tokens of one process that it has given up are alike. Fences are compared with what a caller saw, not counted.
    * A heartbeat is one step. A process has one heartbeat under way at a time (two in traces).
-   * Not modelled: PostgreSQL's timelines, lost commits of a failover, Galera, names that are forgotten, schedules and
-     slots, the history, one-offs, the admin's sighting, clock drift, and, with SQLite, the deadline that is suspended in
-     a fenced block: there a block is one step.
+   * Not modelled: PostgreSQL's timelines, lost commits of a failover, Galera, schedules and slots, the history, one-offs, the
+     admin's sighting, clock drift, and, with SQLite, the deadline that is suspended in a fenced block: there a block is
+     one step.
    * In a trace, time is rounded to an interval either way, a clear is judged only by the row's silence, and the clocks
      of servers may be wrong unless all run on one host.
 */

@@ -164,6 +164,56 @@ def test_a_job_that_is_paused_is_nothing_else() -> None:
     assert state() == State.PAUSED
 
 
+# --- what is hidden
+
+
+def hide(name: str = "nightly") -> None:
+    """Hide a job that no release has."""
+    start_run(name).release()
+    change(name, consecutive_failures=1)
+    assert gates().hide(name)
+
+
+def seen(**terms: Any) -> list[str]:
+    return [health.name for health in survey(**terms).healths]
+
+
+def test_a_job_that_is_hidden_is_left_out_unless_it_is_asked_for() -> None:
+    hide()
+    start_run("hourly").release()
+    assert seen() == ["hourly"]
+    assert seen(part="night") == []
+    for terms in {"names": ["nightly"]}, {"hidden": True}:
+        (found,) = survey(**terms).healths
+        assert (found.name, found.state) == ("nightly", State.HIDDEN)
+
+
+def test_its_lock_is_shown_while_it_is_held() -> None:
+    lease = start_run()
+    change(hidden=True)
+    assert state() == State.RUNNING
+    expire()
+    assert state() == State.STALE
+    lease.release()
+    assert seen() == []
+
+
+def test_a_job_of_this_release_is_never_hidden() -> None:
+    hide()
+    register()
+    assert state() == State.FAILING
+
+
+@pytest.mark.parametrize("change_of_code", [{"schedule": "@hourly"}, {"schedule": None}, {"time_zone": "Europe/Rome"}])
+def test_a_job_whose_schedule_a_worker_moves_is_shown_by_all_releases(change_of_code: dict[str, Any]) -> None:
+    schedule()
+    change(hidden=True)
+    registry._jobs.clear()
+    assert seen() == []
+    schedule(**change_of_code)
+    assert not gates().get().hidden
+
+
 # --- the first of several
 
 
@@ -202,6 +252,7 @@ def test_so_is_the_worst_state_of_a_live_job() -> None:
 
 def test_the_states_are_in_that_order() -> None:
     assert State.values == [
+        "hidden",
         "paused",
         "impossible",
         "stale",
@@ -219,7 +270,7 @@ def test_the_states_are_in_that_order() -> None:
 @pytest.mark.parametrize(
     ("level", "states"),
     [
-        (Level.OK, [State.PAUSED, State.RUNNING, State.IDLE]),
+        (Level.OK, [State.HIDDEN, State.PAUSED, State.RUNNING, State.IDLE]),
         (Level.WARNING, [State.OVERRUNNING, State.DELAYED, State.UNSEEN]),
         (Level.CRITICAL, [State.IMPOSSIBLE, State.STALE, State.OVERDUE, State.AHEAD, State.FAILING]),
     ],

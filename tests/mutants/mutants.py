@@ -74,7 +74,6 @@ CLOCK = "django_singlejob/clock.py"
 CLEAR = "django_singlejob/locking/clear.py"
 CLEARING = "django_singlejob/admin/clearing.py"
 DATABASE = "django_singlejob/database.py"
-FORGETTING = "django_singlejob/locking/forgetting.py"
 GATES = "django_singlejob/querysets/jobs.py"
 GRANT = "django_singlejob/locking/grant.py"
 HEARTBEAT = "django_singlejob/locking/heartbeat.py"
@@ -551,8 +550,8 @@ OTHERS = (
         edits=(
             Edit(
                 GATES,
-                "self.unchanged(seen).update(fence=seen.fence + 1, **changes) == 1",
-                "self.filter(name=seen.name).update(fence=seen.fence + 1, **changes) == 1",
+                "self.unchanged(seen).update(fence=seen.fence + 1, hidden=False, **changes) == 1",
+                "self.filter(name=seen.name).update(fence=seen.fence + 1, hidden=False, **changes) == 1",
             ),
         ),
         tests=(
@@ -563,7 +562,9 @@ OTHERS = (
     Mutant(
         name="adoption-without-the-gate",
         breaks="A row with our token is adopted although the gate was passed since.",
-        edits=(Edit(ACQUIRE, " or snapshot is None or snapshot.gate.token != self.token:", " or snapshot is None:"),),
+        edits=(
+            Edit(ACQUIRE, "self._in_doubt is None or snapshot.gate.token != self.token:", "self._in_doubt is None:"),
+        ),
         tests=(Witness("tests/locking/test_acquire.py::test_a_grant_whose_gate_was_passed_since_is_not_adopted"),),
     ),
     Mutant(
@@ -872,22 +873,10 @@ OTHERS = (
         ),
     ),
     Mutant(
-        name="forgotten-fence",
-        breaks="A name that is forgotten does not leave its fence behind.",
-        edits=(Edit(FORGETTING, "gates().keep_fence(seen.fence)", "gates().keep_fence(0)"),),
-        tests=(Witness("tests/locking/test_forgetting.py::test_fences_never_go_back"),),
-    ),
-    Mutant(
-        name="new-gate-from-zero",
-        breaks="A new gate starts at zero, below the fences of a name that was forgotten.",
-        edits=(
-            Edit(
-                GATES,
-                'self._ensure(name, self.values_list("fence", flat=True).get(name=FORGOTTEN))',
-                "self._ensure(name, 0)",
-            ),
-        ),
-        tests=(Witness("tests/locking/test_forgetting.py::test_fences_never_go_back"),),
+        name="hidden-for-good",
+        breaks="A name that is hidden stays hidden when its gate is passed.",
+        edits=(Edit(GATES, "token=token, hidden=False) == 1", "token=token) == 1"),),
+        tests=(Witness("tests/contract/test_hidden.py::test_so_it_does_under_a_lock_that_is_shared"),),
     ),
     Mutant(
         name="sighting-believes-one-clock",

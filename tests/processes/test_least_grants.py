@@ -23,8 +23,8 @@ from django.urls import reverse
 from django_singlejob import database, singleton_job
 from django_singlejob.codes import Lack
 from django_singlejob.models import JobRun, OneOffJob
-from tests.admin.pages import Page, address, begin, clear_page, forget_page, list_of, shown
-from tests.admin.test_admin_permissions import ACTIONS, MATRIX, choose, run_long_ago
+from tests.admin.pages import Page, address, begin, clear_page, list_of, shown
+from tests.admin.test_admin_permissions import ACTIONS, MATRIX, choose
 from tests.children import ROOT, Child, Spawn, kill_alone
 from tests.contract.acts import expire, start_run
 from tests.databases import named
@@ -180,10 +180,6 @@ def something_that_ran() -> None:
     JobRun.objects.update(status="successful")
 
 
-def an_old_name() -> None:
-    run_long_ago("mistyped")
-
-
 #: What to do before each command, and the command, in this order.
 LINES: list[tuple[Callable[[], None], str]] = [
     (nothing, "run_singleton quick --now"),
@@ -198,7 +194,6 @@ LINES: list[tuple[Callable[[], None], str]] = [
     (nothing, "resume_singletons quick"),
     (something_due, "cancel_one_offs --job quick"),
     (something_that_failed, "retry_one_offs --job quick"),
-    (an_old_name, "forget_singleton mistyped"),
     (nothing, "clear_stale_locks --overrunning"),
     (nothing, "prune_singletons --days 0"),
 ]
@@ -216,7 +211,7 @@ def test_it_may_run_every_command(as_the_user: Place, spawn: Spawn) -> None:
 def run_lines() -> None:
     """Run them one after the other, and print the exit status of each, or what it printed if it was refused.
 
-    Each has a process of its own, which is forked, because starting fifteen from scratch would take many seconds.
+    Each has a process of its own, which is forked, because starting fourteen from scratch would take many seconds.
     """
     answers: dict[str, object] = {}
     for prepare, line in LINES:
@@ -298,13 +293,11 @@ def test_it_may_use_the_admin(superuser: User, as_the_user: Place) -> None:
         OneOffJob.objects.exclude(pk=OneOffJob.objects.earliest("pk").pk).delete()  # what another action enqueued
         prepare()
         assert choose(client, name) in (200, 302), name
-        assert is_done() or name.endswith((" clear", " forget")), name
+        assert is_done() or name.endswith(" clear"), name
     for model in "joblock", "jobstatus", "jobrun", "oneoffjob":
         assert client.get(list_of(model, "?q=nightly")).status_code == 200
-    run_long_ago("mistyped")
     sent = {"job_name": "nightly", "args": "[]", "kwargs": "{}", "priority": "0", "queue_name": "default"}
     forms: dict[str, dict[str, Any]] = {reverse("admin:django_singlejob_oneoffjob_add"): sent}
-    forms[forget_page("mistyped")] = Page(shown(client, forget_page("mistyped"))).fields
     forms[clear_page("nightly")] = Page(shown(client, clear_page("nightly"))).fields | {"force": "nightly"}
     for url, fields in forms.items():
         assert client.post(url, fields).status_code == 302, url

@@ -33,7 +33,6 @@ COMMANDS = [
     ["run_singleton", "夜間"],
     ["clear_stale_locks", "--dry-run"],
     ["clear_stale_locks", "--force", "夜間"],
-    ["forget_singleton", "夜間"],
     ["pause_singletons", "夜間"],
     ["resume_singletons", "夜間"],
     ["cancel_one_offs", "--job", "夜間"],

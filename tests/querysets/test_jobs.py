@@ -6,11 +6,10 @@ from uuid import uuid4
 
 import pytest
 from django.db import connection
-from django.db.models import F
 
 from django_singlejob import LockHeld, current_run, database, job_lock, registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.querysets.jobs import FORGOTTEN, gates
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.timeline import GRANT_BITS
 from tests.contract.acts import (
     die_running,
@@ -20,7 +19,6 @@ from tests.contract.acts import (
     in_thread,
     lock,
     nth_fence,
-    pass_gate,
     scheduled,
     start_run,
     take,
@@ -70,7 +68,6 @@ def test_what_is_remembered_already_stays_as_it_is() -> None:
     gates().remember("nightly", "hourly")
     assert gate("hourly").fence == 0
     gates().filter(name="hourly").delete()
-    gates().filter(name=FORGOTTEN).update(hold_count=F("hold_count") - 1)
     assert everything() == before
 
 
@@ -97,9 +94,8 @@ def test_a_job_is_ready_unless_it_is_paused_or_started_a_moment_ago() -> None:
     gates().filter(name="earlier").update(last_started_at=DBNow() - 2 * MINUTE)
     gates().filter(name="just now").update(last_started_at=DBNow())
     gates().filter(name="in the future").update(last_started_at=DBNow() + DAY)  # the clock was set back since
-    ready = gates().exclude(name=FORGOTTEN)
-    assert {gate.name for gate in ready.ready(MINUTE)} == {"never", "earlier", "in the future"}
-    assert {gate.name for gate in ready.ready(0 * MINUTE)} == {"never", "earlier", "in the future", "just now"}
+    assert {gate.name for gate in gates().ready(MINUTE)} == {"never", "earlier", "in the future"}
+    assert {gate.name for gate in gates().ready(0 * MINUTE)} == {"never", "earlier", "in the future", "just now"}
     earlier = gates().get(name="earlier")
     assert gates().unchanged(earlier).start(MINUTE, {})
     assert not gates().unchanged(earlier).start(MINUTE, {})
@@ -140,6 +136,21 @@ def test_a_job_without_a_row_can_be_neither_paused_nor_resumed() -> None:
     assert not gates().pause("never")
     assert not gates().resume("never")
     assert not gates().exists()
+
+
+def test_only_what_is_shown_can_be_hidden_and_only_that_shown_again() -> None:
+    gates().remember("nightly", "hourly")
+    before = gates().filter(name="hourly").values().get()
+    assert not gates().show("nightly")
+    assert gates().hide("nightly")
+    assert not gates().hide("nightly")
+    assert (gate().hidden, gate().fence) == (True, 0)
+    assert gates().show("nightly")
+    assert (gate().hidden, gate().fence) == (False, 0)
+    assert not gates().hide("never")
+    assert not gates().show("never")
+    assert gates().filter(name="hourly").values().get() == before
+    assert gates().count() == 2
 
 
 def test_whoever_saw_the_gate_before_its_schedule_moved_must_look_again() -> None:
@@ -195,15 +206,6 @@ def test_a_dead_run_without_a_slot_leaves_none_to_be_run_again() -> None:
     assert (gate().abandoned, gate().last_status) == (False, "abandoned")
 
 
-def test_a_gate_is_dropped_only_as_it_was_seen() -> None:
-    gates().remember("nightly", "hourly")
-    seen = gates().look_up({"nightly"}, timedelta())["nightly"]
-    pass_gate()
-    assert not gates().drop(seen)
-    assert gates().drop(gate())
-    assert {gate.name for gate in gates()} == {"hourly", FORGOTTEN}
-
-
 def test_a_start_shows_how_old_its_timeline_is() -> None:
     gates().remember("nightly")
     assert not gates().have_started_on(0, timedelta())
@@ -250,7 +252,7 @@ def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run
         "asleep": {},
     }
     edit(columns)
-    found = [gate.name for gate in gates().exclude(name=FORGOTTEN).worst_first(HOUR)]
+    found = [gate.name for gate in gates().worst_first(HOUR)]
     assert {gate.name for gate in gates().worst_first(HOUR) if gate.is_ill} == {"failing", "late"}
     assert set(found[:2]) == {"failing", "late"}
     assert found[-1] == "asleep"
@@ -264,7 +266,7 @@ def test_a_closer_look_is_taken_at_the_gates_that_are_named_and_at_the_odd_ones(
         "in the future": {"last_started_at": DBNow() + MINUTE},  # the clock was set back since
     }
     edit({"usual": usual, "named": usual, **{name: usual | changes for name, changes in odd.items()}})
-    found = gates().exclude(name=FORGOTTEN).in_question(["named", "never"])
+    found = gates().in_question(["named", "never"])
     assert {gate.name for gate in found} == {"named", *odd}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob.locking import at_exit
+from django_singlejob.locking import at_exit, crew
 from tests.children import ROOT
 from tests.simulation.baton import Process
 from tests.simulation.breakages import BREAKAGES
@@ -36,6 +36,8 @@ pytestmark = [pytest.mark.on_database("sqlite"), pytest.mark.timeout(300)]
 
 #: For how long schedules are simulated here.
 SECONDS = 60
+#: As it is in other programs: a fixture of all tests shortens it.
+IDLE = crew.IDLE
 #: How many schedules it takes at most to find each breakage, and on which scenario and profile. It took 1, 29 and 67.
 FOUND_WITHIN = {
     "takeover_without_suspicion": (5, "job", SERVERS),
@@ -99,7 +101,8 @@ def test_a_seed_always_has_the_same_history(stage: Theatre) -> None:
 
 
 @pytest.mark.slow
-def test_another_program_sees_the_same_history(stage: Theatre) -> None:
+def test_another_program_sees_the_same_history(stage: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "IDLE", IDLE)
     result = stage.play(Schedule.of(18), is_kept=True)
     done = simulation("--seed=18", "--schedules=1", "--history")
     assert str(result.history) in done.stdout

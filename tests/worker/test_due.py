@@ -103,10 +103,10 @@ def test_a_new_schedule_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.on_database("postgresql")
 def test_a_new_job_is_left_for_the_next_tick_while_others_begin_theirs() -> None:
     scheduled("nightly")
-    gates().remember("hourly")
     with ThreadPoolExecutor() as pool, database.durable(database.alias()):
-        gates().keep_fence(0)
+        gates().create(name="nightly")
         assert pool.submit(closing, keep_up).result(PATIENCE) is None
+        database.roll_back(database.alias())
     assert not gates().filter(name="nightly").exists()
     keep_up()
     assert gate("nightly").schedule

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django_singlejob import SKIPPED, Reason, job_lock, singleton_job
 from django_singlejob.management import job_choice
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE
-from django_singlejob.querysets.jobs import FORGOTTEN, gates
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import closing, start_run, ticked
 from tests.waiting import PATIENCE
@@ -106,7 +106,6 @@ def test_all_are_all_jobs_and_no_mere_locks(job: Any) -> None:
     assert pause("--all") == (0, f"{said}Tasks that are not jobs are not paused.\n", "")
     assert paused() == {"elsewhere", "nightly"}
     assert pause("merely")[0] == EX_USAGE
-    assert pause(FORGOTTEN)[0] == EX_USAGE
     assert resume("--all")[1] == "Resumed 'elsewhere'.\nResumed 'nightly'.\n"
     assert paused() == set()
 

@@ -149,6 +149,15 @@ def test_each_job_has_a_line_of_its_own() -> None:
     ]
 
 
+def test_a_job_that_is_hidden_is_left_out_unless_it_is_named() -> None:
+    start_run("mistyped").release()
+    change("mistyped", consecutive_failures=1)
+    assert told("--check", status=2).startswith("CRITICAL: 1 failing (mistyped). ")
+    assert gates().hide("mistyped")
+    assert told("--check").startswith("OK: all is well. Jobs and locks: 0. ")
+    assert [cells[:2] for cells in rows(told("--job", "mistyped"))] == [["mistyped", "hidden"]]
+
+
 @pytest.mark.usefixtures("trouble")
 def test_it_says_who_holds_a_lock_and_for_how_long() -> None:
     assert row("overrunning")["HOLDER"] == f"{lock('overrunning').holder} for 2 hours"

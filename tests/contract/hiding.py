@@ -1,4 +1,4 @@
-"""What the processes of ``test_forgotten`` do: some use three locks, others forget them."""
+"""What the processes of ``test_hidden_meanwhile`` do: some use three locks, others hide them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import random
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from django_singlejob import LockHeld, job_lock
 from django_singlejob.clock import local_now, sleep
-from django_singlejob.locking.forgetting import Obstacle, forget_name
+from django_singlejob.locking.pausing import at_the_gate
+from django_singlejob.querysets.jobs import gates
 
 NAMES = ("north", "south", "west")
 
@@ -34,15 +36,11 @@ def use_and_note(ledger: str, seconds: float) -> None:
     print(json.dumps({"count": count}))
 
 
-def forget_all_the_time(seconds: float) -> None:
+def hide_all_the_time(seconds: float) -> None:
     until, count = local_now() + seconds, 0
-    answers: dict[str, int] = {}
-    answer: Obstacle | None = None
     # SQLite keeps no queue: by its defaults, a process may find it busy until the others have ended.
-    while local_now() < until or answer in (Obstacle.BUSY, Obstacle.HELD):
-        answer = forget_name(random.choice(NAMES))
-        assert answer in (None, Obstacle.UNKNOWN, Obstacle.HELD, Obstacle.BUSY), answer
-        answers[str(answer)] = answers.get(str(answer), 0) + 1
-        count += answer is None
+    while local_now() < until or not count:
+        name = random.choice(NAMES)
+        count += bool(at_the_gate(name, partial(gates().hide, name)))
         sleep(0.01)
-    print(json.dumps({"count": count, "answers": answers}))
+    print(json.dumps({"count": count}))

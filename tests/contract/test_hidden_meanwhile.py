@@ -1,4 +1,4 @@
-"""Forgetting while others acquire: processes, at every isolation level. Fences never go back, and nothing hangs."""
+"""Hiding names while others acquire: processes, at every isolation level. Fences never go back, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ each_length = pytest.mark.parametrize(
 
 @each_length
 @pytest.mark.parametrize("isolation", ISOLATION_LEVELS)
-def test_fences_only_grow_while_names_are_forgotten(
+def test_fences_only_grow_while_names_are_hidden(
     spawn: Spawn, tmp_path: Path, isolation: dict[str, str], seconds: int
 ) -> None:
     check_that_fences_only_grow(spawn, tmp_path, isolation, seconds)
@@ -44,19 +44,19 @@ def check_that_fences_only_grow(spawn: Spawn, tmp_path: Path, env: dict[str, str
     ledger = tmp_path / "ledger"
     assert start(spawn, "use_each()", env).finish() == 0
     users = [start(spawn, f"use_and_note({str(ledger)!r}, {seconds})", env) for _ in range(3)]
-    forgetters = [start(spawn, f"forget_all_the_time({seconds})", env) for _ in range(2)]
-    children = [*users, *forgetters]
+    hiders = [start(spawn, f"hide_all_the_time({seconds})", env) for _ in range(2)]
+    children = [*users, *hiders]
     assert [child.finish() for child in children] == [0] * len(children)
-    forgotten = sum(json.loads(child.output.splitlines()[-1])["count"] for child in forgetters)
+    hidden = sum(json.loads(child.output.splitlines()[-1])["count"] for child in hiders)
     granted = defaultdict(list)
     for line in ledger.read_text().splitlines():
         name, fence = line.split()
         granted[name].append(int(fence))
-    assert forgotten > 0
+    assert hidden > 0
     assert granted
     for fences in granted.values():
         assert fences == sorted({*fences})
 
 
 def start(spawn: Spawn, act: str, env: dict[str, str]) -> Child:
-    return spawn.code(f"from tests.contract.oblivion import *; {act}", **env)
+    return spawn.code(f"from tests.contract.hiding import *; {act}", **env)
