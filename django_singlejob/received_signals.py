@@ -46,8 +46,6 @@ class ReceivedSignals:
         self.received: int | None = None
         #: Whether another signal has arrived, not in the same burst.
         self.is_repeated = False
-        #: Called with each signal's number instead of raising: for a command that runs a child process.
-        self.forward: Callable[[int], None] | None = None
         #: When a database call was last given up because it went on after a second signal.
         self.gave_up_at = float("-inf")
         #: Whether that call began after the second signal. If so, no more database calls are made.
@@ -65,9 +63,7 @@ class ReceivedSignals:
         if self.received is None:
             self.received, self._received_at = signum, local_now()
         self.is_repeated = self.is_repeated or local_now() - self._received_at >= SECOND_SIGNAL
-        if self.forward:
-            self.forward(signum)
-        elif here.innermost and here.innermost.is_open:
+        if here.innermost and here.innermost.is_open:
             self._interrupt(here.innermost, signum)
         else:
             self._is_remembered = True
@@ -83,12 +79,17 @@ class ReceivedSignals:
             self.received, self._received_at = first, first_at
         self.is_repeated = True
 
+    @property
+    def remembered(self) -> int | None:
+        """The signal that arrived while the window was closed; ``None`` if none has."""
+        return self.received if self._is_remembered else None
+
     def raise_remembered(self) -> None:
         """Raise for a signal that arrived while the window was closed."""
-        if self._is_remembered and self.received:
+        if signum := self.remembered:
             self._is_remembered = False
             self._raised_at = local_now()
-            raise JobInterrupted(self.received)
+            raise JobInterrupted(signum)
 
     @property
     def can_fetch(self) -> bool:
@@ -224,7 +225,7 @@ def status_if_given_up() -> int:
     return 128 + (in_force.received or 0) if in_force and gave_up_since(0) else 0
 
 
-def leave_to_child(handle: Callable[[int, FrameType | None], object]) -> None:
+def leave_to_child(handle: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
     """In a child that runs the body of its parent's command: have these signals call ``handle``, and forget that the
     parent handles them. Signals that are ignored stay ignored."""
     global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
@@ -235,7 +236,7 @@ def leave_to_child(handle: Callable[[int, FrameType | None], object]) -> None:
     os.register_at_fork(after_in_child=partial(_stop_handling, handle))
 
 
-def _stop_handling(handle: Callable[[int, FrameType | None], object]) -> None:
+def _stop_handling(handle: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
     # A process that the body forks, as multiprocessing does, is none of ours.
     for signum in ENDING_SIGNALS:
         if signal.getsignal(signum) == handle:

@@ -33,6 +33,7 @@ from django_singlejob.querysets.runs import runs
 from django_singlejob.registry import Job
 from django_singlejob.results import AlsoWrite, Ending, ending
 from django_singlejob.running.child import BodyEnd
+from django_singlejob.running.command import ShellCommand, supervise_command
 from django_singlejob.running.supervisor import supervise
 from django_singlejob.signals import job_finished, job_skipped, job_started
 
@@ -284,6 +285,9 @@ class _Execution:
         with self._as_current():
             self._lease.prove()
             self._send_started()
+            if isinstance(self._asked.job.func, ShellCommand):
+                supervise_command(self._lease, self._asked.job.func)
+                return
             body = self.body_in_loop if self._asked.job.is_async else self.body
             end_in_child = partial(self._end_in_child, log)
             end = supervise(self._lease, body, end_in_child, max_runtime=self._asked.job.max_runtime)

@@ -8,8 +8,8 @@ to expire.
 
 If a call still does not return, for example because it is connecting, the process exits during the call. To other
 servers this looks like ``kill -9``, and so it does to jobs in other threads of the process: their ``finally`` blocks do
-not run. Nothing else is lost. What was committed stays committed, the lease expires, and a shell command does not
-outlive its lock: while one is running, the process does not exit in this way.
+not run. Nothing else is lost. What was committed stays committed, the lease expires, and a child of the process ends
+with it.
 """
 
 import logging
@@ -144,7 +144,7 @@ class _Watcher:
         self._signals.stuck = frozenset(thread for thread, call in calls.items() if self._is_in_vain(call))
         is_stuck = threading.main_thread().ident in self._signals.stuck
         # If another thread is stuck, the main thread waits for it only for a limited time.
-        if is_stuck and self._signals.forward is None:
+        if is_stuck:
             self._end()
 
     def _is_too_long(self, call: Call) -> bool:

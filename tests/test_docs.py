@@ -38,12 +38,13 @@ from django_singlejob import (
     singleton_job,
 )
 from django_singlejob.logs import about
-from django_singlejob.management import child, exit_status
+from django_singlejob.management import exit_status
 from django_singlejob.management.commands import singleton_status
 from django_singlejob.monitoring import findings, health
 from django_singlejob.names import NAME_LENGTH
 from django_singlejob.one_offs import values
 from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.running import command
 from django_singlejob.scheduling import schedule, slots
 from tests.children import ROOT
 from tests.monitoring import test_verdict
@@ -172,7 +173,7 @@ def test_every_limit_of_what_is_kept_stands_there() -> None:
 def test_every_exit_status_stands_there() -> None:
     documented = [row[0] for row in table(section("commands.md", "Exit status"), "Status")]
     ours = [status for name, status in vars(exit_status).items() if name.startswith("EX_")]
-    assert documented == ["0", *map(str, sorted([*ours, child.NOT_EXECUTABLE, child.NOT_FOUND])), "128+n"]
+    assert documented == ["0", *map(str, sorted([*ours, command.NOT_EXECUTABLE, command.NOT_FOUND])), "128+n"]
 
 
 def test_every_exit_status_of_singleton_status_stands_there() -> None:
@@ -325,9 +326,9 @@ def test_python_compiles_and_imports_what_exists(page: Path) -> None:
 @every_page
 def test_command_lines_can_be_parsed(page: Path) -> None:
     for text in [*blocks(page, "console"), *blocks(page, "text")]:
-        for command, arguments in re.findall(rf"manage\.py ({'|'.join(COMMANDS)})\b(.*)", text):
+        for name, arguments in re.findall(rf"manage\.py ({'|'.join(COMMANDS)})\b(.*)", text):
             words = takewhile(lambda word: word not in ("&&", ">"), shlex.split(arguments))
-            assert parser_of(command).parse_args(list(words))
+            assert parser_of(name).parse_args(list(words))
 
 
 @every_page

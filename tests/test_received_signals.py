@@ -108,15 +108,6 @@ def test_a_second_signal_hurries(signals: ReceivedSignals, monkeypatch: pytest.M
     assert (caught.value.signum, signals.received) == (signal.SIGINT, signal.SIGTERM)
 
 
-def test_signals_can_be_forwarded_instead(signals: ReceivedSignals) -> None:
-    forwarded: list[int] = []
-    signals.forward = forwarded.append
-    with Window() as window:
-        window.run(lambda: send(signal.SIGTERM))
-    send(signal.SIGINT)
-    assert forwarded == [signal.SIGTERM, signal.SIGINT]
-
-
 def test_the_main_thread_is_fetched_out_of_a_call_that_blocks(signals: ReceivedSignals) -> None:
     def body() -> None:
         threading.Timer(0.05, window.fire, [Stop]).start()

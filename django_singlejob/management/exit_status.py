@@ -24,11 +24,11 @@ from django_singlejob.exceptions import (
 )
 from django_singlejob.locking.request import Reason
 from django_singlejob.logs import in_english
-from django_singlejob.management.child import ChildFailed
 from django_singlejob.received_signals import status_if_given_up
 from django_singlejob.reports import Report
 from django_singlejob.results import summary
 from django_singlejob.runner import Outcome
+from django_singlejob.running.command import CommandFailed
 from django_singlejob.unusable import refusal, unreachable
 
 # From sysexits.h, which systemd knows too.
@@ -95,7 +95,7 @@ def _of_error(error: BaseException | None, child_status: int | None, signum: int
         case JobInterrupted():
             by = f" by signal {error.signum}" if error.signum else ""
             return child_status or 128 + error.signum, f"interrupted{by}."
-        case ChildFailed():
+        case CommandFailed():
             return error.status, str(error)
         # A signal may come at the same time. Its sender wants to know that the command has exited because of it.
         case LeaseLost():

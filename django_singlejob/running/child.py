@@ -69,19 +69,13 @@ def run_as_child(
     lease: Lease,
     body: Callable[[], Any],
     end: Callable[[Any, BaseException | None], BodyEnd],
-    *,
-    supervisor: int,
-    in_group: bool,
 ) -> NoReturn:
     """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit as Python does.
     Call this with signals blocked.
 
-    ``end`` is called with the body's value and failure. ``in_group``: whether the body gets a process group of its own.
+    ``end`` is called with the body's value and failure.
     """
     pid = os.getpid()
-    _die_with(supervisor)
-    if in_group:
-        os.setpgid(0, 0)
     signals = _Signals(memory, lease)
     value, failure = None, None
     with lease.held_by_child():
@@ -97,7 +91,7 @@ def run_as_child(
     sys.exit(0)
 
 
-def _die_with(supervisor: int) -> None:
+def die_with(supervisor: int) -> None:
     """Have this process killed when its supervisor dies."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn, Self
 
 from django.db import connections
 
@@ -28,7 +28,7 @@ from django_singlejob.handlers import SECOND_SIGNAL
 from django_singlejob.locking.lease import Lease
 from django_singlejob.logs import about_grant
 from django_singlejob.received_signals import ENDING_SIGNALS, blocked_signals, start_thread
-from django_singlejob.running.child import LOST, TIMEOUT, BodyEnd, exception_for, run_as_child, unpacked
+from django_singlejob.running.child import LOST, TIMEOUT, BodyEnd, die_with, exception_for, run_as_child, unpacked
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.signals import lease_lost
 
@@ -43,6 +43,8 @@ LONGEST_GRACE = 10.0
 SHORT_GRACE = 1.0
 # Where the system cannot tell when a child ends, this is how often the supervisor looks. Seconds.
 NAP = 0.05
+# A wait that is as good as endless.
+DAY = 86_400.0
 
 
 def can_supervise() -> bool:
@@ -71,26 +73,83 @@ def supervise(
     ``JobTimeout`` or ``JobInterrupted`` if the child ended without a word.
     """
     memory = SharedMemory()
-    # At a terminal, the body has to stay in the terminal's group to read from it.
-    in_group = not os.isatty(0)
-    _leave_connections()
-    supervisor = os.getpid()
-    with blocked_signals():
-        if received_signals.in_force:
-            received_signals.in_force.raise_remembered()
-        lease.share(memory)
-        pid = _fork()
-        if pid == 0:
-            run_as_child(memory, lease, body, end, supervisor=supervisor, in_group=in_group)
-        child = _Child(pid, in_group=in_group)
+    process = Process(lease, memory, partial(run_as_child, memory, lease, body, end))
+    try:
+        with Watch(process, lease, memory, max_runtime) as watch:
+            keep_until(process.is_over, lease, watch)
+    finally:
+        process.kill()  # and what it has left behind, while the process group cannot be another's
+        code = process.collect()
+        memory.is_only_writer = False
+    if code >= 0 and memory.message:
+        return unpacked(memory.message)
+    raise exception_for(memory.reason, lease) if memory.reason else JobDied(_words_of(code))
+
+
+def _words_of(code: int) -> str:
+    if code >= 0:
+        return f"Its process exited with status {code} before the job had ended."
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        name = f"signal {-code}"
+    return f"Its process was killed by {name}."
+
+
+class Process:
+    """A child process, from outside.
+
+    Attributes:
+        leads_group: whether it has a process group of its own. At a terminal, it has to stay in the terminal's, to read
+            from it.
+    """
+
+    def __init__(self, lease: Lease, memory: SharedMemory, become: Callable[[], NoReturn]) -> None:
+        """Fork it. The child calls ``become``, with signals blocked, and has the lease's state in ``memory``.
+
+        Raises ``JobInterrupted`` if a signal had come before, so that nothing was begun.
+        """
+        self.leads_group = not os.isatty(0)
+        supervisor = os.getpid()
+        _leave_connections()
+        with blocked_signals():
+            if received_signals.in_force:
+                received_signals.in_force.raise_remembered()
+            lease.share(memory)
+            self.pid = _fork()
+            if self.leads_group:
+                with suppress(OSError):  # both processes do this, because neither can wait for the other
+                    os.setpgid(self.pid, self.pid)
+            if self.pid == 0:
+                die_with(supervisor)
+                become()
+        self._descriptor = _pidfd(self.pid)
+
+    def send(self, signum: int) -> None:
+        """Send a signal to the child alone. Raises ``ProcessLookupError`` or ``PermissionError`` if that fails."""
+        os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """Kill the child, and what it has started, unless that has left its process group."""
+        with suppress(ProcessLookupError, PermissionError):
+            (os.killpg if self.leads_group else os.kill)(self.pid, signal.SIGKILL)
+
+    def is_over(self, timeout: float) -> bool:
+        """Whether it has ended. Waits for that for at most ``timeout`` seconds."""
+        if self._descriptor is not None:
+            return bool(wait(partial(select.select, [self._descriptor], [], []), timeout)[0])
+        sleep(min(timeout, NAP))
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def collect(self) -> int:
+        """Wait for its end and return its exit code; -n if signal n has killed it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
         try:
-            watch = _Watch(child, lease, memory, max_runtime)
-            watch.start()
-        except BaseException:
-            child.kill()
-            child.collect()
-            raise
-    return _Supervisor(child, lease, memory, watch).run()
+            _, status = os.waitpid(self.pid, 0)
+        except ChildProcessError:  # the project ignores SIGCHLD, so there is none
+            status = 0
+        return os.waitstatus_to_exitcode(status)
 
 
 def _leave_connections() -> None:
@@ -108,47 +167,6 @@ def _fork() -> int:
         return os.fork()
 
 
-class _Child:
-    """The child process, from outside."""
-
-    def __init__(self, pid: int, *, in_group: bool) -> None:
-        self.pid = pid
-        self._in_group = in_group
-        self._number = _pidfd(pid)
-        if in_group:
-            with suppress(OSError):  # the child does the same, and one of them is the first
-                os.setpgid(pid, pid)
-
-    def send(self, signum: int) -> None:
-        """Send a signal to the child alone. Call this before ``collect``."""
-        os.kill(self.pid, signum)
-
-    def kill(self) -> None:
-        """Kill the child, and what it has started, unless that has left its process group."""
-        with suppress(ProcessLookupError, PermissionError):
-            (os.killpg if self._in_group else os.kill)(self.pid, signal.SIGKILL)
-
-    def is_over(self, timeout: float) -> bool:
-        """Whether it has ended. Waits for that for at most ``timeout`` seconds."""
-        if number := self._number:
-            return bool(wait(partial(select.select, [number], [], []), max(0.0, timeout))[0])
-        sleep(min(max(0.0, timeout), NAP))
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def collect(self) -> int:
-        """Wait for its end, and kill what it has left behind in its process group. Returns its exit code; -n if signal
-        n has killed it."""
-        if self._number is not None:
-            os.close(self._number)
-        try:
-            _, status = os.waitpid(self.pid, 0)
-        except ChildProcessError:  # the job's project ignores SIGCHLD, so there is none
-            status = 0
-        if self._in_group:
-            self.kill()
-        return os.waitstatus_to_exitcode(status)
-
-
 def _pidfd(pid: int) -> int | None:
     """A descriptor that is ready when the process has ended; ``None`` if the system has none."""
     try:
@@ -157,13 +175,22 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
-class _Watch:
-    """The thread that ends the child in time. It waits for nothing but signals and the clock."""
+class Watch:
+    """The thread that ends a child in time. It waits for nothing but signals and the clock.
 
-    def __init__(self, child: _Child, lease: Lease, memory: SharedMemory, max_runtime: timedelta | None) -> None:
+    Attributes:
+        signum: the last signal that was passed on; ``None`` if none has come.
+        has_killed: whether it has killed the child.
+    """
+
+    def __init__(
+        self, process: Process, lease: Lease, memory: SharedMemory, max_runtime: timedelta | None = None
+    ) -> None:
         interval = lease.grant.request.heartbeat_interval
-        self._child, self._lease, self._memory = child, lease, memory
-        self._grace = min(interval.total_seconds(), LONGEST_GRACE) if interval else SHORT_GRACE
+        self.grace = min(interval.total_seconds(), LONGEST_GRACE) if interval else SHORT_GRACE
+        self.signum: int | None = None
+        self.has_killed = False
+        self.process, self._lease, self._memory = process, lease, memory
         self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
         self._kill_at = float("inf")
         self._is_loss_told = False
@@ -174,25 +201,36 @@ class _Watch:
         self._former = -1
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Raises ``RuntimeError`` if no thread can be started."""
-        self._thread = start_thread(self._run, "watch over a job")
+    def __enter__(self) -> Self:
+        try:
+            self._thread = start_thread(self._run, "watch over a job")
+        except RuntimeError:  # no more threads are available
+            self.__exit__(None, None, None)
+            raise
         self._former = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        if received_signals.in_force and received_signals.in_force.remembered:
+            self.wake(received_signals.in_force.remembered)  # it came after the fork
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """Send nothing to the child any more."""
         self._is_over = True
         self.wake()
         if self._thread:
             self._thread.join()
-        signal.set_wakeup_fd(self._former)
+            signal.set_wakeup_fd(self._former)
         self._reader.close()
         self._writer.close()
 
-    def wake(self) -> None:
-        """Have the thread look at the lease."""
+    def wake(self, signum: int = 0) -> None:
+        """Have the thread look at the lease, and pass on a signal."""
         with suppress(BlockingIOError):  # then it has enough to read
-            self._writer.send(b"\0")
+            self._writer.send(bytes([signum]))
+
+    def kill_by(self, instant: float) -> None:
+        """Kill the child at this instant, a value of ``local_now()``, unless it has ended by then."""
+        self._kill_at = min(self._kill_at, instant)
+        self.wake()
 
     # --- in the thread
 
@@ -200,17 +238,16 @@ class _Watch:
         while not self._is_over:
             signums = self._hear()
             if not self._is_over:
-                with suppress(ProcessLookupError):
-                    self._look(signums)
+                self._look(signums)
 
     def _hear(self) -> bytes:
         """The signals that have come by now. Waits until there may be something to do."""
-        seconds = max(0.0, min(self._next_at() - local_now(), threading.TIMEOUT_MAX))
+        seconds = max(0.0, min(self._next_at() - local_now(), DAY))
         ready = wait(partial(select.select, [self._reader], [], []), seconds)[0]
-        signums = self._reader.recv(4096) if ready else b""
-        if self._former != -1 and signums.strip(b"\0"):
+        signums = self._reader.recv(4096).strip(b"\0") if ready else b""
+        if signums and self._former != -1:
             with suppress(OSError):
-                os.write(self._former, signums.strip(b"\0"))
+                os.write(self._former, signums)
         return signums
 
     def _next_at(self) -> float:
@@ -227,8 +264,8 @@ class _Watch:
             self._end(TIMEOUT, now)
         self._look_at_lease(now)
         if now >= self._kill_at:
-            self._kill_at = float("inf")
-            self._child.kill()
+            self._kill_at, self.has_killed = float("inf"), True
+            self.process.kill()
 
     def _look_at_lease(self, now: float) -> None:
         is_lost = self._lease.lost and not self._lease.is_over
@@ -239,73 +276,75 @@ class _Watch:
         self._is_loss_told = is_lost
 
     def _pass_on(self, signum: int, now: float) -> None:
-        """Pass a signal on. The body may take its time to clean up, until there is a second one, not of the same
-        burst."""
-        self._memory.reason = signum
-        self._child.send(signum)
+        self._memory.reason = self.signum = signum
+        self._send(signum)
         self._first_signal_at = min(self._first_signal_at, now)
-        if now - self._first_signal_at >= SECOND_SIGNAL:
-            self._kill_at = min(self._kill_at, now + self._grace)
+        self._kill_at = min(self._kill_at, self.kill_at(now, is_second=now - self._first_signal_at >= SECOND_SIGNAL))
+
+    def kill_at(self, now: float, *, is_second: bool) -> float:
+        """When to kill the child after a signal. It may take its time to clean up, until there is a second one, not of
+        the same burst."""
+        return now + self.grace if is_second else float("inf")
 
     def _end(self, reason: int, now: float) -> None:
         self._memory.reason = reason
-        self._child.send(signal.SIGTERM)
-        self._kill_at = min(self._kill_at, now + self._grace)
+        self._send(signal.SIGTERM)
+        self._kill_at = min(self._kill_at, now + self.grace)
+
+    def _send(self, signum: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # the latter for example of sudo
+            self.process.send(signum)
 
 
-class _Supervisor:
-    """What the main thread does while the child runs: it keeps the lease, and waits."""
+def keep_until(is_over: Callable[[float], bool], lease: Lease, watch: Watch) -> None:
+    """Keep the lease until ``is_over``, which waits for at most the seconds that it is passed. This is all that the
+    main thread does while the child runs."""
+    pulse = _Pulse(lease, watch)
+    while not is_over(pulse.pause()):
+        pulse.beat_if_due()
+        pulse.report_loss()
 
-    def __init__(self, child: _Child, lease: Lease, memory: SharedMemory, watch: _Watch) -> None:
-        self._child, self._lease, self._memory, self._watch = child, lease, memory, watch
+
+class _Pulse:
+    """The heartbeats of one lease, sent by this thread."""
+
+    def __init__(self, lease: Lease, watch: Watch) -> None:
+        self._lease, self._watch = lease, watch
         interval = lease.grant.request.heartbeat_interval
         self._interval = interval.total_seconds() if interval else float("inf")
         self._beat_at = local_now() + self._interval
         self._is_loss_reported = False
 
-    def run(self) -> BodyEnd:
-        """Keep the lease until the child has ended. Returns, or raises, how it ended."""
-        try:
-            while not self._child.is_over(self._next_at() - local_now()):
-                if local_now() >= self._beat_at:
-                    self._beat()
-                self._report_loss()
-            self._watch.stop()
-        except BaseException:
-            self._watch.stop()
-            self._child.kill()
-            raise
-        finally:
-            code = self._child.collect()
-            self._memory.is_only_writer = False
-        if code >= 0 and (message := self._memory.message):
-            return unpacked(message)
-        raise self._why(code)
+    def pause(self) -> float:
+        """How long there is nothing to do, in seconds."""
+        deadline = float("inf") if self._is_loss_reported or self._lease.is_over else self._lease.deadline
+        return max(0.0, min(self._beat_at, deadline, local_now() + DAY) - local_now())
 
-    def _next_at(self) -> float:
-        lease = self._lease
-        deadline = float("inf") if self._is_loss_reported or lease.is_over else lease.deadline
-        return min(self._beat_at, deadline, local_now() + threading.TIMEOUT_MAX)
-
-    def _beat(self) -> None:
-        lease, sent_at = self._lease, local_now()
+    def beat_if_due(self) -> None:
+        """Send a heartbeat, if it is time for one. If it fails, the next one follows soon."""
+        sent_at = local_now()
+        if sent_at < self._beat_at:
+            return
         try:
             with cut_off_at(database.alias(), sent_at + self._interval):
-                lease.renew()
+                self._lease.renew()
             self._beat_at = sent_at + self._interval
         except LeaseLost:
             self._beat_at = float("inf")
         except Exception as error:  # not a loss yet: the lease goes on, and the next heartbeat may get through
             self._beat_at = local_now() + min(self._interval / HURRY, 1.0)
-            # No heartbeat gets through while the lease's own transaction is the only writer.
-            if not lease.is_only_writer:
-                message = "A heartbeat of %r failed and will be retried soon: %s"
-                extra = about_grant(lease.grant, reason=error)
-                logger.warning(message, lease.name, database.words_of(error), extra=extra)
-        finally:
-            self._watch.wake()
+            self._log(error)
+        self._watch.wake()
 
-    def _report_loss(self) -> None:
+    def _log(self, error: Exception) -> None:
+        # No heartbeat gets through while the lease's own transaction is the only writer.
+        if not self._lease.is_only_writer:
+            message = "A heartbeat of %r failed and will be retried soon: %s"
+            extra = about_grant(self._lease.grant, reason=error)
+            logger.warning(message, self._lease.name, database.words_of(error), extra=extra)
+
+    def report_loss(self) -> None:
+        """Log that the lease is lost, once, and send ``lease_lost``."""
         lease = self._lease
         is_lost = lease.lost and not lease.is_over
         if is_lost and not self._is_loss_reported:
@@ -313,19 +352,3 @@ class _Supervisor:
             logger.error("%s", loss, extra=about_grant(lease.grant, reason=loss))
             lease_lost.send_robust(sender=Lease, name=lease.name, lease=lease)
         self._is_loss_reported = is_lost
-
-    def _why(self, code: int) -> BaseException:
-        """Why the child has ended without a word, or was killed while its threads went on after the body."""
-        if self._memory.reason == 0:
-            return JobDied(_words_of(code))
-        return exception_for(self._memory.reason, self._lease)
-
-
-def _words_of(code: int) -> str:
-    if code >= 0:
-        return f"Its process exited with status {code} before the job had ended."
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal
-        name = f"signal {-code}"
-    return f"Its process was killed by {name}."

@@ -28,7 +28,6 @@ from django_singlejob.clock import local_now
 from django_singlejob.codes import Lack
 from django_singlejob.exceptions import SingleJobError, UnknownJob
 from django_singlejob.locking.acquire import IN_DOUBT
-from django_singlejob.management.child import ChildFailed
 from django_singlejob.management.exit_status import (
     discover_jobs,
     explanation_of,
@@ -39,6 +38,7 @@ from django_singlejob.management.exit_status import (
 )
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.reports import Report
+from django_singlejob.running.command import CommandFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,7 +142,7 @@ def test_one_that_could_not_be_decided_is_an_error() -> None:
         (SystemExit(3), 1, "failed, SystemExit: 3"),
         (KeyboardInterrupt(), 1, "failed, KeyboardInterrupt: "),
         (JobInterrupted(15), 143, "interrupted by signal 15."),
-        (ChildFailed("The command exited with status 7.", 7), 7, "The command exited with status 7."),
+        (CommandFailed("The command exited with status 7.", 7), 7, "The command exited with status 7."),
         (LeaseLost("It was taken over."), 75, "It was taken over."),
         (DatabaseUnreachable("The database does not answer."), 69, "The database does not answer."),
         (unusable(Lack.TABLES), 78, "It lacks something."),

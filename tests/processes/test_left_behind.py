@@ -347,3 +347,14 @@ def test_with_close_the_command_has_the_grace_when_the_lease_is_lost(spawn: Spaw
     JobLock.objects.all().delete()
     assert child.finish() == 75
     assert "command has ended" in child.output
+
+
+# --- the wrapper is killed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux tells a process that its parent has died.")
+def test_the_command_itself_does_not_outlive_its_wrapper(spawn: Spawn) -> None:
+    child = shell(spawn, "exec sleep 60")
+    command = pid("command", child)
+    child.kill()
+    eventually(lambda: not is_alive(command))

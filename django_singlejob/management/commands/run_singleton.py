@@ -17,7 +17,6 @@ from django_singlejob.clock import instant_in_words, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.escaping import shown
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
-from django_singlejob.management.child import Child
 from django_singlejob.management.exit_status import (
     EX_USAGE,
     discover_jobs,
@@ -32,6 +31,7 @@ from django_singlejob.names import validate_own_name
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.reports import Report, log_in_child, logged_quietly, report_of, run_due
+from django_singlejob.running.command import ShellCommand
 from django_singlejob.scheduling.schedule import next_slot
 from django_singlejob.scheduling.words import schedule_in_words
 from django_singlejob.second_signal import second_signal_heeded
@@ -147,21 +147,21 @@ class Command(CallableCommand):
                 deferred_signals(is_last=self._is_last) as signals,
                 second_signal_heeded(signals, is_last=self._is_last),
             ):
-                child = self._child(given, signals)
-                job = _with_options(_job(given, child), given)
+                command = self._shell_command(given)
+                job = _with_options(_job(given, command), given)
                 _check_arguments(job, given)
-                status = self._run(job, child, given, signals)
+                status = self._run(job, command, given, signals)
         if status:
             sys.exit(status)
 
-    def _child(self, given: dict[str, Any], signals: ReceivedSignals) -> Child | None:
+    def _shell_command(self, given: dict[str, Any]) -> ShellCommand | None:
         if not given["child"]:
             return None
 
         def notify(message: str) -> None:
             self._print(given, f"{given['name']}: {message}")
 
-        return Child(given["child"], signals, notify, is_alone=given["close"])
+        return ShellCommand(given["child"], notify, is_alone=given["close"])
 
     def _print(self, given: dict[str, Any], message: str, *, is_error: bool = True) -> None:
         if given["verbosity"] > 0:
@@ -181,14 +181,16 @@ class Command(CallableCommand):
             counts = dict(gates().values_list("name", "run_count"))
             output.end({"jobs": [_facts(job) | {"run_count": counts.get(job.name, 0)} for job in registry.all_jobs()]})
 
-    def _run(self, job: registry.Job, child: Child | None, given: dict[str, Any], signals: ReceivedSignals) -> int:
+    def _run(
+        self, job: registry.Job, command: ShellCommand | None, given: dict[str, Any], signals: ReceivedSignals
+    ) -> int:
         """Run the job and print a line for each slot. Returns the first non-zero exit status, else 0."""
         status = 0
         for report in map(logged_quietly, self._reports(job, given)):
             if report.error and given["traceback"]:
                 self.stderr.write("".join(traceback.format_exception(report.error)))
             terms: dict[str, Any] = {
-                "child_status": child.status if child else None,
+                "child_status": command.status if command else None,
                 "skipped_status": given["skipped_status"],
                 "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with --traceback",
             }
@@ -199,7 +201,7 @@ class Command(CallableCommand):
 
     def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:
         args, kwargs = _split_arguments(given["arguments"])
-        is_supervised = self._is_last and not (given["inline"] or given["child"])
+        is_supervised = self._is_last and not given["inline"]
         log = log_in_child(job, logged_quietly) if is_supervised else None
         if job.schedule is not None and not given["now"]:
             yield from run_due(job, args, kwargs, early=options().slot_tolerance, log_in_child=log)
@@ -295,9 +297,9 @@ def _check_arguments(job: registry.Job, given: dict[str, Any]) -> None:
         )
 
 
-def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
+def _job(given: dict[str, Any], command: ShellCommand | None) -> registry.Job:
     name = given["name"]
-    if child is None:
+    if command is None:
         return registry.get(name)
     if registry.is_known(name):
         raise CommandError(
@@ -306,7 +308,7 @@ def _job(given: dict[str, Any], child: Child | None) -> registry.Job:
             "@singleton_job(lock=...).",
             returncode=EX_USAGE,
         )
-    return registry.Job(name=validate_own_name(name), func=child)
+    return registry.Job(name=validate_own_name(name), func=command)
 
 
 def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:

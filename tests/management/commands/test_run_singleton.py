@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import logging
 import os
 import re
 import signal
-import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -25,9 +20,8 @@ from django.core.management import CommandError, call_command
 from django.utils import translation
 from django.utils.log import AdminEmailHandler
 
-from django_singlejob import LeaseLost, current_run, registry, singleton_job
+from django_singlejob import current_run, registry, singleton_job
 from django_singlejob.clock import utc_now
-from django_singlejob.interrupt import Window
 from django_singlejob.locking import acquire
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.worker.due import keep_up
@@ -49,7 +43,7 @@ from tests.contract.acts import (
     take,
     without_seconds,
 )
-from tests.waiting import a_moment, work_until_ended
+from tests.waiting import work_until_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -308,7 +302,7 @@ def test_a_failure_is_logged_as_a_workers_is(schedule: timedelta | None, caplog:
 def test_so_is_that_of_a_shell_command(command: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(SystemExit):
         told("backup", "--", "sh", "-c", command)
-    assert failures(caplog) == [("ERROR", "The job 'backup' failed.", "ChildFailed")]
+    assert failures(caplog) == [("ERROR", "The job 'backup' failed.", "CommandFailed")]
 
 
 def test_what_runs_or_is_skipped_is_no_failure(calls: list[object], caplog: pytest.LogCaptureFixture) -> None:
@@ -619,92 +613,6 @@ def test_the_lock_may_be_a_jobs_but_not_its_name(calls: list[object]) -> None:
         told("nightly", "--", "false")
     assert refusal.value.returncode == 2
     assert not gates().filter(name="nightly").exists()
-
-
-@pytest.mark.slow
-def test_what_it_leaves_behind_is_waited_for_and_told_to_standard_error(tmp_path: Path) -> None:
-    told, ended = tmp_path / "told", tmp_path / "ended"
-
-    class Errors(StringIO):
-        def write(self, text: str) -> int:
-            told.touch()
-            return super().write(text)
-
-    output, errors = StringIO(), Errors()
-    command = ["sh", "-c", f"(until test -e {told}; do sleep 0.1; done; touch {ended}) & exit 0"]
-    call_command("run_singleton", "backup", "--", *command, stdout=output, stderr=errors, no_color=True)
-    assert ended.exists()
-    assert errors.getvalue() == (
-        "backup: The command has exited, but processes that it started are still running. The lock is held until they "
-        "exit (see --close).\n"
-    )
-    assert output.getvalue().startswith("backup: ran in ")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("I/O operation on closed file"), None])
-def test_a_terminal_that_is_gone_ends_nothing(tmp_path: Path, error: Exception | None) -> None:
-    class Gone(StringIO):
-        def write(self, text: str) -> int:
-            assert error
-            raise error
-
-    ended = tmp_path / "ended"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stderr", Gone() if error else None)
-        command = ["sh", "-c", f"(sleep 1.5; touch {ended}) & exit 0"]
-        call_command("run_singleton", "backup", "--", *command, stdout=StringIO())
-    assert ended.exists()
-    assert last_run("backup").status == "successful"
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_noticed_while_it_is_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[int] = []
-
-    class Started(subprocess.Popen[bytes]):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            started.append(self.pid)
-            # As the keeper of the lease does; the main thread has time to notice.
-            threading.Thread(target=windows[-1].fire, args=[LeaseLost]).start()
-            a_moment()
-
-    windows: list[Window] = []
-    monkeypatch.setattr(Window, "open", remembering(windows, Window.open))
-    monkeypatch.setattr(subprocess, "Popen", Started)
-    with pytest.raises(SystemExit) as ended:
-        told("backup", "--", "sleep", "3600")
-    assert ended.value.code == 75
-    with pytest.raises(ProcessLookupError):
-        os.kill(started[0], 0)
-
-
-def remembering(windows: list[Window], opens: Callable[[Window], None]) -> Callable[[Window], None]:
-    def opens_and_remembers(window: Window) -> None:
-        windows.append(window)
-        opens(window)
-
-    return opens_and_remembers
-
-
-def test_descriptors_that_cannot_be_had_are_told_and_none_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = descriptors()
-    monkeypatch.setattr(fcntl, "fcntl", too_many_files)
-    with pytest.raises(SystemExit) as ended:
-        told("backup", "--", "true")
-    assert ended.value.code == 126
-    monkeypatch.undo()
-    told("backup", "--min-interval", "0", "--", "true")
-    assert descriptors() == before
-
-
-def descriptors() -> set[str]:
-    return {path.name for path in Path("/dev/fd").iterdir()}
-
-
-def too_many_files(*arguments: object) -> int:
-    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_what_is_behind_the_dashes_is_the_commands_own() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_singlejob.management.descendants import Group, Pipe
+from django_singlejob.running.descendants import Group, Pipe
 from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:

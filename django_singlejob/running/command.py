@@ -1,0 +1,231 @@
+"""A shell command that runs under a lock, with all processes that it starts, as with ``flock(1)``.
+
+It is the child of a supervisor, like a job. But the processes that it leaves behind hold its lock too: nobody kills
+them, until a signal comes or the lease is lost.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+from django_singlejob import received_signals
+from django_singlejob.clock import local_now, sleep
+from django_singlejob.exceptions import JobInterrupted, LeaseLost, SingleJobError
+from django_singlejob.locking.lease import Lease
+from django_singlejob.running.child import LOST
+from django_singlejob.running.descendants import Group, Pipe
+from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.supervisor import Process, Watch, keep_until
+
+# The exit statuses that a shell uses.
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+
+# Seconds between two looks at what the command has left behind, normally and during the grace.
+TICK, SHORT_TICK = 1.0, 0.05
+
+LEFT_BEHIND = (
+    "The command has exited, but processes that it started are still running. The lock is held until they exit (see "
+    "--close)."
+)
+OUT_OF_REACH = (
+    "Processes that the command started are still running and cannot be killed from here. The lock is held until they "
+    "exit."
+)
+UNLOCKED = "Processes that the command started are still running, without the lock."
+
+
+class CommandFailed(SingleJobError):
+    """The command did not exit with status 0. ``status`` is the one that a shell would report."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ShellCommand:
+    """The words of a command.
+
+    Attributes:
+        notify: called with messages for the user while the command runs.
+        is_alone: whether only the command itself holds the lock, and not the processes that it leaves behind.
+        status: the exit status that a shell would report, once it has ended.
+    """
+
+    def __init__(self, words: Sequence[str], notify: Callable[[str], object], *, is_alone: bool = False) -> None:
+        self.words, self.notify, self.is_alone = list(words), notify, is_alone
+        self.status = 0
+
+    def __call__(self) -> None:
+        """Run it where it has no supervisor. What it leaves behind does not hold the lock."""
+        try:
+            code = subprocess.run(self.words, check=False).returncode
+        except OSError as error:
+            raise _not_started(error) from error
+        self.end(code)
+
+    def end(self, code: int) -> None:
+        """Take note of its exit code. Raises ``CommandFailed`` unless that is 0."""
+        self.status = code if code >= 0 else 128 - code
+        if self.status:
+            raise CommandFailed(f"The command exited with status {self.status}.", self.status)
+
+
+def _not_started(error: OSError) -> CommandFailed:
+    if isinstance(error, FileNotFoundError):
+        return CommandFailed(f"The command was not found: {error}", NOT_FOUND)
+    return CommandFailed(f"The command cannot be executed: {error}", NOT_EXECUTABLE)
+
+
+def supervise_command(lease: Lease, command: ShellCommand) -> None:
+    """Run the command under the lease, and wait for all processes that hold its lock.
+
+    Raises ``CommandFailed`` if it did not succeed; ``JobInterrupted`` or ``LeaseLost`` if that has ended it.
+    """
+    try:
+        pipe = None if command.is_alone else Pipe()
+    except OSError as error:
+        raise _not_started(error) from error
+    try:
+        _Supervisor(lease, command, pipe).run()
+    finally:
+        if pipe:
+            pipe.close()
+
+
+class _Supervisor:
+    """Looks after one command, and then after what it has left behind."""
+
+    def __init__(self, lease: Lease, command: ShellCommand, pipe: Pipe | None) -> None:
+        self._lease, self._command, self._pipe = lease, command, pipe
+        self._memory = SharedMemory()
+        try:
+            self._process = _CommandProcess(lease, self._memory, partial(_become, command, self._memory, pipe))
+        finally:
+            if pipe:
+                pipe.let_go()
+        self._watch = _CommandWatch(self._process, lease, self._memory)
+        # What is said to the user about what was left behind, and when.
+        self._notice, self._notice_at = "", 0.0
+
+    def run(self) -> None:
+        """Raises how it ended, unless it succeeded."""
+        try:
+            with self._watch:
+                keep_until(self._process.is_over, self._lease, self._watch)
+                code = self._process.collect()
+                was_signalled = self._watch.signum is not None
+                self._watch.limit()
+                keep_until(self._is_lock_free, self._lease, self._watch)
+        except BaseException:
+            self._process.kill()
+            raise
+        self._raise_end(code, is_cut_short=self._watch.has_killed or not was_signalled)
+
+    def _is_lock_free(self, timeout: float) -> bool:
+        """Whether no process holds the lock any more, or waiting for one would protect nothing. Waits for that for at
+        most ``timeout`` seconds."""
+        is_ending = bool(self._memory.reason) and not self._watch.has_killed
+        if self._pipe is None:
+            if self._memory.reason == LOST:
+                self._process.kill()
+            return True
+        if self._pipe.is_at_end(min(timeout, SHORT_TICK if is_ending else TICK)):
+            if not is_ending or self._process.is_group_empty():
+                return True
+            sleep(SHORT_TICK)  # a process in its group has closed the pipe
+        elif not is_ending:
+            return self._is_told()
+        return False
+
+    def _is_told(self) -> bool:
+        """Tell the user about a process that goes on. Returns whether it goes on without the lock."""
+        has_lost = self._watch.has_killed and self._memory.reason == LOST
+        notice = UNLOCKED if has_lost else OUT_OF_REACH if self._watch.has_killed else LEFT_BEHIND
+        if notice != self._notice:
+            self._notice, self._notice_at = notice, local_now() + TICK
+        if local_now() < self._notice_at:
+            return False
+        self._notice_at = float("inf")
+        self._command.notify(notice)
+        return has_lost
+
+    def _raise_end(self, code: int, *, is_cut_short: bool) -> None:
+        if self._memory.message:
+            raise _not_started(pickle.loads(self._memory.message))  # noqa: S301  (it comes from our own child)
+        signum = self._watch.signum
+        try:
+            self._command.end(code)
+        except CommandFailed:
+            if not self._memory.reason:
+                raise
+        if self._memory.reason == LOST:
+            raise LeaseLost(self._lease.why_lost())
+        if signum and (self._command.status or is_cut_short):
+            raise JobInterrupted(signum)
+
+
+def _become(command: ShellCommand, memory: SharedMemory, pipe: Pipe | None) -> NoReturn:
+    """Replace this process with the command."""
+    if pipe:
+        os.set_inheritable(pipe.write, True)
+    received_signals.leave_to_child(signal.SIG_DFL)
+    for signum in signal.SIGPIPE, signal.SIGXFSZ:  # Python ignores them
+        signal.signal(signum, signal.SIG_DFL)
+    received_signals.unblock()
+    try:
+        os.execvp(command.words[0], command.words)  # noqa: S606
+    except OSError as error:
+        error.filename = command.words[0]
+        memory.message = pickle.dumps(error)
+    os._exit(1)
+
+
+class _CommandProcess(Process):
+    """The command, and what it has started in its process group."""
+
+    def __init__(self, lease: Lease, memory: SharedMemory, become: Callable[[], NoReturn]) -> None:
+        super().__init__(lease, memory, become)
+        self._group = Group(self.pid) if self.leads_group else None
+        self._is_collected = False
+
+    def send(self, signum: int) -> None:
+        """Send a signal to its group. At a terminal, which has sent SIGINT already, to the command alone."""
+        if self._group:
+            self._group.send(signum)
+        elif signum != signal.SIGINT and not self._is_collected:
+            super().send(signum)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            self.send(signal.SIGKILL)
+
+    def collect(self) -> int:
+        code = super().collect()
+        self._is_collected = True
+        return code
+
+    def is_group_empty(self) -> bool:
+        """Whether nothing is left in its group. Call this after ``collect``."""
+        return self._group is None or self._group.is_empty()
+
+
+class _CommandWatch(Watch):
+    """A command may take its time after any signal. What it has left behind has the grace."""
+
+    _is_limited = False
+
+    def limit(self) -> None:
+        """Have signals end what is left, now that the command itself has ended."""
+        self._is_limited = True
+        if self.signum:
+            self.kill_by(local_now() + self.grace)
+
+    def kill_at(self, now: float, *, is_second: bool) -> float:
+        if not self._is_limited:
+            return float("inf")
+        return now if is_second else now + self.grace
