@@ -40,9 +40,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST_WAIT_TIMEOUT = 31_536_000
 # Of what a driver says of an error.
 WORDS_LENGTH = 500
-# MySQL passes on the smaller numbers from its file functions: 23 means too many open files, and to SQLite a lack of
-# rights.
-_FIRST_OF_MYSQL = 1000
 
 
 def alias() -> str:
@@ -480,29 +477,22 @@ def words_of(error: BaseException) -> str:
     return " ".join(said.split())[:WORDS_LENGTH]
 
 
-def _codes(error: BaseException) -> set[Any]:
-    cause = error.__cause__ or error
-    number = cause.args[0] if isinstance(error, Error) and cause.args else None
-    result_code = getattr(cause, "sqlite_errorcode", None)
-    primary = None if result_code is None else result_code & 0xFF
-    said = [getattr(cause, name, None) for name in ("sqlstate", "pgcode")]
-    if isinstance(number, int) and number < _FIRST_OF_MYSQL:
-        number = None
-    return {code for code in (*said, primary, number) if isinstance(code, str | int)}
-
-
 def _meaning(error: DatabaseError) -> Meaning:
-    """Look up PostgreSQL's SQLSTATE, SQLite's result code or MySQL's error number."""
     if isinstance(error, DatabaseUnusable):
         return Meaning.LOST if error.lack and not error.is_lasting else Meaning.YOURS
+    found = _codes(error)
+    if not found and isinstance(error, OperationalError | InternalError):
+        return Meaning.LOST  # without a code, it did not come from a server
+    return next((meaning for meaning, those in codes.MEANINGS.items() if those & found), Meaning.YOURS)
+
+
+def _codes(error: BaseException) -> set[str | int]:
+    """PostgreSQL's SQLSTATE and its class, the name of SQLite's result code and that without its extension, or MySQL's
+    error number."""
     cause = error.__cause__ or error
-    for name in ("sqlstate", "pgcode"):
-        if sqlstate := getattr(cause, name, None):
-            return codes.of_server(str(sqlstate))
-    if (code := getattr(cause, "sqlite_errorcode", None)) is not None:
-        return codes.of_sqlite(code)
-    number = cause.args[0] if cause.args else None
-    if isinstance(number, int) and number:
-        return codes.of_server(number)
-    # The error has no code, so it did not come from a server.
-    return Meaning.LOST if isinstance(error, OperationalError | InternalError) else Meaning.YOURS
+    if sqlstate := getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None):
+        return {sqlstate, sqlstate[:2]}
+    if name := getattr(cause, "sqlite_errorname", None):
+        return {name, "_".join(name.split("_")[:2])}
+    number = cause.args[0] if isinstance(error, Error) and cause.args else None
+    return {number} if isinstance(number, int) and number else set()

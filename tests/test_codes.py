@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from datetime import timedelta
 from functools import partial
 from threading import Barrier, Event
@@ -116,25 +115,25 @@ def test_an_error_of_yours_is_told_by_the_code(code: object, kind: type[Error]) 
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"),
+    ("name", "expected"),
     [
-        (sqlite3.SQLITE_BUSY, ["is_transient", "is_undone"]),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, ["is_transient", "is_undone"]),
-        (sqlite3.SQLITE_LOCKED, ["is_transient", "is_undone"]),
-        (sqlite3.SQLITE_PROTOCOL, ["is_transient", "is_undone"]),
-        (sqlite3.SQLITE_INTERRUPT, ["is_transient"]),
-        (sqlite3.SQLITE_CANTOPEN_ISDIR, ["is_connection_lost"]),
-        (sqlite3.SQLITE_FULL, ["is_connection_lost"]),
-        (sqlite3.SQLITE_IOERR_FSYNC, ["is_connection_lost"]),
-        (sqlite3.SQLITE_NOMEM, ["is_connection_lost"]),
-        (sqlite3.SQLITE_CORRUPT, []),
-        (sqlite3.SQLITE_NOTADB, []),
-        (sqlite3.SQLITE_READONLY, []),
+        ("SQLITE_BUSY", ["is_transient", "is_undone"]),
+        ("SQLITE_BUSY_SNAPSHOT", ["is_transient", "is_undone"]),
+        ("SQLITE_LOCKED", ["is_transient", "is_undone"]),
+        ("SQLITE_PROTOCOL", ["is_transient", "is_undone"]),
+        ("SQLITE_INTERRUPT", ["is_transient"]),
+        ("SQLITE_CANTOPEN_ISDIR", ["is_connection_lost"]),
+        ("SQLITE_FULL", ["is_connection_lost"]),
+        ("SQLITE_IOERR_FSYNC", ["is_connection_lost"]),
+        ("SQLITE_NOMEM", ["is_connection_lost"]),
+        ("SQLITE_CORRUPT", []),
+        ("SQLITE_NOTADB", []),
+        ("SQLITE_READONLY", []),
     ],
 )
-def test_sqlite_has_codes_of_its_own(code: int, expected: list[str]) -> None:
+def test_sqlite_has_codes_of_its_own(name: str, expected: list[str]) -> None:
     error = OperationalError()
-    error.sqlite_errorcode = code  # type: ignore[attr-defined]
+    error.sqlite_errorname = name  # type: ignore[attr-defined]
     assert verdict(error) == expected
 
 

@@ -70,10 +70,10 @@ def no_locks() -> Iterator[None]:
         yield
 
 
-def sqlites(code: int) -> Error:
+def sqlites(name: str) -> Error:
     error = OperationalError("whatever it says")
     error.__cause__ = cause = Exception()
-    cause.sqlite_errorcode = code  # type: ignore[attr-defined]
+    cause.sqlite_errorname = name  # type: ignore[attr-defined]
     return error
 
 
@@ -99,18 +99,18 @@ def test_the_code_says_what_it_lacks(lack: Lack, code: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "lack"),
+    ("name", "lack"),
     [
-        (1, Lack.TABLES),
-        (26, Lack.DATABASE),
-        (3, Lack.RIGHTS),
-        (23, Lack.RIGHTS),
-        (8, Lack.WRITES),
-        (8 | 4 << 8, Lack.WRITES),
+        ("SQLITE_ERROR", Lack.TABLES),
+        ("SQLITE_NOTADB", Lack.DATABASE),
+        ("SQLITE_PERM", Lack.RIGHTS),
+        ("SQLITE_AUTH", Lack.RIGHTS),
+        ("SQLITE_READONLY", Lack.WRITES),
+        ("SQLITE_READONLY_DBMOVED", Lack.WRITES),
     ],
 )
-def test_sqlites_code_may_be_an_extended_one(code: int, lack: Lack) -> None:
-    unusable = refusal(sqlites(code))
+def test_sqlites_code_may_be_an_extended_one(name: str, lack: Lack) -> None:
+    unusable = refusal(sqlites(name))
     assert unusable
     assert unusable.lack is lack
     assert unusable.is_lasting
@@ -121,7 +121,7 @@ FILES = [an_error(number) for number in (1, 3, 8, 13, 23, 26)]
 
 
 @pytest.mark.parametrize(
-    "error", [an_error("22001"), an_error(1406), sqlites(19), ValueError(), DatabaseError(), *FILES]
+    "error", [an_error("22001"), an_error(1406), sqlites("SQLITE_CONSTRAINT"), ValueError(), DatabaseError(), *FILES]
 )
 def test_of_another_error_it_says_nothing(error: Exception) -> None:
     assert refusal(error) is None
@@ -138,7 +138,7 @@ def test_what_will_come_again_is_a_refusal_whatever_its_code() -> None:
 def test_an_alias_of_its_own_is_named_to_migrate(settings: Settings, add_database: AddDatabase) -> None:
     add_database("locks", NAME="shop", HOST="db.example", PORT=5432, USER="web", PASSWORD="secret")
     settings.SINGLEJOB = {"DATABASE": "locks"}
-    unusable = refusal(sqlites(26))
+    unusable = refusal(sqlites("SQLITE_NOTADB"))
     assert unusable
     assert str(unusable) == (
         "The database 'locks' (shop on db.example:5432, as 'web') does not exist, or is not a database (). Create it, "
