@@ -39,6 +39,7 @@ MEANINGS: dict[Meaning, frozenset[str | int]] = {
     Meaning.LOST: frozenset(
         {
             *("08", "53", "57", "58"),  # the connection, resources, the operator, the system
+            "XX",  # an internal error: some poolers send it if they have lost the server, and with it the answer
             "25006",  # a standby or a read-only server, as after a failover: a new connection may reach another server
             *("25P03", "25P04", "40003"),  # a session or a transaction that was idle for too long
             *(1021, 1037, 1038, 1041, 1114, 1135, 1040, 1203, 1226),  # no space, memory, threads or connections
