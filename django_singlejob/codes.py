@@ -53,7 +53,7 @@ MEANINGS: dict[Meaning, frozenset[str | int]] = {
     ),
 }
 LACKS: dict[Lack, frozenset[str | int]] = {
-    Lack.TABLES: frozenset({"42P01", "42703", "3F000", 1054, 1146, "SQLITE_ERROR"}),
+    Lack.TABLES: frozenset({"42P01", "42703", "3F000", 1054, 1146}),
     Lack.DATABASE: frozenset({"3D000", 1049, "SQLITE_NOTADB"}),
     Lack.LOGIN: frozenset({"28000", "28P01", 1045, 1698}),
     Lack.RIGHTS: frozenset({"42501", 1044, 1142, 1143, 1227, 1370, "SQLITE_PERM", "SQLITE_AUTH"}),

@@ -1,5 +1,6 @@
 """The one database that holds the locks: short durable transactions on it, and what its errors mean."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -425,7 +426,7 @@ def drop(alias: str) -> None:
     connection.connection, connection.atomic_blocks, connection.savepoint_ids = None, [], []
 
 
-# --- what an error means, by its code and never by its text
+# --- what an error means, by its code
 
 
 def is_transient(error: BaseException) -> bool:
@@ -465,7 +466,13 @@ def lack(error: BaseException) -> Lack | None:
     if not isinstance(error, DatabaseError):
         return None
     found = _codes(error)
+    if "SQLITE_ERROR" in found and _MISSING.match(words_of(error)):
+        return Lack.TABLES
     return next((lack for lack, those in codes.LACKS.items() if those & found), None)
+
+
+# SQLite has no code for it, but only that of every statement that makes no sense.
+_MISSING = re.compile(r"no such (table|column)|table .* has no column")
 
 
 def words_of(error: BaseException) -> str:

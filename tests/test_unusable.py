@@ -70,9 +70,9 @@ def no_locks() -> Iterator[None]:
         yield
 
 
-def sqlites(name: str) -> Error:
+def sqlites(name: str, words: str = "") -> Error:
     error = OperationalError("whatever it says")
-    error.__cause__ = cause = Exception()
+    error.__cause__ = cause = Exception(words)
     cause.sqlite_errorname = name  # type: ignore[attr-defined]
     return error
 
@@ -101,7 +101,6 @@ def test_the_code_says_what_it_lacks(lack: Lack, code: object) -> None:
 @pytest.mark.parametrize(
     ("name", "lack"),
     [
-        ("SQLITE_ERROR", Lack.TABLES),
         ("SQLITE_NOTADB", Lack.DATABASE),
         ("SQLITE_PERM", Lack.RIGHTS),
         ("SQLITE_AUTH", Lack.RIGHTS),
@@ -114,6 +113,34 @@ def test_sqlites_code_may_be_an_extended_one(name: str, lack: Lack) -> None:
     assert unusable
     assert unusable.lack is lack
     assert unusable.is_lasting
+
+
+def explanation(statement: str) -> Lack | None:
+    """Of the error of this statement."""
+    with pytest.raises(DatabaseError) as caught, connection.cursor() as cursor:
+        cursor.execute(statement)
+    unusable = refusal(caught.value)
+    return unusable and unusable.lack
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT name FROM no_such_table",
+        "SELECT no_such_column FROM django_singlejob_joblock",
+        "UPDATE django_singlejob_joblock SET no_such_column = 1",
+        "INSERT INTO django_singlejob_joblock (no_such_column) VALUES (1)",
+    ],
+)
+def test_a_table_or_a_column_is_missing(statement: str) -> None:
+    assert explanation(statement) is Lack.TABLES
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELEKT 'no such table'", "SELECT no_such_function(1) FROM django_singlejob_joblock"]
+)
+def test_another_error_of_a_statement_asks_for_no_migration(statement: str) -> None:
+    assert explanation(statement) is None
 
 
 # MySQL's own 1, 3, 8, 13, 23 and 26 are about its files: 3 is a disk that is full, and 23 too many open files.
