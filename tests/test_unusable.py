@@ -196,8 +196,9 @@ def test_an_error_before_the_grant_is_not_the_jobs(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.usefixtures("misspelt")
-def test_another_error_is_not_explained_by_a_connection_that_cannot_be_opened() -> None:
-    assert refusal(ZeroDivisionError()) is None
+@pytest.mark.parametrize("kind", [ZeroDivisionError, TypeError, ProgrammingError])
+def test_another_error_is_not_explained_by_a_connection_that_cannot_be_opened(kind: type[Exception]) -> None:
+    assert refusal(kind()) is None
 
 
 def test_an_error_is_not_explained_if_a_connection_can_be_opened() -> None:
