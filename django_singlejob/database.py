@@ -161,17 +161,13 @@ def durable(
     lock_timeout: timedelta | None = LOCK_TIMEOUT,
     idle_timeout: timedelta = IDLE_TIMEOUT,
     statement_timeout: timedelta | None = None,
-    is_after_body: bool = False,
 ) -> Iterator[None]:
     """Run the block in a transaction of its own, which is on disk once committed and never blocks others for ever.
 
     ``statement_timeout`` limits each statement on PostgreSQL. For the other databases, use ``cutoff.limited``.
-    ``is_after_body``: a job's body may have left open a transaction that Django does not know of. It is rolled back.
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
-    if is_after_body:
-        _leave_unknown_transaction(connection)
     # Only a fenced transaction waits without a limit. It lasts as long as the job likes, so it takes no turn.
     turn = nullcontext() if lock_timeout is None else in_turn(alias)
     with turn, transaction.atomic(using=alias, durable=True):
@@ -196,12 +192,6 @@ def synchronous(alias: str) -> Iterator[None]:
         return
     with transaction.atomic(using=alias), _limits(connection):
         yield
-
-
-def _leave_unknown_transaction(connection: BaseDatabaseWrapper) -> None:
-    """Roll back a BEGIN that a body sent by hand: Django does not know of it."""
-    if connection.connection is not None and not connection.in_atomic_block and _autocommits(connection):
-        connection.rollback()
 
 
 @contextmanager
@@ -362,19 +352,10 @@ def leave_no_transaction(alias: str) -> None:
     """Roll back a transaction that a job's body left open on its thread's connection, so that our statements do not
     join it."""
     connection = connections[alias]
-    leave_no_known_transaction(alias)
-    if not connection.in_atomic_block and connection.connection is not None:
-        connection.rollback()  # a BEGIN sent by hand is unknown to Django
-
-
-def leave_no_known_transaction(alias: str) -> None:
-    """The same, except for a transaction that Django does not know of: ``durable`` rolls it back."""
-    connection = connections[alias]
-    if connection.in_atomic_block:
-        if not _is_in_testcase(connection):
-            drop(alias)
-    elif not _autocommits(connection):
+    if connection.in_atomic_block or not _autocommits(connection):
         drop(alias)
+    elif connection.connection is not None:
+        connection.rollback()  # a BEGIN sent by hand is unknown to Django
 
 
 def tidy_up() -> None:

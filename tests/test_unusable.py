@@ -120,7 +120,7 @@ def explanation(statement: str) -> Lack | None:
     with pytest.raises(DatabaseError) as caught, connection.cursor() as cursor:
         cursor.execute(statement)
     unusable = refusal(caught.value)
-    return unusable and unusable.lack
+    return unusable.lack if unusable else None
 
 
 @pytest.mark.parametrize(
