@@ -9,11 +9,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 from django.utils import timezone
 
-from django_singlejob.clock import CENTURY
+from django_singlejob.clock import CENTURY, YEARS, storable
 from django_singlejob.conf import ZERO
 from django_singlejob.management.output import SafeStream, give_up_unwritable
 from django_singlejob.names import is_storable
-from django_singlejob.one_offs.enqueue import YEARS
 
 # More of anything makes no sense, and some databases cannot count further.
 MOST = 2**31 - 1
@@ -139,9 +138,10 @@ def instant(value: object) -> datetime:
         found = None
     if not isinstance(found, datetime):
         raise argparse.ArgumentTypeError(f"{value!r} is not an instant, such as 2026-11-22T03:00.")
-    if found.year not in YEARS:
+    kept = storable(timezone.make_aware(found) if timezone.is_naive(found) else found)
+    if kept is None:
         raise argparse.ArgumentTypeError(f"{value!r} is not an instant of the years {YEARS[0]} to {YEARS[-1]}.")
-    return timezone.make_aware(found) if timezone.is_naive(found) else found
+    return kept
 
 
 def whole_number(value: object) -> int:

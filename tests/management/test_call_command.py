@@ -254,6 +254,10 @@ def test_so_it_is_with_an_option_of_all_commands(given: list[dict[str, Any]], va
             "is not an instant of the years 1000 to",
         ),
         (
+            ["retry_one_offs", "--failed-since", "1000-01-01T00:00+14:00"],
+            "is not an instant of the years 1000 to",
+        ),
+        (
             ["retry_one_offs", "--failed-since", "9999-12-31T23:59-12:00"],
             "is not an instant of the years 1000 to",
         ),
