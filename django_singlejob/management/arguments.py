@@ -92,9 +92,12 @@ def flag(value: object) -> bool:
 
 
 def text(value: object) -> str:
-    """A string, such as a name. No database can be asked for bytes that are not text in the terminal's encoding."""
+    """A string, such as a name. No database can be asked for bytes that are not text in the terminal's encoding, and a
+    blank one may be a variable of the shell that is not set."""
     if not isinstance(value, str) or not is_storable(value):
         raise argparse.ArgumentTypeError(f"{value!r} is not text.")
+    if not value.strip():
+        raise argparse.ArgumentTypeError(f"{value!r} is blank. Give a name, or leave it out.")
     return value
 
 

@@ -9,7 +9,7 @@ from django_singlejob.clock import instant_in_words
 from django_singlejob.escaping import shown
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import SECOND, disagreement
-from django_singlejob.management.arguments import CallableCommand
+from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.querysets.jobs import gates
@@ -41,6 +41,7 @@ class Command(CallableCommand):
         )
         parser.add_argument(
             "--force",
+            type=text,
             metavar="NAME",
             help="Clears only this lock, even if its holder is alive. Such a holder loses its lease, but may still be "
             "running the job when another server starts it.",

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser, no_translations
 
 from django_singlejob.locking.forgetting import Obstacle, forget_name
-from django_singlejob.management.arguments import CallableCommand
+from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 
@@ -23,7 +23,7 @@ class Command(CallableCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("names", nargs="+", metavar="NAME", help="The name of a job or a lock.")
+        parser.add_argument("names", nargs="+", type=text, metavar="NAME", help="The name of a job or a lock.")
         add_format(parser)
 
     @no_translations
