@@ -58,11 +58,13 @@ class Order:
     _misfit: Misfit | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.queue_name) <= NAME_LENGTH:
-            raise InvalidOrder(f"Invalid queue name {self.queue_name!r:.250}: use 1 to {NAME_LENGTH} characters.")
+        if not (isinstance(self.queue_name, str) and 1 <= len(self.queue_name) <= NAME_LENGTH):
+            raise InvalidOrder(
+                f"Invalid queue name {self.queue_name!r:.250}: use text of 1 to {NAME_LENGTH} characters."
+            )
         if not is_storable(self.queue_name):
             raise InvalidOrder(f"Invalid queue name {self.queue_name!r}: leave out NUL and halves of surrogate pairs.")
-        if self.priority not in PRIORITIES:
+        if isinstance(self.priority, bool) or self.priority not in PRIORITIES:
             raise InvalidOrder(f"Invalid priority {self.priority!r}: use a whole number from -100 to 100.")
         if self.run_after is not None:
             object.__setattr__(self, "run_after", _instant(self.run_after))

@@ -69,8 +69,15 @@ def test_what_is_no_json_is_refused_with_its_place(args: list[Any], message: str
     [
         {"priority": 101},
         {"priority": 0.5},
+        {"priority": None},
+        {"priority": [5]},
+        {"priority": True},
+        {"priority": "5"},
         {"queue_name": ""},
         {"queue_name": "q" * 201},
+        {"queue_name": None},
+        {"queue_name": ["default"]},
+        {"queue_name": b"default"},
         {"run_after": datetime(2026, 1, 1)},  # noqa: DTZ001
         {"run_after": MINUTE},
         {"queue_name": "a\0"},
