@@ -137,7 +137,7 @@ _RULES: dict[str, tuple[str, Any]] = {
         f"a whole number of days, 0 or more, and {_LONGEST.days} at most",
         lambda value: _is_count(value) and value <= _LONGEST.days,
     ),
-    "HISTORY_KEEP": ("a whole number of runs, 0 or more", _is_count),
+    "HISTORY_KEEP": (f"a whole number of runs, 0 or more, and {_MOST} at most", _is_count),
     "RECORD_COMMAND": (
         '"name", "none", or a function or its dotted path',
         lambda value: callable(value) or value in ("name", "none") or _is_dotted_path(value),
