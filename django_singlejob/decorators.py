@@ -20,7 +20,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.names import did_you_mean, validate_own_name
 from django_singlejob.one_offs.enqueue import AnyCall, Order
-from django_singlejob.registry import Job, OnHeld, function_of, get, register, validate_durations
+from django_singlejob.registry import Job, OnHeld, function_of, get, register, validate_durations, validate_types
 from django_singlejob.scheduling.slots import CatchUp
 
 if TYPE_CHECKING:
@@ -208,14 +208,22 @@ def _refuse_schedule_as(name: object) -> None:
 
 # What other packages call it.
 _OTHER_NAMES = {
-    **dict.fromkeys(["timeout", "time_limit", "max_run_time"], "Use max_runtime, a timedelta."),
-    **dict.fromkeys(["tz", "timezone"], "Use time_zone, such as 'Europe/Rome'."),
-    **dict.fromkeys(["cron", "crontab", "cron_string"], "Use schedule, such as '*/5 * * * *'."),
-    **dict.fromkeys(["interval", "every", "seconds", "minutes", "hours"], "Use schedule, a timedelta."),
     **dict.fromkeys(
-        ["expires", "expiry", "ttl"], "Use lease for the lock, or misfire_grace for a slot that comes too late."
+        ["timeout", "job_timeout", "time_limit", "soft_time_limit", "max_run_time"], "Use max_runtime, a timedelta."
     ),
-    **dict.fromkeys(["max_retries", "retry"], "Use retries, a whole number."),
+    **dict.fromkeys(["blocking_timeout", "wait_timeout"], "Use wait, a timedelta."),
+    **dict.fromkeys(["tz", "timezone"], "Use time_zone, such as 'Europe/Rome'."),
+    **dict.fromkeys(["cron", "crontab", "cron_string", "trigger"], "Use schedule, such as '*/5 * * * *'."),
+    **dict.fromkeys(["interval", "every", "run_every", "seconds", "minutes", "hours"], "Use schedule, a timedelta."),
+    **dict.fromkeys(
+        ["expires", "expiry", "ttl", "lock_expiry", "lock_timeout", "lock_ttl"],
+        "Use lease for the lock, or misfire_grace for a slot that comes too late.",
+    ),
+    **dict.fromkeys(["max_retries", "max_retry", "retry", "max_tries", "tries"], "Use retries, a whole number."),
+    "coalesce": "Use catch_up: 'none', 'latest' or 'all'.",
+    **dict.fromkeys(["queue", "queue_name"], "Call the job's using(queue_name=...).enqueue()."),
+    **dict.fromkeys(["countdown", "eta", "run_after"], "Call the job's using(run_after=...).enqueue()."),
+    "priority": "Call the job's using(priority=...).enqueue().",
 }
 
 
@@ -279,9 +287,11 @@ def job_lock(
         LockHeld: another caller holds the lock, or this could not be decided.
         LeaseLost: the lease was lost; raised in the block or at its end.
         UnsafeTransaction, DatabaseUnreachable, InvalidName: see their docstrings.
-        SingleJobError: ``lease`` or ``wait`` is invalid.
+        SingleJobError: ``lease``, ``wait`` or ``heartbeat`` is invalid.
     """
-    validate_durations(f"Lock {validate_own_name(name)!r}", lease=lease, wait=wait)
+    owner = f"Lock {validate_own_name(name)!r}"
+    validate_durations(owner, lease=lease, wait=wait)
+    validate_types(owner, heartbeat=heartbeat)
     with Window() as window:
         asked = LockRequest.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
         answer = acquire(asked)

@@ -61,7 +61,7 @@ class Job:
 
     def __post_init__(self) -> None:
         validate_name(self.name)
-        object.__setattr__(self, "lock", validate_name(self.lock or self.name))
+        object.__setattr__(self, "lock", validate_name(self.name if self.lock == "" else self.lock))
         durations = ("misfire_grace", "min_interval", "lease", "max_runtime", "wait", "retry_delay")
         validate_durations(f"Job {self.name!r}", **{name: getattr(self, name) for name in durations})
         function = function_of(self.func)
@@ -70,7 +70,7 @@ class Job:
                 f"Job {self.name!r} is a generator: its body would run later and without the lock. Decorate the "
                 "function that does the work itself."
             )
-        self._validate_types()
+        validate_types(f"Job {self.name!r}", **{name: getattr(self, name) for name in _TYPES})
         if self.on_held not in ("skip", "raise"):
             raise SingleJobError(f"Job {self.name!r}: on_held is {self.on_held!r}, but must be 'skip' or 'raise'.")
         for name, least in ("max_attempts", 1), ("retries", 0):
@@ -79,15 +79,6 @@ class Job:
                     f"Job {self.name!r}: {name} is {count}, but must be {least} or more, and {MOST_ATTEMPTS} at most."
                 )
         self._validate_schedule()
-
-    def _validate_types(self) -> None:
-        for name, (kind, wanted) in _TYPES.items():
-            value = getattr(self, name)
-            # A boolean is an int to Python, but not here.
-            if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
-                raise SingleJobError(
-                    f"Job {self.name!r}: {name} is {value!r:.{NAME_LENGTH}} ({_kind(value)}), but must be {wanted}."
-                )
 
     def _validate_schedule(self) -> None:
         if self.catch_up not in get_args(CatchUp):
@@ -172,6 +163,15 @@ class Job:
     def path(self) -> str:
         """The function's dotted path."""
         return f"{self.func.__module__}.{getattr(self.func, '__qualname__', repr(self.func))}"
+
+
+def validate_types(owner: str, **options: object) -> None:
+    """Raise ``SingleJobError`` if an option has the wrong type. ``owner`` begins the message."""
+    for name, value in options.items():
+        kind, wanted = _TYPES[name]
+        # A boolean is an int to Python, but not here.
+        if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
+            raise SingleJobError(f"{owner}: {name} is {value!r:.{NAME_LENGTH}} ({_kind(value)}), but must be {wanted}.")
 
 
 _TYPES: dict[str, tuple[type, str]] = {
