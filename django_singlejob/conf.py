@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from django_singlejob.escaping import quoted
+
 ZERO = timedelta()
 LOCAL_TIME = "USE_TZ is False, but leases are judged in UTC, by the database's clock."
 
@@ -77,13 +79,13 @@ def problems(given: Any) -> Iterator[tuple[str | None, str]]:
     """Yield each invalid entry of the dict as its key and a sentence. The key is ``None`` if the dict itself is
     invalid."""
     if not isinstance(given, dict):
-        yield None, f"SINGLEJOB is {given!r}, but must be a dict."
+        yield None, f"SINGLEJOB is {quoted(given)}, but must be a dict."
         return
     for key, value in given.items():
         if key not in KEYS:
-            yield key, f"SINGLEJOB contains the unknown key {key!r}. The valid keys are: {', '.join(KEYS)}."
+            yield key, f"SINGLEJOB contains the unknown key {quoted(key)}. The valid keys are: {', '.join(KEYS)}."
         elif wanted := _wanted(key, value):
-            yield key, f"SINGLEJOB[{key!r}] is {value!r}, but must be {wanted}."
+            yield key, f"SINGLEJOB[{key!r}] is {quoted(value)}, but must be {wanted}."
 
 
 def _wanted(key: str, value: object) -> str | None:

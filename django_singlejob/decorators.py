@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from django_singlejob import runner
+from django_singlejob.escaping import quoted
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
@@ -194,15 +195,15 @@ def _refuse_unknown(settings: Iterable[str]) -> None:
     for name in settings:
         if name not in _OPTIONS:
             known = did_you_mean(name, _OPTIONS) or f"Its options are: {', '.join(_OPTIONS)}."
-            raise SingleJobError(f"singleton_job() has no option {name!r}. {_OTHER_NAMES.get(name, known)}")
+            raise SingleJobError(f"singleton_job() has no option {quoted(name)}. {_OTHER_NAMES.get(name, known)}")
 
 
 def _refuse_schedule_as(name: object) -> None:
     is_cron = isinstance(name, str) and (name.startswith("@") or len(name.split()) in (5, 6))
     if is_cron or isinstance(name, timedelta):
         raise SingleJobError(
-            f"The first argument of singleton_job() is the job's name, and {name!r} is a schedule: write "
-            f"@singleton_job(schedule={name!r})."
+            f"The first argument of singleton_job() is the job's name, and {quoted(name)} is a schedule: write "
+            f"@singleton_job(schedule={quoted(name)})."
         )
 
 
@@ -231,9 +232,9 @@ def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
     if _is_method(func):
         raise SingleJobError(_about_method(func))
     if not callable(func):
-        raise SingleJobError(f"{func!r} is not a function. Decorate a function with @singleton_job.")
+        raise SingleJobError(f"{quoted(func)} is not a function. Decorate a function with @singleton_job.")
     if "name" not in settings and not hasattr(func, "__name__"):
-        raise SingleJobError(f"{func!r} has no __name__. Name the job: @singleton_job('a_name').")
+        raise SingleJobError(f"{quoted(func)} has no __name__. Name the job: @singleton_job('a_name').")
     kind = AsyncSingletonJob if inspect.iscoroutinefunction(function_of(func)) else SingletonJob
     given = {key: value for key, value in settings.items() if value is not None}
     job: _Runnable[..., Any] = kind(func=func, **{"name": getattr(func, "__name__", ""), **given})

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from django.core.management.base import CommandParser, no_translations
 
 from django_singlejob import registry
+from django_singlejob.escaping import quoted
 from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
@@ -75,7 +76,7 @@ class GateCommand(CallableCommand):
         return 0
 
     def _complain(self, name: str, reason: str, why: str) -> None:
-        message = f"{name!r} was not {self.done.lower()}: {why}"
+        message = f"{quoted(name)} was not {self.done.lower()}: {why}"
         self._errors.append({"name": name, "reason": reason, "message": message})
         self._output.error(message)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser, no_translations
 
+from django_singlejob.escaping import quoted
 from django_singlejob.locking.forgetting import Obstacle, forget_name
 from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
@@ -53,4 +54,4 @@ class Command(CallableCommand):
 
 
 def _message(name: str, obstacle: Obstacle) -> str:
-    return f"{name!r} was not forgotten: {obstacle.label}."
+    return f"{quoted(name)} was not forgotten: {obstacle.label}."
