@@ -207,25 +207,21 @@ def _refuse_schedule_as(name: object) -> None:
         )
 
 
-# What other packages call it.
-_OTHER_NAMES = {
-    **dict.fromkeys(
-        ["timeout", "job_timeout", "time_limit", "soft_time_limit", "max_run_time"], "Use max_runtime, a timedelta."
-    ),
-    **dict.fromkeys(["blocking_timeout", "wait_timeout"], "Use wait, a timedelta."),
-    **dict.fromkeys(["tz", "timezone"], "Use time_zone, such as 'Europe/Rome'."),
-    **dict.fromkeys(["cron", "crontab", "cron_string", "trigger"], "Use schedule, such as '*/5 * * * *'."),
-    **dict.fromkeys(["interval", "every", "run_every", "seconds", "minutes", "hours"], "Use schedule, a timedelta."),
-    **dict.fromkeys(
-        ["expires", "expiry", "ttl", "lock_expiry", "lock_timeout", "lock_ttl"],
-        "Use lease for the lock, or misfire_grace for a slot that comes too late.",
-    ),
-    **dict.fromkeys(["max_retries", "max_retry", "retry", "max_tries", "tries"], "Use retries, a whole number."),
-    "coalesce": "Use catch_up: 'none', 'latest' or 'all'.",
-    **dict.fromkeys(["queue", "queue_name"], "Call the job's using(queue_name=...).enqueue()."),
-    **dict.fromkeys(["countdown", "eta", "run_after"], "Call the job's using(run_after=...).enqueue()."),
-    "priority": "Call the job's using(priority=...).enqueue().",
+# What to write instead of the names that other packages have for it.
+_INSTEAD = {
+    "Use max_runtime, a timedelta.": "timeout job_timeout time_limit soft_time_limit max_run_time",
+    "Use wait, a timedelta.": "blocking_timeout wait_timeout",
+    "Use time_zone, such as 'Europe/Rome'.": "tz timezone",
+    "Use schedule, such as '*/5 * * * *'.": "cron crontab cron_string trigger",
+    "Use schedule, a timedelta.": "interval every run_every seconds minutes hours",
+    "Use lease for the lock, or misfire_grace for a slot that comes too late.": "expires expiry ttl lock_ttl",
+    "Use retries, a whole number.": "max_retries max_retry retry max_tries tries",
+    "Use catch_up: 'none', 'latest' or 'all'.": "coalesce",
+    "Call the job's using(queue_name=...).enqueue().": "queue queue_name",
+    "Call the job's using(run_after=...).enqueue().": "countdown eta run_after",
+    "Call the job's using(priority=...).enqueue().": "priority",
 }
+_OTHER_NAMES = {name: advice for advice, names in _INSTEAD.items() for name in names.split()}
 
 
 def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:

@@ -61,8 +61,8 @@ class Order:
     def __post_init__(self) -> None:
         if not _is_name(self.queue_name):
             raise InvalidOrder(
-                f"Invalid queue name {quoted(self.queue_name)}: use text of 1 to {NAME_LENGTH} characters, without NUL and "
-                "halves of surrogate pairs."
+                f"Invalid queue name {quoted(self.queue_name)}: use text of 1 to {NAME_LENGTH} characters, without NUL "
+                "and halves of surrogate pairs."
             )
         if isinstance(self.priority, bool) or self.priority not in PRIORITIES:
             raise InvalidOrder(f"Invalid priority {quoted(self.priority)}: use a whole number from -100 to 100.")
