@@ -23,6 +23,7 @@ from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 
+from django_singlejob.escaping import quoted
 from django_singlejob.names import NAME_LENGTH
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import AnyCall, Order
@@ -139,14 +140,14 @@ class SingleJobBackend(BaseTaskBackend):
                 )
         if unknown := sorted(set(self.options) - {"max_attempts"}):
             yield checks.Error(
-                f"TASKS[{self.alias!r}]['OPTIONS'] contains the unknown key {unknown[0]!r}.",
+                f"TASKS[{self.alias!r}]['OPTIONS'] contains the unknown key {quoted(unknown[0])}.",
                 hint="The only valid key is 'max_attempts'.",
                 id="singlejob.E009",
             )
         if not isinstance(self._max_attempts, int) or not 1 <= self._max_attempts <= MOST_ATTEMPTS:
             yield checks.Error(
-                f"TASKS[{self.alias!r}]['OPTIONS']['max_attempts'] is {self._max_attempts!r}, but must be 1 or more, "
-                f"and {MOST_ATTEMPTS} at most.",
+                f"TASKS[{self.alias!r}]['OPTIONS']['max_attempts'] is {quoted(self._max_attempts)}, but must be 1 or "
+                f"more, and {MOST_ATTEMPTS} at most.",
                 hint="Set it to how many times a task may be started if its workers die.",
                 id="singlejob.E010",
             )

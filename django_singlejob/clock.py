@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 # No run, lease or interval is longer, and the databases cannot add much more to an instant.
 CENTURY = timedelta(days=36_525)
+# MySQL has no earlier years. The last hours of the year 9999 are in the year 10000 in other time zones.
+YEARS = range(1000, 9999)
 
 
 class DBNow(Now):
@@ -56,6 +58,15 @@ def utc_now() -> datetime:
     """The time of day by this machine's clock. It can be changed at any time, so no decision rests on it alone."""
     # Not datetime.now(): see above.
     return datetime.fromtimestamp(time.time(), UTC)
+
+
+def storable(instant: datetime) -> datetime | None:
+    """The aware instant in UTC, because PostgreSQL refuses some offsets; ``None`` if some database cannot store it."""
+    try:
+        found = instant.astimezone(UTC)
+    except OverflowError:
+        return None
+    return found if found.year in YEARS else None
 
 
 def sleep(seconds: float) -> None:

@@ -23,58 +23,43 @@ class Lack(Enum):
     WRITES = "the database is read-only"
 
 
-# SQLSTATEs of PostgreSQL and of connection poolers, and error numbers of MySQL, MariaDB and their client library.
-# Others were in the way: a deadlock, a serialization failure, a lock time-out.
-_TRANSIENT: frozenset[str | int] = frozenset(
-    {"40000", "40001", "40P01", "55006", "55P03", 1020, 1205, 1206, 1213, 1613, 1614, 3058, 3101, 3572}
-)
-# A statement took too long, or somebody cancelled it.
-_CANCELLED: frozenset[str | int] = frozenset({"57014", 1317, 1969, 3024})
-# The connection, resources, the operator, the system; a standby or a read-only server, as after a failover: a new
-# connection may reach another server; a session or a transaction that was idle for too long.
-_LOST_CLASSES = ("08", "53", "57", "58", "25006", "25P03", "25P04", "40003")
-_LOST_NUMBERS: frozenset[int] = frozenset(
-    {
-        *(1021, 1037, 1038, 1041, 1114, 1135, 1040, 1203, 1226),  # no space, memory, threads or connections
-        *(1042, 1043, 1047, 1053, 1129, 1152, *range(1077, 1081), *range(1154, 1162), 1184, 1927),
-        *(1180, 1181, 3032, 3100, 3168, 3169, 4031),
-        *(1290, 1792, 1836),  # read-only
-        *range(2000, 2020),
-        *(2026, 2027, 2055, 5013, 5014, 5015),
-    }
-)
-# Result codes of SQLite.
-_SQLITE = {
-    **dict.fromkeys((5, 6, 15, 17), Meaning.TRANSIENT),  # busy, locked, and the like
-    9: Meaning.CANCELLED,
-    **dict.fromkeys((7, 10, 13, 14), Meaning.LOST),  # memory, the disk, the file
+# SQLSTATEs of PostgreSQL and of connection poolers, or their classes; error numbers of MySQL, MariaDB and their client
+# library; names of SQLite's result codes, without what makes them extended ones.
+MEANINGS: dict[Meaning, frozenset[str | int]] = {
+    # Others were in the way: a deadlock, a serialization failure, a lock time-out.
+    Meaning.TRANSIENT: frozenset(
+        {
+            *("40000", "40001", "40P01", "55006", "55P03"),
+            *(1020, 1205, 1206, 1213, 1613, 1614, 3058, 3101, 3572),
+            *("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL", "SQLITE_SCHEMA"),
+        }
+    ),
+    # A statement took too long, or somebody cancelled it.
+    Meaning.CANCELLED: frozenset({"57014", 1317, 1969, 3024, "SQLITE_INTERRUPT"}),
+    Meaning.LOST: frozenset(
+        {
+            *("08", "53", "57", "58"),  # the connection, resources, the operator, the system
+            "XX",  # an internal error: some poolers send it if they have lost the server, and with it the answer
+            "25006",  # a standby or a read-only server, as after a failover: a new connection may reach another server
+            *("25P03", "25P04", "40003"),  # a session or a transaction that was idle for too long
+            *(1021, 1037, 1038, 1041, 1114, 1135, 1040, 1203, 1226),  # no space, memory, threads or connections
+            *(1042, 1043, 1047, 1053, 1129, 1152, *range(1077, 1081), *range(1154, 1162), 1184, 1927),
+            *(1180, 1181, 3032, 3100, 3168, 3169, 4031),
+            *(1290, 1792, 1836),  # read-only
+            *range(2000, 2020),
+            *(2026, 2027, 2055, 5013, 5014, 5015),
+            *("SQLITE_NOMEM", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN"),  # memory, the disk, the file
+        }
+    ),
 }
-
-
-def of_server(code: str | int) -> Meaning:
-    """What a SQLSTATE, or an error number of MySQL or MariaDB, means."""
-    if code in _TRANSIENT:
-        return Meaning.TRANSIENT
-    if code in _CANCELLED:
-        return Meaning.CANCELLED
-    is_lost = code.startswith(_LOST_CLASSES) if isinstance(code, str) else code in _LOST_NUMBERS
-    return Meaning.LOST if is_lost else Meaning.YOURS
-
-
-def of_sqlite(code: int) -> Meaning:
-    """What this result code of SQLite, primary or extended, means."""
-    return _SQLITE.get(code & 0xFF, Meaning.YOURS)
-
-
-# The codes that report a full disk or table: the connection may still work, but not for writes.
-OUT_OF_ROOM: frozenset[str | int | None] = frozenset({"53100", 1021, 1114, 13})
-# SQLite's 1 is the code of any statement that does not fit the schema.
 LACKS: dict[Lack, frozenset[str | int]] = {
-    Lack.TABLES: frozenset({"42P01", "42703", "3F000", 1054, 1146, 1}),
-    Lack.DATABASE: frozenset({"3D000", 1049, 26}),
+    Lack.TABLES: frozenset({"42P01", "42703", "3F000", 1054, 1146}),
+    Lack.DATABASE: frozenset({"3D000", 1049, "SQLITE_NOTADB"}),
     Lack.LOGIN: frozenset({"28000", "28P01", 1045, 1698}),
-    Lack.RIGHTS: frozenset({"42501", 1044, 1142, 1143, 1227, 1370, 3, 23}),
-    Lack.WRITES: frozenset({"25006", 1290, 1792, 1836, 8}),
+    Lack.RIGHTS: frozenset({"42501", 1044, 1142, 1143, 1227, 1370, "SQLITE_PERM", "SQLITE_AUTH"}),
+    Lack.WRITES: frozenset({"25006", 1290, 1792, 1836, "SQLITE_READONLY"}),
 }
+# The codes that report a full disk or table: the connection may still work, but not for writes.
+OUT_OF_ROOM: frozenset[str | int] = frozenset({"53100", 1021, 1114, "SQLITE_FULL"})
 # The codes that PostgreSQL, or a compatible service, sends if it lacks a function or does not let us call it.
-REFUSED: frozenset[str | int | None] = frozenset({"0A000", "42501", "42883", "55000"})
+REFUSED: frozenset[str | int] = frozenset({"0A000", "42501", "42883", "55000"})

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from django_singlejob.escaping import quoted
+
 ZERO = timedelta()
 LOCAL_TIME = "USE_TZ is False, but leases are judged in UTC, by the database's clock."
 
@@ -77,13 +79,13 @@ def problems(given: Any) -> Iterator[tuple[str | None, str]]:
     """Yield each invalid entry of the dict as its key and a sentence. The key is ``None`` if the dict itself is
     invalid."""
     if not isinstance(given, dict):
-        yield None, f"SINGLEJOB is {given!r}, but must be a dict."
+        yield None, f"SINGLEJOB is {quoted(given)}, but must be a dict."
         return
     for key, value in given.items():
         if key not in KEYS:
-            yield key, f"SINGLEJOB contains the unknown key {key!r}. The valid keys are: {', '.join(KEYS)}."
+            yield key, f"SINGLEJOB contains the unknown key {quoted(key)}. The valid keys are: {', '.join(KEYS)}."
         elif wanted := _wanted(key, value):
-            yield key, f"SINGLEJOB[{key!r}] is {value!r}, but must be {wanted}."
+            yield key, f"SINGLEJOB[{key!r}] is {quoted(value)}, but must be {wanted}."
 
 
 def _wanted(key: str, value: object) -> str | None:
@@ -137,7 +139,7 @@ _RULES: dict[str, tuple[str, Any]] = {
         f"a whole number of days, 0 or more, and {_LONGEST.days} at most",
         lambda value: _is_count(value) and value <= _LONGEST.days,
     ),
-    "HISTORY_KEEP": ("a whole number of runs, 0 or more", _is_count),
+    "HISTORY_KEEP": (f"a whole number of runs, 0 or more, and {_MOST} at most", _is_count),
     "RECORD_COMMAND": (
         '"name", "none", or a function or its dotted path',
         lambda value: callable(value) or value in ("name", "none") or _is_dotted_path(value),

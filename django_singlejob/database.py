@@ -1,5 +1,6 @@
 """The one database that holds the locks: short durable transactions on it, and what its errors mean."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -40,9 +41,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST_WAIT_TIMEOUT = 31_536_000
 # Of what a driver says of an error.
 WORDS_LENGTH = 500
-# MySQL passes on the smaller numbers from its file functions: 23 means too many open files, and to SQLite a lack of
-# rights.
-_FIRST_OF_MYSQL = 1000
 
 
 def alias() -> str:
@@ -163,17 +161,13 @@ def durable(
     lock_timeout: timedelta | None = LOCK_TIMEOUT,
     idle_timeout: timedelta = IDLE_TIMEOUT,
     statement_timeout: timedelta | None = None,
-    is_after_body: bool = False,
 ) -> Iterator[None]:
     """Run the block in a transaction of its own, which is on disk once committed and never blocks others for ever.
 
     ``statement_timeout`` limits each statement on PostgreSQL. For the other databases, use ``cutoff.limited``.
-    ``is_after_body``: a job's body may have left open a transaction that Django does not know of. It is rolled back.
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
-    if is_after_body:
-        _leave_unknown_transaction(connection)
     # Only a fenced transaction waits without a limit. It lasts as long as the job likes, so it takes no turn.
     turn = nullcontext() if lock_timeout is None else in_turn(alias)
     with turn, transaction.atomic(using=alias, durable=True):
@@ -198,12 +192,6 @@ def synchronous(alias: str) -> Iterator[None]:
         return
     with transaction.atomic(using=alias), _limits(connection):
         yield
-
-
-def _leave_unknown_transaction(connection: BaseDatabaseWrapper) -> None:
-    """Roll back a BEGIN that a body sent by hand: Django does not know of it."""
-    if connection.connection is not None and not connection.in_atomic_block and _autocommits(connection):
-        connection.rollback()
 
 
 @contextmanager
@@ -364,19 +352,10 @@ def leave_no_transaction(alias: str) -> None:
     """Roll back a transaction that a job's body left open on its thread's connection, so that our statements do not
     join it."""
     connection = connections[alias]
-    leave_no_known_transaction(alias)
-    if not connection.in_atomic_block and connection.connection is not None:
-        connection.rollback()  # a BEGIN sent by hand is unknown to Django
-
-
-def leave_no_known_transaction(alias: str) -> None:
-    """The same, except for a transaction that Django does not know of: ``durable`` rolls it back."""
-    connection = connections[alias]
-    if connection.in_atomic_block:
-        if not _is_in_testcase(connection):
-            drop(alias)
-    elif not _autocommits(connection):
+    if connection.in_atomic_block or not _autocommits(connection):
         drop(alias)
+    elif connection.connection is not None:
+        connection.rollback()  # a BEGIN sent by hand is unknown to Django
 
 
 def tidy_up() -> None:
@@ -428,7 +407,7 @@ def drop(alias: str) -> None:
     connection.connection, connection.atomic_blocks, connection.savepoint_ids = None, [], []
 
 
-# --- what an error means, by its code and never by its text
+# --- what an error means, by its code
 
 
 def is_transient(error: BaseException) -> bool:
@@ -468,7 +447,13 @@ def lack(error: BaseException) -> Lack | None:
     if not isinstance(error, DatabaseError):
         return None
     found = _codes(error)
+    if "SQLITE_ERROR" in found and _MISSING.match(words_of(error)):
+        return Lack.TABLES
     return next((lack for lack, those in codes.LACKS.items() if those & found), None)
+
+
+# SQLite has no code for it, but only that of every statement that makes no sense.
+_MISSING = re.compile(r"no such (table|column)|table .* has no column")
 
 
 def words_of(error: BaseException) -> str:
@@ -480,29 +465,22 @@ def words_of(error: BaseException) -> str:
     return " ".join(said.split())[:WORDS_LENGTH]
 
 
-def _codes(error: BaseException) -> set[Any]:
-    cause = error.__cause__ or error
-    number = cause.args[0] if isinstance(error, Error) and cause.args else None
-    result_code = getattr(cause, "sqlite_errorcode", None)
-    primary = None if result_code is None else result_code & 0xFF
-    said = [getattr(cause, name, None) for name in ("sqlstate", "pgcode")]
-    if isinstance(number, int) and number < _FIRST_OF_MYSQL:
-        number = None
-    return {code for code in (*said, primary, number) if isinstance(code, str | int)}
-
-
 def _meaning(error: DatabaseError) -> Meaning:
-    """Look up PostgreSQL's SQLSTATE, SQLite's result code or MySQL's error number."""
     if isinstance(error, DatabaseUnusable):
         return Meaning.LOST if error.lack and not error.is_lasting else Meaning.YOURS
+    found = _codes(error)
+    if not found and isinstance(error, OperationalError | InternalError):
+        return Meaning.LOST  # without a code, it did not come from a server
+    return next((meaning for meaning, those in codes.MEANINGS.items() if those & found), Meaning.YOURS)
+
+
+def _codes(error: BaseException) -> set[str | int]:
+    """PostgreSQL's SQLSTATE and its class, the name of SQLite's result code and that without its extension, or MySQL's
+    error number."""
     cause = error.__cause__ or error
-    for name in ("sqlstate", "pgcode"):
-        if sqlstate := getattr(cause, name, None):
-            return codes.of_server(str(sqlstate))
-    if (code := getattr(cause, "sqlite_errorcode", None)) is not None:
-        return codes.of_sqlite(code)
-    number = cause.args[0] if cause.args else None
-    if isinstance(number, int) and number:
-        return codes.of_server(number)
-    # The error has no code, so it did not come from a server.
-    return Meaning.LOST if isinstance(error, OperationalError | InternalError) else Meaning.YOURS
+    if sqlstate := getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None):
+        return {sqlstate, sqlstate[:2]}
+    if name := getattr(cause, "sqlite_errorname", None):
+        return {name, "_".join(name.split("_")[:2])}
+    number = cause.args[0] if isinstance(error, Error) and cause.args else None
+    return {number} if isinstance(number, int) and number else set()

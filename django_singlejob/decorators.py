@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from django_singlejob import runner
+from django_singlejob.escaping import quoted
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
@@ -20,7 +21,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.names import did_you_mean, validate_own_name
 from django_singlejob.one_offs.enqueue import AnyCall, Order
-from django_singlejob.registry import Job, OnHeld, function_of, get, register, validate_durations
+from django_singlejob.registry import Job, OnHeld, function_of, get, register, validate_durations, validate_types
 from django_singlejob.scheduling.slots import CatchUp
 
 if TYPE_CHECKING:
@@ -194,38 +195,42 @@ def _refuse_unknown(settings: Iterable[str]) -> None:
     for name in settings:
         if name not in _OPTIONS:
             known = did_you_mean(name, _OPTIONS) or f"Its options are: {', '.join(_OPTIONS)}."
-            raise SingleJobError(f"singleton_job() has no option {name!r}. {_OTHER_NAMES.get(name, known)}")
+            raise SingleJobError(f"singleton_job() has no option {quoted(name)}. {_OTHER_NAMES.get(name, known)}")
 
 
 def _refuse_schedule_as(name: object) -> None:
     is_cron = isinstance(name, str) and (name.startswith("@") or len(name.split()) in (5, 6))
     if is_cron or isinstance(name, timedelta):
         raise SingleJobError(
-            f"The first argument of singleton_job() is the job's name, and {name!r} is a schedule: write "
-            f"@singleton_job(schedule={name!r})."
+            f"The first argument of singleton_job() is the job's name, and {quoted(name)} is a schedule: write "
+            f"@singleton_job(schedule={quoted(name)})."
         )
 
 
-# What other packages call it.
-_OTHER_NAMES = {
-    **dict.fromkeys(["timeout", "time_limit", "max_run_time"], "Use max_runtime, a timedelta."),
-    **dict.fromkeys(["tz", "timezone"], "Use time_zone, such as 'Europe/Rome'."),
-    **dict.fromkeys(["cron", "crontab", "cron_string"], "Use schedule, such as '*/5 * * * *'."),
-    **dict.fromkeys(["interval", "every", "seconds", "minutes", "hours"], "Use schedule, a timedelta."),
-    **dict.fromkeys(
-        ["expires", "expiry", "ttl"], "Use lease for the lock, or misfire_grace for a slot that comes too late."
-    ),
-    **dict.fromkeys(["max_retries", "retry"], "Use retries, a whole number."),
+# What to write instead of the names that other packages have for it.
+_INSTEAD = {
+    "Use max_runtime, a timedelta.": "timeout job_timeout time_limit soft_time_limit max_run_time",
+    "Use wait, a timedelta.": "blocking_timeout wait_timeout",
+    "Use time_zone, such as 'Europe/Rome'.": "tz timezone",
+    "Use schedule, such as '*/5 * * * *'.": "cron crontab cron_string trigger",
+    "Use schedule, a timedelta.": "interval every run_every seconds minutes hours",
+    "Use lease for the lock, or misfire_grace for a slot that comes too late.": "expires expiry ttl lock_ttl",
+    "Use retries, a whole number.": "max_retries max_retry retry max_tries tries",
+    "Use catch_up: 'none', 'latest' or 'all'.": "coalesce",
+    "Call the job's using(queue_name=...).enqueue().": "queue queue_name",
+    "Call the job's using(run_after=...).enqueue().": "countdown eta run_after",
+    "Call the job's using(priority=...).enqueue().": "priority",
 }
+_OTHER_NAMES = {name: advice for advice, names in _INSTEAD.items() for name in names.split()}
 
 
 def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
     if _is_method(func):
         raise SingleJobError(_about_method(func))
     if not callable(func):
-        raise SingleJobError(f"{func!r} is not a function. Decorate a function with @singleton_job.")
+        raise SingleJobError(f"{quoted(func)} is not a function. Decorate a function with @singleton_job.")
     if "name" not in settings and not hasattr(func, "__name__"):
-        raise SingleJobError(f"{func!r} has no __name__. Name the job: @singleton_job('a_name').")
+        raise SingleJobError(f"{quoted(func)} has no __name__. Name the job: @singleton_job('a_name').")
     kind = AsyncSingletonJob if inspect.iscoroutinefunction(function_of(func)) else SingletonJob
     given = {key: value for key, value in settings.items() if value is not None}
     job: _Runnable[..., Any] = kind(func=func, **{"name": getattr(func, "__name__", ""), **given})
@@ -279,9 +284,11 @@ def job_lock(
         LockHeld: another caller holds the lock, or this could not be decided.
         LeaseLost: the lease was lost; raised in the block or at its end.
         UnsafeTransaction, DatabaseUnreachable, InvalidName: see their docstrings.
-        SingleJobError: ``lease`` or ``wait`` is invalid.
+        SingleJobError: ``lease``, ``wait`` or ``heartbeat`` is invalid.
     """
-    validate_durations(f"Lock {validate_own_name(name)!r}", lease=lease, wait=wait)
+    owner = f"Lock {validate_own_name(name)!r}"
+    validate_durations(owner, lease=lease, wait=wait)
+    validate_types(owner, heartbeat=heartbeat)
     with Window() as window:
         asked = LockRequest.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
         answer = acquire(asked)

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from django_singlejob.escaping import quoted
 from django_singlejob.exceptions import InvalidName
 
 HOSTNAME_LENGTH = 255
@@ -31,7 +32,7 @@ def validate_name(name: object) -> str:
     if isinstance(name, str) and len(name) <= NAME_LENGTH and _NAME.fullmatch(name):
         return name
     raise InvalidName(
-        f"{name!r:.250} is not a valid name for a job or a lock: use 1 to {NAME_LENGTH} of the characters "
+        f"{quoted(name)} is not a valid name for a job or a lock: use 1 to {NAME_LENGTH} of the characters "
         "a-z 0-9 _ . : - and begin with a letter or a digit."
     )
 

@@ -15,8 +15,9 @@ from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
 from django_singlejob.conf import ZERO, options
+from django_singlejob.escaping import quoted
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
-from django_singlejob.names import NAME_LENGTH, did_you_mean, validate_name, validate_own_name
+from django_singlejob.names import did_you_mean, validate_name, validate_own_name
 from django_singlejob.scheduling import slots
 from django_singlejob.scheduling.schedule import LONGEST, Every, parse
 from django_singlejob.scheduling.slots import CatchUp, Policy
@@ -61,7 +62,7 @@ class Job:
 
     def __post_init__(self) -> None:
         validate_name(self.name)
-        object.__setattr__(self, "lock", validate_name(self.lock or self.name))
+        object.__setattr__(self, "lock", validate_name(self.name if self.lock == "" else self.lock))
         durations = ("misfire_grace", "min_interval", "lease", "max_runtime", "wait", "retry_delay")
         validate_durations(f"Job {self.name!r}", **{name: getattr(self, name) for name in durations})
         function = function_of(self.func)
@@ -70,29 +71,23 @@ class Job:
                 f"Job {self.name!r} is a generator: its body would run later and without the lock. Decorate the "
                 "function that does the work itself."
             )
-        self._validate_types()
+        validate_types(f"Job {self.name!r}", **{name: getattr(self, name) for name in _TYPES})
         if self.on_held not in ("skip", "raise"):
-            raise SingleJobError(f"Job {self.name!r}: on_held is {self.on_held!r}, but must be 'skip' or 'raise'.")
+            raise SingleJobError(
+                f"Job {self.name!r}: on_held is {quoted(self.on_held)}, but must be 'skip' or 'raise'."
+            )
         for name, least in ("max_attempts", 1), ("retries", 0):
             if not least <= (count := getattr(self, name)) <= MOST_ATTEMPTS:
                 raise SingleJobError(
-                    f"Job {self.name!r}: {name} is {count}, but must be {least} or more, and {MOST_ATTEMPTS} at most."
+                    f"Job {self.name!r}: {name} is {quoted(count)}, but must be {least} or more, and "
+                    f"{MOST_ATTEMPTS} at most."
                 )
         self._validate_schedule()
-
-    def _validate_types(self) -> None:
-        for name, (kind, wanted) in _TYPES.items():
-            value = getattr(self, name)
-            # A boolean is an int to Python, but not here.
-            if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
-                raise SingleJobError(
-                    f"Job {self.name!r}: {name} is {value!r:.{NAME_LENGTH}} ({_kind(value)}), but must be {wanted}."
-                )
 
     def _validate_schedule(self) -> None:
         if self.catch_up not in get_args(CatchUp):
             raise SingleJobError(
-                f"Job {self.name!r}: catch_up is {self.catch_up!r}, but must be 'none', 'latest' or 'all'."
+                f"Job {self.name!r}: catch_up is {quoted(self.catch_up)}, but must be 'none', 'latest' or 'all'."
             )
         if self.schedule is None:
             if self.time_zone is not None:
@@ -174,6 +169,15 @@ class Job:
         return f"{self.func.__module__}.{getattr(self.func, '__qualname__', repr(self.func))}"
 
 
+def validate_types(owner: str, **options: object) -> None:
+    """Raise ``SingleJobError`` if an option has the wrong type. ``owner`` begins the message."""
+    for name, value in options.items():
+        kind, wanted = _TYPES[name]
+        # A boolean is an int to Python, but not here.
+        if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
+            raise SingleJobError(f"{owner}: {name} is {quoted(value)} ({_kind(value)}), but must be {wanted}.")
+
+
 _TYPES: dict[str, tuple[type, str]] = {
     "heartbeat": (bool, "True or False"),
     "max_attempts": (int, "a whole number"),
@@ -195,7 +199,7 @@ def validate_durations(owner: str, **durations: object) -> None:
     """Raise ``SingleJobError`` if a duration can never work. ``None`` is allowed. ``owner`` begins the message."""
     for name, value in durations.items():
         if complaint := _complaint(name, value):
-            raise SingleJobError(f"{owner}: {name} is {value!r}, but {complaint}.")
+            raise SingleJobError(f"{owner}: {name} is {quoted(value)}, but {complaint}.")
 
 
 def _complaint(name: str, value: object) -> str:
@@ -252,7 +256,7 @@ def get(name: str) -> Job:
     try:
         return _jobs[name]
     except KeyError:
-        raise UnknownJob(f"There is no job {name!r}. {_suggestion(name)}") from None
+        raise UnknownJob(f"There is no job {quoted(name)}. {_suggestion(name)}") from None
 
 
 def _suggestion(name: str) -> str:

@@ -4,10 +4,8 @@ import inspect
 import re
 from traceback import walk_tb
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import database
 from django_singlejob.codes import Lack
@@ -48,20 +46,16 @@ def _forbids_connection(error: BaseException) -> bool:
     """Whether this is Django's or the driver's complaint about ``DATABASES``. Such an error may have any type, but it
     is raised again by each attempt to connect."""
     is_servers = isinstance(error, Error) and (database.is_connection_lost(error) or database.is_transient(error))
-    if is_servers or isinstance(error, SingleJobError):
+    if is_servers or isinstance(error, SingleJobError) or not _is_of_connect(error):
         return False
     try:
-        connection = connections[database.alias()]
-    except (ImproperlyConfigured, ConnectionDoesNotExist):
-        return False  # these errors say themselves which setting is wrong
-    try:
-        connection.ensure_connection()
+        connections[database.alias()].ensure_connection()
     except Exception as again:
-        return type(again) is type(error) and _is_of_driver(again)
+        return type(again) is type(error)
     return False
 
 
-def _is_of_driver(error: BaseException) -> bool:
+def _is_of_connect(error: BaseException) -> bool:
     """Whether it was raised by an attempt to connect. Outside a test that may use the database, or in an event loop,
     Django and pytest-django refuse before."""
     return any(frame.f_code is _CONNECT for frame, _ in walk_tb(error.__traceback__))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,7 @@ IMPOSSIBLE: dict[str, list[object]] = {
     "SLOT_TOLERANCE": [NEGATIVE, 30, None],
     "OVERRUN_FACTOR": [1, 0.5, "3", float("nan"), None, float("inf"), 10**400],
     "HISTORY_DAYS": [-1, timedelta(days=30)],
-    "HISTORY_KEEP": [-1, None, 10**20],
+    "HISTORY_KEEP": [-1, None, 2**31, sys.maxsize],
     "RECORD_COMMAND": ["everything", "full", "", None, ["name"], "full.", "shop. command", 1],
     "AUTODISCOVER": ["jobs", None, [1], ["jobs.py "], ["jobs/nightly"], {"jobs"}],
     "SINGLE_STATEMENT": [1, "True", None],
@@ -121,8 +122,15 @@ def test_a_value_that_cannot_work_is_refused_with_what_it_must_be(settings: Sett
     settings.SINGLEJOB = OTHERS | {key: value}
     with pytest.raises(ImproperlyConfigured) as refusal:
         options()
-    assert str(refusal.value).startswith(f"SINGLEJOB[{key!r}] is {value!r}, but must be ")
+    assert str(refusal.value).startswith(f"SINGLEJOB[{key!r}] is {value!r:.64}")
+    assert ", but must be " in str(refusal.value)
     assert str(refusal.value).endswith(".")
+
+
+def test_the_message_for_a_large_number_says_the_most(settings: Settings) -> None:
+    settings.SINGLEJOB = {"HISTORY_KEEP": sys.maxsize}
+    with pytest.raises(ImproperlyConfigured, match="a whole number of runs, 0 or more, and 2147483647 at most"):
+        options()
 
 
 @pytest.mark.parametrize("given", [None, [], "LEASE", 60, MappingProxyType({"LEASE": SECOND})])

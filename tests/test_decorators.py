@@ -121,6 +121,8 @@ def test_it_cannot_be_changed_and_prints_no_address() -> None:
         ({"name": "Nightly"}, InvalidName, "'Nightly' is not a valid name"),
         ({"name": 5}, InvalidName, "5 is not a valid name"),
         ({"lock": "a b"}, InvalidName, "'a b' is not a valid name"),
+        ({"lock": []}, InvalidName, r"\[\] is not a valid name"),
+        ({"lock": b"shop"}, InvalidName, "b'shop' is not a valid name"),
         ({"lease": 60}, SingleJobError, "Job 'nightly': lease is 60, but must be a timedelta."),
         ({"lease": timedelta()}, SingleJobError, "lease is .*, but must be longer"),
         ({"lease": -MINUTE}, SingleJobError, "lease is .*, but must be longer"),
@@ -139,6 +141,11 @@ def test_it_cannot_be_changed_and_prints_no_address() -> None:
         ({"tz": "UTC"}, SingleJobError, "has no option 'tz'. Use time_zone, such as 'Europe/Rome'."),
         ({"timeout": 60}, SingleJobError, "has no option 'timeout'. Use max_runtime, a timedelta."),
         ({"expires": 60}, SingleJobError, "has no option 'expires'. Use lease for the lock, or misfire_grace"),
+        ({"max_retry": 3}, SingleJobError, "has no option 'max_retry'. Use retries, a whole number."),
+        ({"time_limit": 60}, SingleJobError, "has no option 'time_limit'. Use max_runtime, a timedelta."),
+        ({"coalesce": True}, SingleJobError, "has no option 'coalesce'. Use catch_up: 'none', 'latest' or 'all'."),
+        ({"blocking_timeout": 5}, SingleJobError, "has no option 'blocking_timeout'. Use wait, a timedelta."),
+        ({"queue": "mail"}, SingleJobError, "has no option 'queue'. Call the job's using\\(queue_name=...\\).enqueue"),
         ({"retries": "3"}, SingleJobError, r"retries is '3' \(a str\), but must be a whole number\."),
         ({"retries": True}, SingleJobError, r"retries is True \(a bool\), but must be a whole number\."),
         ({"max_attempts": 1.5}, SingleJobError, r"max_attempts is 1\.5 \(a float\), but must be a whole number\."),
@@ -152,6 +159,36 @@ def test_what_can_never_work_is_refused_at_registration(
     with pytest.raises(error, match=message):
         singleton_job(**{"name": "nightly"} | settings)(print)
     assert not list(registry.all_jobs())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        (5, {}, InvalidName, "5 is not a valid name"),
+        (b"nightly", {}, InvalidName, "b'nightly' is not a valid name"),
+        (["nightly"], {}, InvalidName, r"\['nightly'\] is not a valid name"),
+        ("nightly", {"lease": 60}, SingleJobError, "Lock 'nightly': lease is 60, but must be a timedelta."),
+        ("nightly", {"wait": -MINUTE}, SingleJobError, "wait is .*, but must not be negative"),
+        (
+            "nightly",
+            {"heartbeat": "no"},
+            SingleJobError,
+            r"Lock 'nightly': heartbeat is 'no' \(a str\), but must be",
+        ),
+        (
+            "nightly",
+            {"heartbeat": None},
+            SingleJobError,
+            r"heartbeat is None \(a NoneType\), but must be True or",
+        ),
+    ],
+    ids=str,
+)
+def test_a_lock_that_can_never_work_is_refused(
+    name: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message), job_lock(name, **options):
+        pytest.fail("it ran")
 
 
 @pytest.mark.parametrize("thing", [5, "nightly", None])

@@ -70,10 +70,10 @@ def no_locks() -> Iterator[None]:
         yield
 
 
-def sqlites(code: int) -> Error:
+def sqlites(name: str, words: str = "") -> Error:
     error = OperationalError("whatever it says")
-    error.__cause__ = cause = Exception()
-    cause.sqlite_errorcode = code  # type: ignore[attr-defined]
+    error.__cause__ = cause = Exception(words)
+    cause.sqlite_errorname = name  # type: ignore[attr-defined]
     return error
 
 
@@ -99,21 +99,48 @@ def test_the_code_says_what_it_lacks(lack: Lack, code: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "lack"),
+    ("name", "lack"),
     [
-        (1, Lack.TABLES),
-        (26, Lack.DATABASE),
-        (3, Lack.RIGHTS),
-        (23, Lack.RIGHTS),
-        (8, Lack.WRITES),
-        (8 | 4 << 8, Lack.WRITES),
+        ("SQLITE_NOTADB", Lack.DATABASE),
+        ("SQLITE_PERM", Lack.RIGHTS),
+        ("SQLITE_AUTH", Lack.RIGHTS),
+        ("SQLITE_READONLY", Lack.WRITES),
+        ("SQLITE_READONLY_DBMOVED", Lack.WRITES),
     ],
 )
-def test_sqlites_code_may_be_an_extended_one(code: int, lack: Lack) -> None:
-    unusable = refusal(sqlites(code))
+def test_sqlites_code_may_be_an_extended_one(name: str, lack: Lack) -> None:
+    unusable = refusal(sqlites(name))
     assert unusable
     assert unusable.lack is lack
     assert unusable.is_lasting
+
+
+def explanation(statement: str) -> Lack | None:
+    """Of the error of this statement."""
+    with pytest.raises(DatabaseError) as caught, connection.cursor() as cursor:
+        cursor.execute(statement)
+    unusable = refusal(caught.value)
+    return unusable.lack if unusable else None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT name FROM no_such_table",
+        "SELECT no_such_column FROM django_singlejob_joblock",
+        "UPDATE django_singlejob_joblock SET no_such_column = 1",
+        "INSERT INTO django_singlejob_joblock (no_such_column) VALUES (1)",
+    ],
+)
+def test_a_table_or_a_column_is_missing(statement: str) -> None:
+    assert explanation(statement) is Lack.TABLES
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELEKT 'no such table'", "SELECT no_such_function(1) FROM django_singlejob_joblock"]
+)
+def test_another_error_of_a_statement_asks_for_no_migration(statement: str) -> None:
+    assert explanation(statement) is None
 
 
 # MySQL's own 1, 3, 8, 13, 23 and 26 are about its files: 3 is a disk that is full, and 23 too many open files.
@@ -121,7 +148,7 @@ FILES = [an_error(number) for number in (1, 3, 8, 13, 23, 26)]
 
 
 @pytest.mark.parametrize(
-    "error", [an_error("22001"), an_error(1406), sqlites(19), ValueError(), DatabaseError(), *FILES]
+    "error", [an_error("22001"), an_error(1406), sqlites("SQLITE_CONSTRAINT"), ValueError(), DatabaseError(), *FILES]
 )
 def test_of_another_error_it_says_nothing(error: Exception) -> None:
     assert refusal(error) is None
@@ -138,7 +165,7 @@ def test_what_will_come_again_is_a_refusal_whatever_its_code() -> None:
 def test_an_alias_of_its_own_is_named_to_migrate(settings: Settings, add_database: AddDatabase) -> None:
     add_database("locks", NAME="shop", HOST="db.example", PORT=5432, USER="web", PASSWORD="secret")
     settings.SINGLEJOB = {"DATABASE": "locks"}
-    unusable = refusal(sqlites(26))
+    unusable = refusal(sqlites("SQLITE_NOTADB"))
     assert unusable
     assert str(unusable) == (
         "The database 'locks' (shop on db.example:5432, as 'web') does not exist, or is not a database (). Create it, "
@@ -169,8 +196,9 @@ def test_an_error_before_the_grant_is_not_the_jobs(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.usefixtures("misspelt")
-def test_another_error_is_not_explained_by_a_connection_that_cannot_be_opened() -> None:
-    assert refusal(ZeroDivisionError()) is None
+@pytest.mark.parametrize("kind", [ZeroDivisionError, TypeError, ProgrammingError])
+def test_another_error_is_not_explained_by_a_connection_that_cannot_be_opened(kind: type[Exception]) -> None:
+    assert refusal(kind()) is None
 
 
 def test_an_error_is_not_explained_if_a_connection_can_be_opened() -> None:

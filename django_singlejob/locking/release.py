@@ -89,7 +89,7 @@ class Release:
             began_at = local_now()
             try:
                 with cut_off_at(alias, give_up_at):
-                    database.leave_no_known_transaction(alias)
+                    database.leave_no_transaction(alias)
                     return self._carry_out_once()
             except Error as error:
                 is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
@@ -160,7 +160,7 @@ class Release:
 
     def _transaction(self, history: Writer) -> bool:
         alias = database.alias()
-        with database.durable(alias, statement_timeout=history.patience, is_after_body=True):
+        with database.durable(alias, statement_timeout=history.patience):
             is_released = self._update_gates() and locks().release(self._name, self._token)
             if not is_released:
                 database.roll_back(alias)
@@ -215,7 +215,7 @@ class Release:
         """Write what belongs to the end of the run although its lock was released before."""
         while self._also and self._next_also < len(self._also.writes):
             try:
-                with database.durable(database.alias(), is_after_body=True):
+                with database.durable(database.alias()):
                     self._also.writes[self._next_also]()
             except Exception as error:
                 if self._may_reconnect(error):

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock
 
 _IDLE = 0  # of both drivers: no transaction is open
-# The class of internal errors. Some poolers send them if they have lost the server, and with it the answer.
-_INTERNAL = "XX"
 
 
 class Answer(NamedTuple):
@@ -162,8 +160,8 @@ def was_undone(error: Error) -> bool:
     if database.is_undone(error) or database.is_duplicate(error):
         return True
     is_unknown = database.is_connection_lost(error) or database.is_transient(error)
-    codes = (getattr(error.__cause__, name, None) for name in ("sqlstate", "pgcode"))
-    return not is_unknown and any(code and not code.startswith(_INTERNAL) for code in codes)
+    is_servers = any(getattr(error.__cause__, name, None) for name in ("sqlstate", "pgcode"))
+    return is_servers and not is_unknown
 
 
 def took_long(asked_at: float, history: Writer) -> bool:

@@ -9,11 +9,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 from django.utils import timezone
 
-from django_singlejob.clock import CENTURY
+from django_singlejob.clock import CENTURY, YEARS, storable
 from django_singlejob.conf import ZERO
+from django_singlejob.escaping import quoted
 from django_singlejob.management.output import SafeStream, give_up_unwritable
 from django_singlejob.names import is_storable
-from django_singlejob.one_offs.enqueue import YEARS
 
 # More of anything makes no sense, and some databases cannot count further.
 MOST = 2**31 - 1
@@ -79,23 +79,26 @@ def _parsed(action: argparse.Action, value: object) -> Any:
     try:
         parsed = kind(value)
     except (TypeError, ValueError) as error:  # one of Django's own options, such as --verbosity
-        raise argparse.ArgumentTypeError(f"{value!r} is not a valid value: {error}.") from None
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not a valid value: {error}.") from None
     if action.choices is not None and parsed not in action.choices:
-        raise argparse.ArgumentTypeError(f"{value!r} is not one of {', '.join(map(repr, action.choices))}.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not one of {', '.join(map(repr, action.choices))}.")
     return parsed
 
 
 def flag(value: object) -> bool:
     """``True`` or ``False``."""
     if not isinstance(value, bool):
-        raise argparse.ArgumentTypeError(f"{value!r} is not a boolean.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not a boolean.")
     return value
 
 
 def text(value: object) -> str:
-    """A string, such as a name. No database can be asked for bytes that are not text in the terminal's encoding."""
+    """A string, such as a name. No database can be asked for bytes that are not text in the terminal's encoding, and a
+    blank one may be a variable of the shell that is not set."""
     if not isinstance(value, str) or not is_storable(value):
-        raise argparse.ArgumentTypeError(f"{value!r} is not text.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not text.")
+    if not value.strip():
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is blank. Give a name, or leave it out.")
     return value
 
 
@@ -105,7 +108,7 @@ def queue(value: object) -> str:
     if name == "*":
         raise argparse.ArgumentTypeError("leave the option out for all queues.")
     if "," in name:
-        raise argparse.ArgumentTypeError(f"{value!r} has a comma. Give the option once for each queue.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} has a comma. Give the option once for each queue.")
     return name
 
 
@@ -113,9 +116,9 @@ def seconds(value: object) -> timedelta:
     """A duration of 0 or longer: a ``timedelta``, or a number of seconds, which may be text."""
     duration = value if isinstance(value, timedelta) else _duration(value)
     if duration is None or duration < ZERO:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a number of seconds.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not a number of seconds.")
     if duration > CENTURY:
-        raise argparse.ArgumentTypeError(f"{value!r} is more than a century. Use fewer seconds.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is more than a century. Use fewer seconds.")
     return duration
 
 
@@ -138,10 +141,11 @@ def instant(value: object) -> datetime:
     except ValueError:
         found = None
     if not isinstance(found, datetime):
-        raise argparse.ArgumentTypeError(f"{value!r} is not an instant, such as 2026-11-22T03:00.")
-    if found.year not in YEARS:
-        raise argparse.ArgumentTypeError(f"{value!r} is not an instant of the years {YEARS[0]} to {YEARS[-1]}.")
-    return timezone.make_aware(found) if timezone.is_naive(found) else found
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not an instant, such as 2026-11-22T03:00.")
+    kept = storable(timezone.make_aware(found) if timezone.is_naive(found) else found)
+    if kept is None:
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not an instant of the years {YEARS[0]} to {YEARS[-1]}.")
+    return kept
 
 
 def whole_number(value: object) -> int:
@@ -157,8 +161,8 @@ def key(value: object) -> int:
 def _number_up_to(most: int, value: object) -> int:
     digits = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     if not digits.isdecimal():
-        raise argparse.ArgumentTypeError(f"{value!r:.50} is not a whole number of 0 or more.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not a whole number of 0 or more.")
     # The length first: Python refuses to convert very many digits.
     if len(digits.lstrip("0")) > len(str(most)) or int(digits) > most:
-        raise argparse.ArgumentTypeError(f"{value!r:.50} is too large. Use at most {most}.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is too large. Use at most {most}.")
     return int(digits)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from django.core.management.base import CommandParser, no_translations
 
 from django_singlejob import registry
-from django_singlejob.management.arguments import CallableCommand
+from django_singlejob.escaping import quoted
+from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.names import did_you_mean
@@ -29,7 +30,7 @@ class GateCommand(CallableCommand):
     not_done: ClassVar[str]
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("names", nargs="*", default=[], metavar="NAME", help="The name of a job.")
+        parser.add_argument("names", nargs="*", default=[], type=text, metavar="NAME", help="The name of a job.")
         parser.add_argument("--all", action="store_true", help="All jobs that are registered or have run.")
         add_format(parser)
 
@@ -75,7 +76,7 @@ class GateCommand(CallableCommand):
         return 0
 
     def _complain(self, name: str, reason: str, why: str) -> None:
-        message = f"{name!r} was not {self.done.lower()}: {why}"
+        message = f"{quoted(name)} was not {self.done.lower()}: {why}"
         self._errors.append({"name": name, "reason": reason, "message": message})
         self._output.error(message)
 

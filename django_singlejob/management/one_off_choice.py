@@ -1,6 +1,5 @@
 """What ``cancel_one_offs`` and ``retry_one_offs`` have in common."""
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -41,10 +40,10 @@ class OneOffCommand(CallableCommand):
         parser.add_argument(
             "ids", nargs="*", type=key, default=[], metavar="ID", help="The number of a one-off or task."
         )
-        several: dict[str, Any] = {"action": "append", "default": [], "type": _name}
+        several: dict[str, Any] = {"action": "append", "default": [], "type": text}
         parser.add_argument("--job", dest="jobs", metavar="NAME", help="Those of this job.", **several)
         parser.add_argument(
-            "--queue", dest="queues", metavar="NAME", help="Those in this queue.", **several | {"type": _queue}
+            "--queue", dest="queues", metavar="NAME", help="Those in this queue.", **several | {"type": queue}
         )
         parser.add_argument("--task", dest="tasks", metavar="PATH", help="Tasks with this dotted path.", **several)
         parser.add_argument("--dry-run", action="store_true", help="Only counts them.")
@@ -107,17 +106,6 @@ class OneOffCommand(CallableCommand):
         for number in missing:
             output.error(f"There is no one-off {number}, or it does not meet the other criteria.")
         output.end({self.done.lower(): count, "left": left, "missing": missing, "dry_run": is_dry})
-
-
-def _name(value: object) -> str:
-    name = text(value)
-    if not name:
-        raise argparse.ArgumentTypeError("it is empty.")
-    return name
-
-
-def _queue(value: object) -> str:
-    return queue(_name(value))
 
 
 def _by_status(rows: "OneOffJobQuerySet") -> Counter[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from django_singlejob.escaping import quoted
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_queue, of_worker
 from django_singlejob.monitoring.health import MOST, Health, Level, survey
@@ -163,7 +164,7 @@ def _refuse_unknown_jobs(scope: Scope, healths: Sequence[Health]) -> None:
     for name in scope.jobs:
         if name not in known:
             raise UnknownName(
-                f"There is no job {name!r}: none of that name is registered, has run, or holds a lock. "
+                f"There is no job {quoted(name)}: none of that name is registered, has run, or holds a lock. "
                 "Check the name: singleton_status without --job lists them."
             )
 
@@ -172,6 +173,6 @@ def _refuse_unknown_queues(scope: Scope, known: Collection[str]) -> None:
     for name in scope.queues:
         if name not in known and not has_any(name):
             raise UnknownName(
-                f"There is no queue {name!r}: no one-off was enqueued in it, and no live worker serves it by name. "
-                "Check the name: singleton_status without --queue lists those in use."
+                f"There is no queue {quoted(name)}: no one-off was enqueued in it, and no live worker serves it by "
+                "name. Check the name: singleton_status without --queue lists those in use."
             )

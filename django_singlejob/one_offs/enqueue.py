@@ -10,7 +10,8 @@ from asgiref.sync import sync_to_async
 from django.db import Error
 from django.utils import timezone
 
-from django_singlejob.clock import DBNow
+from django_singlejob.clock import YEARS, DBNow, storable
+from django_singlejob.escaping import quoted
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost
 from django_singlejob.names import NAME_LENGTH, is_storable
 from django_singlejob.one_offs.insert import Call, insert
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 AnyCall: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 Misfit: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], str | None]
 
-# MySQL has no earlier years. The last hours of the year 9999 are in the year 10000 in other time zones.
-YEARS = range(1000, 9999)
 # One instance, so that two results that contain it are equal.
 _NOW = DBNow()
 
@@ -60,21 +59,15 @@ class Order:
     _misfit: Misfit | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.queue_name) <= NAME_LENGTH:
-            raise InvalidOrder(f"Invalid queue name {self.queue_name!r:.250}: use 1 to {NAME_LENGTH} characters.")
-        if not is_storable(self.queue_name):
-            raise InvalidOrder(f"Invalid queue name {self.queue_name!r}: leave out NUL and halves of surrogate pairs.")
-        if self.priority not in PRIORITIES:
-            raise InvalidOrder(f"Invalid priority {self.priority!r}: use a whole number from -100 to 100.")
-        if self.run_after is not None and not isinstance(self.run_after, datetime):
-            raise InvalidOrder(f"Invalid run_after {self.run_after!r}: use an aware datetime.")
-        if self.run_after is not None and timezone.is_naive(self.run_after):
-            raise InvalidOrder(f"Invalid run_after {self.run_after!r}: it has no time zone. Use an aware datetime.")
-        if self.run_after is not None and self.run_after.year not in YEARS:
+        if not _is_name(self.queue_name):
             raise InvalidOrder(
-                f"Invalid run_after {self.run_after!r}: use a year from {YEARS[0]} to {YEARS[-1]}, or leave run_after "
-                "out to run it as soon as possible."
+                f"Invalid queue name {quoted(self.queue_name)}: use text of 1 to {NAME_LENGTH} characters, without NUL "
+                "and halves of surrogate pairs."
             )
+        if isinstance(self.priority, bool) or self.priority not in PRIORITIES:
+            raise InvalidOrder(f"Invalid priority {quoted(self.priority)}: use a whole number from -100 to 100.")
+        if self.run_after is not None:
+            object.__setattr__(self, "run_after", _instant(self.run_after))
 
     def enqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
         """Have a worker run the job once with these arguments, which are stored as JSON. Inside a transaction, workers
@@ -119,7 +112,7 @@ class Order:
                 self._refuse_misfit(args, kwargs, f"of calls[{number}], ")
                 return self.stored(args, kwargs, f"of calls[{number}], ")
         raise self._invalid(
-            f"calls[{number}] is {call!r:.100}. Make it a pair of the arguments, as a list or tuple, and the keyword "
+            f"calls[{number}] is {quoted(call)}. Make it a pair of the arguments, as a list or tuple, and the keyword "
             "arguments, as a dict with names as keys: ((4711,), {'language': 'it'})."
         )
 
@@ -149,6 +142,21 @@ class Order:
             if unusable := refusal(error, f"{self.job_name or self.task_path!r} was not enqueued: "):
                 raise unusable from error
             raise
+
+
+def _is_name(given: object) -> bool:
+    return isinstance(given, str) and 1 <= len(given) <= NAME_LENGTH and is_storable(given)
+
+
+def _instant(run_after: object) -> datetime:
+    if not isinstance(run_after, datetime) or timezone.is_naive(run_after):
+        raise InvalidOrder(f"Invalid run_after {quoted(run_after)}: use an aware datetime, which has a time zone.")
+    if instant := storable(run_after):
+        return instant
+    raise InvalidOrder(
+        f"Invalid run_after {quoted(run_after)}: use a year from {YEARS[0]} to {YEARS[-1]}, or leave run_after out to "
+        "run it as soon as possible."
+    )
 
 
 def arguments_of(row: "OneOffJob") -> tuple[list[Any], dict[str, Any]]:

@@ -56,7 +56,7 @@ def exception_at(path: str) -> type[BaseException]:
     ``TaskError``, raises ``ImportError`` if there is none, and ``ValueError`` if it is something else."""
     found = found_at(path) if is_allowed(path) else None
     if found is None:
-        raise ImportError(f"There is no exception {path!r} here, or its module is neither imported nor in an app.")
+        raise ImportError(f"No exception {path!r} was found. Is its module in an installed app, or imported?")
     if not (isinstance(found, type) and issubclass(found, BaseException)):
         raise ValueError(f"{path!r} does not reference a valid exception.")  # noqa: TRY004  (as Django's TaskError)
     return found

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django_singlejob import database
+from django_singlejob.escaping import quoted
 from django_singlejob.names import is_storable
 
 # MariaDB accepts 31 levels, and the list of the arguments is one of them.
@@ -23,7 +24,7 @@ def stored_arguments(args: Iterable[object], kwargs: Mapping[str, object]) -> tu
     stored_args = [as_stored(value, f"argument {number}") for number, value in enumerate(args)]
     stored_kwargs: dict[str, Any] = {}
     for name, value in kwargs.items():
-        stored_kwargs |= as_stored({name: value}, f"argument {name!r:.100}")
+        stored_kwargs |= as_stored({name: value}, f"argument {quoted(name)}")
     _refuse_longer(json.dumps([stored_args, stored_kwargs]), "the arguments together have")
     return stored_args, stored_kwargs
 

@@ -10,8 +10,8 @@ _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 # The first and the last value of each field.
 _ENDS = dict(zip(FIELDS, [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)], strict=True))
 _NAMES = {
-    "month": ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
-    "day of week": ("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
+    "month": "january february march april may june july august september october november december",
+    "day of week": "sunday monday tuesday wednesday thursday friday saturday",
 }
 
 
@@ -42,17 +42,18 @@ def _instead(field: str, term: str) -> str:
     first, last = _short(field, first), _short(field, last)
     is_range = dash and _is_one(field, first) and _is_one(field, last)
     if is_range and not is_valid(field, f"{first}-{last}"):  # it goes backwards
-        lowest, highest = _ENDS[field] if first.isdigit() else (_NAMES[field][0], _NAMES[field][-1])
+        lowest, highest = _ENDS[field] if first.isdigit() else (_NAMES[field][:3], _NAMES[field].split()[-1][:3])
         return f"{first}-{highest},{lowest}-{last}"
     return f"{first}{dash}{last}"
 
 
 def _is_one(field: str, value: str) -> bool:
     """Whether it is a number or a name of this field, and nothing more, such as a step."""
-    return is_valid(field, value) and (value.isdigit() or value.lower() in _NAMES.get(field, ()))
+    return is_valid(field, value) and (value.isdigit() or (value.isalpha() and len(value) == 3))
 
 
-def _short(field: str, name: str) -> str:
-    """``mon`` for ``Monday``."""
-    is_long = len(name) > 3 and name[:3].lower() in _NAMES.get(field, ())
-    return name[:3].lower() if is_long else name
+def _short(field: str, value: str) -> str:
+    """``mon`` for ``Monday``, and ``mon#1`` for ``Monday#1``."""
+    name = value.lower().rstrip("#/0123456789")
+    is_long = len(name) > 3 and any(each.startswith(name) for each in _NAMES.get(field, "").split())
+    return name[:3] + value[len(name) :] if is_long else value

@@ -21,6 +21,7 @@ from cronsim import CronSim, CronSimError
 from django.utils.dateparse import parse_duration
 from django.utils.duration import duration_iso_string
 
+from django_singlejob.escaping import quoted
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.scheduling.hints import FIELDS, hint, is_valid
 
@@ -100,7 +101,7 @@ def parse(schedule: str | timedelta, time_zone: str = "UTC") -> Schedule:
     if isinstance(schedule, timedelta):
         return _every(schedule)
     if not isinstance(schedule, str):
-        raise InvalidSchedule(f"{schedule!r} is not a valid schedule: use a cron expression or a timedelta.")
+        raise InvalidSchedule(f"{quoted(schedule)} is not a valid schedule: use a cron expression or a timedelta.")
     if schedule.startswith("P") and (interval := _interval(schedule)):
         return _every(interval)
     return _cron(schedule, _zone(time_zone))
@@ -111,7 +112,7 @@ def _interval(text: str) -> timedelta | None:
         return parse_duration(text)
     except OverflowError:
         raise InvalidSchedule(
-            f"{text!r:.{LENGTH}} is not a valid schedule: an interval must be at most {LONGEST.days} days."
+            f"{quoted(text)} is not a valid schedule: an interval must be at most {LONGEST.days} days."
         ) from None
 
 
@@ -138,12 +139,16 @@ def _zone(name: str) -> ZoneInfo:
     except (KeyError, ValueError, OSError, TypeError):
         if not available_timezones():
             raise InvalidSchedule(
-                f"The time zone {name!r} cannot be found, because this machine has no time zone data: install the "
-                "package tzdata, for example with pip."
+                f"The time zone {quoted(name)} cannot be found, because this machine has no time zone data: install "
+                "the package tzdata, for example with pip."
             ) from None
-        raise InvalidSchedule(f"{name!r} is not a valid time zone: use an IANA name, such as 'Europe/Rome'.") from None
+        raise InvalidSchedule(
+            f"{quoted(name)} is not a valid time zone: use an IANA name, such as 'Europe/Rome'."
+        ) from None
     if name in ("localtime", "posixrules", "Factory") or name.startswith(("posix/", "right/")):
-        raise InvalidSchedule(f"{name!r} is not the same on every server: use an IANA name, such as 'Europe/Rome'.")
+        raise InvalidSchedule(
+            f"{quoted(name)} is not the same on every server: use an IANA name, such as 'Europe/Rome'."
+        )
     return zone
 
 
@@ -151,19 +156,21 @@ def _expression(text: str) -> str:
     words = text.split()
     if len(words) == 1 and words[0].startswith("@"):
         if words[0] not in _NICKNAMES:
-            raise InvalidSchedule(f"{text!r} is not a valid schedule: the names with an @ are {', '.join(_NICKNAMES)}.")
+            raise InvalidSchedule(
+                f"{quoted(text)} is not a valid schedule: the names with an @ are {', '.join(_NICKNAMES)}."
+            )
         return _NICKNAMES[words[0]]
     if len(words) != len(FIELDS):
         raise InvalidSchedule(
-            f"{text!r:.{LENGTH}} is not a valid schedule: a cron expression has 5 fields ({', '.join(FIELDS)}), "
+            f"{quoted(text)} is not a valid schedule: a cron expression has 5 fields ({', '.join(FIELDS)}), "
             f"but this one has {len(words)}.{_SECONDS if len(words) == len(FIELDS) + 1 else ''}"
         )
     if len(text) > LENGTH:
-        raise InvalidSchedule(f"{text!r:.{LENGTH}} is too long for a schedule: use at most {LENGTH} characters.")
+        raise InvalidSchedule(f"{quoted(text)} is too long for a schedule: use at most {LENGTH} characters.")
     try:
         CronSim(text, _naive(EPOCH))
     except CronSimError as error:
-        raise InvalidSchedule(f"{text!r} is not a valid schedule: {_complaint(error, words)}") from None
+        raise InvalidSchedule(f"{quoted(text)} is not a valid schedule: {_complaint(error, words)}") from None
     return " ".join(words)
 
 
@@ -175,8 +182,8 @@ def _complaint(error: CronSimError, words: list[str]) -> str:
     field = str(error).removeprefix("Bad ").replace("-", " ")
     value = words[FIELDS.index(field)]
     if is_valid(field, value):
-        return f"the {field} cannot be {value!r} in that month."
-    return f"the {field} cannot be {value!r}. {hint(field, value)}".rstrip()
+        return f"the {field} cannot be {quoted(value)} in that month."
+    return f"the {field} cannot be {quoted(value)}. {hint(field, value)}".rstrip()
 
 
 def next_slot(schedule: Schedule, after: datetime) -> datetime:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
-from django.db import Error, connection, transaction
+from django.db import Error, connection, connections, transaction
 
 from django_singlejob import current_run, recording, singleton_job
 from django_singlejob.conf import ZERO
@@ -296,6 +296,24 @@ def test_no_row_no_run_id(history: History) -> None:
         outcome = nightly.run()
     assert (outcome.status, outcome.run_id, outcome.run) == ("successful", None, None)
     assert inside == [None]
+
+
+def test_what_a_body_left_open_is_rolled_back_once_even_if_the_history_is_left_out(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = start_run()
+    usual, rolled_back = connection.rollback, []
+
+    def roll_back() -> None:
+        rolled_back.append("")
+        usual()
+
+    monkeypatch.setattr(connections["default"], "rollback", roll_back)
+    with history.broken("renamed"):
+        assert lease.finish(Ending(status="successful", duration=SECOND))
+    # Beside what the body left, only the release that failed, and a transaction for the history alone, which did too.
+    assert len(rolled_back) == 3
+    assert is_free()
 
 
 # --- statistics

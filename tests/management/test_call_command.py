@@ -27,6 +27,7 @@ COMMANDS = sorted(name for name, app in get_commands().items() if app == "django
 #: Values, and the texts that mean the same.
 SECONDS = {0.2: "0.2", 5: "5", timedelta(seconds=0.2): "0.2", timedelta(minutes=2): "120", "0.2": "0.2", 0: "0"}
 COUNTS = {0: "0", 7: "7", "7": "7"}
+TEXTS = ("queue", "job", "ignore", "task")
 NAMES: list[tuple[Any, list[str]]] = [
     ("mail", ["mail"]),
     (["mail"], ["mail"]),
@@ -48,7 +49,7 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
         ('{"day": null}', ['{"day": null}']),
         ([], ["[]"]),
     ],
-    **dict.fromkeys(("queue", "job", "ignore", "task"), NAMES),
+    **dict.fromkeys(TEXTS, NAMES),
     "failures": [(7, ["7"]), ("7", ["7"]), (1, ["1"])],
     "format": [("json", ["json"]), ("text", ["text"])],
     "failed_since": [
@@ -66,11 +67,11 @@ NONSENSE: dict[str, list[Any]] = {
     **{name: [-1, 1.5, "many", "1.5", True, [1]] for name in ("threads", "max_jobs", "days", "keep")},
     "conflict_exit_code": [256, -1, "some", 1.5, True],
     "args": ["{", "5", 5, {1, 2}, True],
-    **{name: [5, [5], [None], True, "a\0", "\ud800"] for name in ("queue", "job", "ignore", "task")},
+    **{name: [5, [5], [None], True, "a\0", "\ud800", "", " "] for name in TEXTS},
     "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
     "failed_since": ["yesterday", "", 5, True, timedelta(1)],
-    "force": [True, 5, ["nightly"], "a\0"],
+    "force": [True, 5, ["nightly"], "a\0", "", " "],
 }
 
 
@@ -180,6 +181,18 @@ def test_nonsense_is_refused_as_on_the_command_line(
     assert not given
 
 
+@pytest.mark.parametrize(
+    ("command", "action"),
+    [(command, action) for command, action in OTHERS if keyword(action) in (*TEXTS, "force")],
+    ids=lambda each: getattr(each, "dest", each),
+)
+def test_blank_text_is_refused(given: list[dict[str, Any]], command: str, action: Action) -> None:
+    """For example, of a variable of the shell that is not set."""
+    with pytest.raises(CommandError, match=f"Error: argument {action.option_strings[0]}: '' is blank"):
+        heeded(given, command, f"{action.option_strings[0]}=")
+    assert not given
+
+
 def test_no_option_that_was_not_given_is_changed_by_another(given: list[dict[str, Any]]) -> None:
     assert heeded(given, "singleton_worker", queue="mail")["queues"] == ["mail"]
     assert heeded(given, "singleton_worker")["queues"] == []
@@ -251,6 +264,10 @@ def test_so_it_is_with_an_option_of_all_commands(given: list[dict[str, Any]], va
         (["cancel_one_offs", str(2**63)], "is too large. Use at most 9223372036854775807."),
         (
             ["retry_one_offs", "--failed-since", "0001-01-01T00:00+14:00"],
+            "is not an instant of the years 1000 to",
+        ),
+        (
+            ["retry_one_offs", "--failed-since", "1000-01-01T00:00+14:00"],
             "is not an instant of the years 1000 to",
         ),
         (

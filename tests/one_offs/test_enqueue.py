@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict, deque
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from django.db import Error, connection, transaction
 from django_singlejob import singleton_job
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.querysets.one_offs import one_offs
-from tests.contract.acts import MINUTE, ticked
+from tests.contract.acts import HOUR, MINUTE, SECOND, ticked
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -69,8 +69,15 @@ def test_what_is_no_json_is_refused_with_its_place(args: list[Any], message: str
     [
         {"priority": 101},
         {"priority": 0.5},
+        {"priority": None},
+        {"priority": [5]},
+        {"priority": True},
+        {"priority": "5"},
         {"queue_name": ""},
         {"queue_name": "q" * 201},
+        {"queue_name": None},
+        {"queue_name": ["default"]},
+        {"queue_name": b"default"},
         {"run_after": datetime(2026, 1, 1)},  # noqa: DTZ001
         {"run_after": MINUTE},
         {"queue_name": "a\0"},
@@ -78,12 +85,22 @@ def test_what_is_no_json_is_refused_with_its_place(args: list[Any], message: str
         {"run_after": datetime(1, 1, 1, tzinfo=UTC)},
         {"run_after": datetime(999, 12, 31, tzinfo=UTC)},
         {"run_after": datetime.max.replace(tzinfo=UTC)},
+        {"run_after": datetime(1, 1, 1, tzinfo=timezone(HOUR))},
+        {"run_after": datetime(1000, 1, 1, tzinfo=timezone(14 * HOUR))},  # in UTC, it is in the year 999
     ],
     ids=ascii,
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOrder):
         mailing().using(**options)
+
+
+@pytest.mark.parametrize("offset", [16 * HOUR, -23 * HOUR, HOUR + SECOND, -timedelta(microseconds=1)], ids=str)
+def test_run_after_may_have_any_offset(offset: timedelta) -> None:
+    """PostgreSQL refuses one of 16 hours, and one of less than a second."""
+    instant = datetime(2040, 1, 2, 3, 4, 5, tzinfo=timezone(offset))
+    mailing().using(run_after=instant).enqueue()
+    assert the_one_off().run_after == instant
 
 
 VALUES: list[Any] = [

@@ -26,6 +26,13 @@ FIELDS = ("minute", "hour", "day of month", "month", "day of week")
         ("day of month", "L-3", ""),
         ("minute", "*/5-10", ""),
         ("hour", "22-2/2", ""),  # two ranges with this step would leave 22 to 23, or 0, at other times
+        ("minute", "55-5/10", ""),
+        ("day of week", "fri-mon/2", ""),
+        ("day of week", "Friday-Monday/2", ""),
+        ("day of week", "Monday#1", "Write 'mon#1'."),
+        ("day of week", "Monday-Friday/2", "Write 'mon-fri/2'."),
+        ("day of week", "FRIL", ""),  # elsewhere, it is the last Friday of the month
+        ("month", "Sept", "Write 'sep'."),
         ("month", "Smarch", ""),
     ],
 )

@@ -192,7 +192,7 @@ _FIVE_FIELDS = (
         ),
         ("P36526D", "An interval of 36526 days, 0:00:00 is not a valid schedule: it must be at most 36525 days."),
         ("P99999999999D", "'P99999999999D' is not a valid schedule: an interval must be at most 36525 days."),
-        (f"PT{'9' * 400}S", f"'PT{'9' * 197} is not a valid schedule: an interval must be at most 36525 days."),
+        (f"PT{'9' * 400}S", f"'PT{'9' * 61}... is not a valid schedule: an interval must be at most 36525 days."),
         (3600, "3600 is not a valid schedule: use a cron expression or a timedelta."),
         (b"@daily", "b'@daily' is not a valid schedule: use a cron expression or a timedelta."),
         (None, "None is not a valid schedule: use a cron expression or a timedelta."),
@@ -210,7 +210,7 @@ def test_an_expression_has_200_characters_at_most() -> None:
     for longest in text, f"0{text}":
         assert parse(longest).text == longest
     with pytest.raises(
-        InvalidSchedule, match=r"^'0{191}5 .* is too long for a schedule: use at most 200 characters\.$"
+        InvalidSchedule, match=r"^'0{63}\.\.\. is too long for a schedule: use at most 200 characters\.$"
     ):
         parse(f"00{text}")
 
@@ -223,7 +223,7 @@ def test_an_expression_without_end_makes_no_message_without_end(text: str) -> No
 
 
 @pytest.mark.parametrize(
-    "zone", ["Europe/Roma", "Europe", "", "../etc/passwd", "/etc/passwd", "\0", "\ud800", "x" * 300, 5, None, []]
+    "zone", ["Europe/Roma", "Europe", "", "../etc/passwd", "/etc/passwd", "\0", "\ud800", 5, None, []]
 )
 def test_a_time_zone_that_does_not_exist_is_refused(zone: Any) -> None:
     with pytest.raises(InvalidSchedule) as refusal:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.clock import instant_in_words
-from django_singlejob.escaping import shown
+from django_singlejob.escaping import quoted, shown
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import SECOND, disagreement
-from django_singlejob.management.arguments import CallableCommand
+from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.querysets.jobs import gates
@@ -41,6 +41,7 @@ class Command(CallableCommand):
         )
         parser.add_argument(
             "--force",
+            type=text,
             metavar="NAME",
             help="Clears only this lock, even if its holder is alive. Such a holder loses its lease, but may still be "
             "running the job when another server starts it.",
@@ -64,7 +65,7 @@ class Command(CallableCommand):
     def _force(self, name: str, *, is_dry: bool) -> None:
         lock = locks().look_up(name)
         if lock is None:
-            raise CommandError(f"There is no lock called {name!r}. The locks held now: {_names() or 'none'}.")
+            raise CommandError(f"There is no lock called {quoted(name)}. The locks held now: {_names() or 'none'}.")
         self._clear([lock], is_dry=is_dry, force=True)
 
     def _clear_dead(self, *, is_dry: bool) -> None:

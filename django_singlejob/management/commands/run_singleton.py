@@ -15,7 +15,7 @@ from django.core.management.base import CommandError, CommandParser, no_translat
 from django_singlejob import registry, runner
 from django_singlejob.clock import instant_in_words, utc_now
 from django_singlejob.conf import ZERO, options
-from django_singlejob.escaping import shown
+from django_singlejob.escaping import quoted, shown
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.exit_status import (
     EX_USAGE,
@@ -261,7 +261,7 @@ def _status(value: object) -> int:
     except argparse.ArgumentTypeError:
         status = 256
     if status > 255:
-        raise argparse.ArgumentTypeError(f"{value!r} is not an exit status. Use 0 to 255.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not an exit status. Use 0 to 255.")
     return status
 
 
@@ -271,16 +271,16 @@ def _arguments(given: object) -> list[Any] | dict[str, Any]:
         return value
     if isinstance(value, list | tuple):
         return list(value)
-    raise argparse.ArgumentTypeError(f"{given!r:.200} is neither a JSON list nor an object.")
+    raise argparse.ArgumentTypeError(f"{quoted(given)} is neither a JSON list nor an object.")
 
 
 def _loaded(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r:.200} is not JSON: {error}.") from None
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not JSON: {error}.") from None
     except RecursionError:
-        raise argparse.ArgumentTypeError(f"{text!r:.200}... is nested too deeply.") from None
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is nested too deeply.") from None
 
 
 def _split_arguments(given: list[Any] | dict[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.clock import instant_in_words
-from django_singlejob.escaping import shown
+from django_singlejob.escaping import quoted, shown
 from django_singlejob.management.arguments import CallableCommand, queue, text, whole_number
 from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
 from django_singlejob.management.output import add_format, as_json
@@ -35,7 +35,7 @@ def positive_number(value: object) -> int:
     """A whole number of 1 or more, which may be given as text."""
     number = whole_number(value)
     if not number:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of 1 or more.")
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not a whole number of 1 or more.")
     return number
 
 

@@ -142,11 +142,11 @@ def test_a_worker_in_the_way_is_only_a_delay(monkeypatch: pytest.MonkeyPatch) ->
     def deadlocked(rows: OneOffJobQuerySet) -> int:
         calls.append(rows)
         if len(calls) == 1:
-            error = {"postgresql": "40P01", "mysql": 1213, "sqlite": 5}[connection.vendor]
+            error = {"postgresql": "40P01", "mysql": 1213, "sqlite": "SQLITE_BUSY"}[connection.vendor]
             cause = Exception(error)
-            cause.sqlstate = error if isinstance(error, str) else None  # type: ignore[attr-defined]
-            if connection.vendor == "sqlite":
-                cause.sqlite_errorcode = error  # type: ignore[attr-defined]
+            named = {"postgresql": "sqlstate", "sqlite": "sqlite_errorname"}
+            if connection.vendor in named:
+                setattr(cause, named[connection.vendor], error)
             raise OperationalError(error) from cause
         return cancel(rows)
 

@@ -68,7 +68,7 @@ def test_or_if_it_is_named() -> None:
     assert told(add("cancelled")) == "Retried 1 one-off.\n"
 
 
-@pytest.mark.parametrize("since", ["2026-11-21T12:00Z", "2026-11-21T13:00+01:00", NOON], ids=str)
+@pytest.mark.parametrize("since", ["2026-11-21T12:00Z", "2026-11-22T11:00:01+23:00:01", NOON], ids=str)
 def test_those_that_failed_since_an_instant_are_retried(since: object) -> None:
     add(finished_at=NOON.replace(hour=11))
     add(finished_at=NOON)
