@@ -1,12 +1,14 @@
 """The child process of a supervisor. Its main thread runs the body, and raises there what has to end it."""
 
 import asyncio
+import atexit
 import ctypes
 import inspect
 import os
 import pickle
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -70,8 +72,8 @@ def run_as_child(
     body: Callable[[], Any],
     end: Callable[[Any, BaseException | None], BodyEnd],
 ) -> NoReturn:
-    """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit as Python does.
-    Call this with signals blocked.
+    """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit. Call this with
+    signals blocked.
 
     ``end`` is called with the body's value and failure.
     """
@@ -87,8 +89,22 @@ def run_as_child(
             failure = signals.behind(error)
         if os.getpid() == pid:
             memory.message = _packed(end(value, failure))
-            sys.exit(0)
-    sys.exit(0)
+    if os.getpid() == pid:
+        _exit()
+    sys.exit(0)  # a process that the body has forked
+
+
+def _exit() -> NoReturn:
+    """Exit as a process of ``multiprocessing`` does: threads end, and what is registered with ``atexit`` is called. To
+    take the interpreter apart would cost more than a short job."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+        atexit._run_exitfuncs()  # noqa: SLF001
+        for stream in sys.stdout, sys.stderr:
+            with suppress(Exception):  # it may be closed, or there may be none
+                stream.flush()
+    finally:
+        os._exit(0)
 
 
 def die_with(supervisor: int) -> None:
