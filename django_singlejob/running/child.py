@@ -55,6 +55,13 @@ class BodyEnd(NamedTuple):
     failure: BaseException | None
 
 
+class _Message(NamedTuple):
+    """The end in words that any process understands, and the failure itself, which only some may be able to read."""
+
+    end: BodyEnd
+    failure: bytes
+
+
 class ChildTraceback(Exception):
     """The cause of a failure that a supervisor raises: its traceback in the child, which has logged it."""
 
@@ -176,24 +183,27 @@ class _Signals:
 
 
 def _packed(end: BodyEnd) -> bytes:
-    if end.failure is not None:
-        end = end._replace(failure=_passable(end.failure))
-    return pickle.dumps(end)
+    if end.failure is None:
+        return pickle.dumps(_Message(end, b""))
+    return pickle.dumps(_Message(end._replace(failure=JobFailed(summary(end.failure))), _passable(end.failure)))
 
 
-def _passable(failure: BaseException) -> BaseException:
-    """The same failure if it can be passed to another process, or else its words."""
+def _passable(failure: BaseException) -> bytes:
+    """The failure for another process; empty if it cannot be passed."""
     with suppress(Exception):  # whatever it does when it is copied
         pickled = pickle.dumps(failure)
         passed = pickle.loads(pickled)  # noqa: S301  (it is our own)
         if type(passed) is type(failure) and str(passed) == str(failure) and len(pickled) < _MOST_OF_FAILURE:
-            return failure
-    return JobFailed(summary(failure))
+            return pickled
+    return b""
 
 
 def unpacked(message: bytes) -> BodyEnd:
     """What the child has reported. The cause of its failure is its traceback there."""
-    end: BodyEnd = pickle.loads(message)  # noqa: S301  (it comes from our own child)
+    end, pickled = pickle.loads(message)  # noqa: S301  (it comes from our own child)
+    if pickled:
+        with suppress(Exception):  # its module may exist in the child only
+            end = end._replace(failure=pickle.loads(pickled))  # noqa: S301
     if end.failure is not None:
         end.failure.__cause__ = ChildTraceback(end.ending.traceback)
-    return end
+    return cast("BodyEnd", end)

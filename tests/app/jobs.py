@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from datetime import timedelta
 from itertools import chain, repeat
 from pathlib import Path
+from types import ModuleType
 from uuid import uuid4
 
 from django.conf import settings
@@ -418,6 +419,14 @@ class Peculiar(Exception):
 @singleton_job(lease=LEASE)
 def raises_what_cannot_be_passed_on() -> None:
     raise Peculiar(number=7)
+
+
+@singleton_job(lease=LEASE)
+def raises_what_its_supervisor_does_not_know() -> None:
+    plugin = ModuleType("plugin")
+    sys.modules["plugin"] = plugin
+    exec("class Unknown(Exception): pass", vars(plugin))
+    raise plugin.Unknown("number 7")
 
 
 @singleton_job(lease=LEASE)

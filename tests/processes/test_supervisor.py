@@ -200,6 +200,15 @@ def test_a_failure_is_recorded_with_its_traceback_and_logged_once(spawn: Spawn) 
     assert "failed, JobFailed: Peculiar: number 7" in child.output
 
 
+def test_a_failure_whose_class_exists_in_the_child_only_is_recorded_and_logged_once(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "raises_what_its_supervisor_does_not_know")
+    assert child.finish() == 1
+    run = JobRun.objects.get()
+    assert (run.status, run.error) == ("failed", "Unknown: number 7")
+    assert child.output.count("failed, JobFailed: Unknown: number 7") == 1
+    assert "ModuleNotFoundError" not in child.output
+
+
 def test_a_pass_logs_a_failure_once(spawn: Spawn) -> None:
     jobs.raises_what_cannot_be_passed_on.enqueue()
     child = spawn.command("singleton_worker", "--once")
