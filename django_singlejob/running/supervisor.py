@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -161,6 +162,10 @@ def _leave_connections() -> None:
 
 
 def _fork() -> int:
+    # The child would write a second time what is still to be written.
+    for stream in sys.stdout, sys.stderr:
+        with suppress(Exception):  # it may be closed, or there may be none
+            stream.flush()
     with warnings.catch_warnings():
         # Python warns of other threads. There are only ours, and a fork leaves them in no bad moment.
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -282,6 +282,20 @@ def test_a_body_may_write_as_much_as_it_likes(spawn: Spawn) -> None:
     assert child.output_path.stat().st_size > 100_000_000
 
 
+def test_what_a_program_has_yet_to_write_is_written_once(spawn: Spawn) -> None:
+    child = spawn(
+        "-c",
+        """if True:
+        from django.core.management import execute_from_command_line
+        print("before the command")
+        execute_from_command_line(["django-admin", "run_singleton", "quick"])
+        """,
+        PYTHONUNBUFFERED="",
+    )
+    assert child.finish() == 0
+    assert child.output.count("before the command") == 1
+
+
 def test_a_body_keeps_its_lease_itself_and_through_a_long_transaction(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "keeps_its_lease_itself")
     assert child.finish() == 0
