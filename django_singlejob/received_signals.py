@@ -233,11 +233,12 @@ def leave_to_child(handle: Callable[[int, FrameType | None], object] | signal.Ha
     for signum in ENDING_SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, handle)
-    os.register_at_fork(after_in_child=partial(_stop_handling, handle))
-
-
-def _stop_handling(handle: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
     # A process that the body forks, as multiprocessing does, is none of ours.
+    os.register_at_fork(after_in_child=partial(stop_handling, handle))
+
+
+def stop_handling(handle: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+    """Have the signals that call ``handle`` do what they do in any program."""
     for signum in ENDING_SIGNALS:
         if signal.getsignal(signum) == handle:
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple, NoReturn, cast
 
 from asgiref.sync import async_to_sync
-from django.db import Error
+from django.db import Error, connections
 
 from django_singlejob import received_signals
 from django_singlejob.clock import local_now
@@ -24,7 +24,7 @@ from django_singlejob.exceptions import JobFailed, JobInterrupted, JobTimeout, L
 from django_singlejob.handlers import SECOND_SIGNAL
 from django_singlejob.locking.lease import Lease
 from django_singlejob.results import Ending, summary
-from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.shared import SharedMemory, flush_streams
 
 # Why a body has to end: one of these, or a signal's number.
 LOST, TIMEOUT = 1001, 1002
@@ -96,22 +96,8 @@ def run_as_child(
             failure = signals.behind(error)
         if os.getpid() == pid:
             memory.message = _packed(end(value, failure))
-    if os.getpid() == pid:
-        _exit()
-    sys.exit(0)  # a process that the body has forked
-
-
-def _exit() -> NoReturn:
-    """Exit as a process of ``multiprocessing`` does: threads end, and what is registered with ``atexit`` is called. To
-    take the interpreter apart would cost more than a short job."""
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
-        atexit._run_exitfuncs()  # noqa: SLF001
-        for stream in sys.stdout, sys.stderr:
-            with suppress(Exception):  # it may be closed, or there may be none
-                stream.flush()
-    finally:
-        os._exit(0)
+    signals.leave_to_threads()
+    _exit()
 
 
 def die_with(supervisor: int) -> None:
@@ -171,6 +157,11 @@ class _Signals:
                 raise self._raised
             self._cancel()
 
+    def leave_to_threads(self) -> None:
+        """The body is over: let a signal end the process if threads go on."""
+        if received_signals.has_other_threads():
+            received_signals.stop_handling(self.handle)
+
     def _reason(self, signum: int) -> BaseException:
         return exception_for(self._memory.reason or signum, self._lease)
 
@@ -180,6 +171,20 @@ class _Signals:
         while cause and cause is not self._raised:
             cause = cause.__context__
         return cause or error
+
+
+def _exit() -> NoReturn:
+    """Exit as Python does, except that the frames above are left alone. They are the supervisor's: one that catches
+    ``SystemExit`` would go on in two processes, and what one cleans up is not the child's. Nor is the interpreter taken
+    apart, which would cost more than a short job."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  (as multiprocessing does)
+        atexit._run_exitfuncs()  # noqa: SLF001
+        with suppress(Exception):  # they may be in any state
+            connections.close_all()
+    finally:  # even after a Ctrl-C while threads go on
+        flush_streams()
+        os._exit(0)
 
 
 def _packed(end: BodyEnd) -> bytes:

@@ -1,11 +1,13 @@
-"""The memory that a supervisor and its child share: the lease, why the body has to end, and how it ended.
+"""What a supervisor and its child share: memory for the lease, why the body has to end, and how it ended; and streams.
 
-It is anonymous, so it has no name and no file descriptor: nothing that the body closes takes it away.
+The memory is anonymous, so it has no name and no file descriptor: nothing that the body closes takes it away.
 """
 
 import mmap
 import struct
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django_singlejob.locking.lease import State
@@ -57,3 +59,10 @@ class SharedMemory(State):
         self.bytes[_FIRST_BYTE : _FIRST_BYTE + len(message)] = message
         # Last, so that a child that is killed meanwhile has said nothing.
         self._length = len(message)
+
+
+def flush_streams() -> None:
+    """Write what is still to be written to standard output and standard error."""
+    for stream in sys.stdout, sys.stderr:
+        with suppress(Exception):  # it may be closed, or there may be none
+            stream.flush()

@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.logs import about_grant
 from django_singlejob.received_signals import ENDING_SIGNALS, blocked_signals, start_thread
 from django_singlejob.running.child import LOST, TIMEOUT, BodyEnd, die_with, exception_for, run_as_child, unpacked
-from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.signals import lease_lost
 
 logger = logging.getLogger("django_singlejob")
@@ -162,10 +161,7 @@ def _leave_connections() -> None:
 
 
 def _fork() -> int:
-    # The child would write a second time what is still to be written.
-    for stream in sys.stdout, sys.stderr:
-        with suppress(Exception):  # it may be closed, or there may be none
-            stream.flush()
+    flush_streams()  # the child would write a second time what is still to be written
     with warnings.catch_warnings():
         # Python warns of other threads. There are only ours, and a fork leaves them in no bad moment.
         warnings.simplefilter("ignore", DeprecationWarning)

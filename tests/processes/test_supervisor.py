@@ -282,6 +282,25 @@ def test_a_body_may_write_as_much_as_it_likes(spawn: Spawn) -> None:
     assert child.output_path.stat().st_size > 100_000_000
 
 
+def test_the_frames_above_are_the_supervisors_alone(spawn: Spawn) -> None:
+    child = spawn(
+        "-c",
+        """if True:
+        from django.core.management import execute_from_command_line
+        for job in "quick", "quick":
+            try:
+                execute_from_command_line(["django-admin", "run_singleton", job, "--now"])
+            except SystemExit:
+                pass
+            finally:
+                print("after a job", flush=True)
+        """,
+    )
+    assert child.finish() == 0
+    assert child.output.count("after a job") == 2
+    assert is_over("quick", "successful", "successful")
+
+
 def test_what_a_program_has_yet_to_write_is_written_once(spawn: Spawn) -> None:
     child = spawn(
         "-c",
