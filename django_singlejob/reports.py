@@ -65,6 +65,11 @@ class Report(NamedTuple):
         return error if isinstance(error, DatabaseUnusable) and error.job_name == self.name else None
 
     @property
+    def is_logged_by_child(self) -> bool:
+        """Whether the child that has raised the error has logged it."""
+        return self.error is not None and isinstance(self.error.__cause__, ChildTraceback)
+
+    @property
     def is_hopeless(self) -> bool:
         """Whether nothing else can be run either, until the database is changed."""
         return self.unusable is not None and self.unusable.is_lasting
@@ -125,7 +130,7 @@ def waitless(job: Job) -> Job:
 def logged(report: Report) -> Report:
     """Log the report's error, if there is one, and return the report. The log may be the only place that shows it. A
     child that has raised the error has logged it."""
-    if report.error and isinstance(report.error.__cause__, ChildTraceback):
+    if report.is_logged_by_child:
         return report
     status, extra, kind = status_of(report.error), report.about(report.error), "task" if report.is_task else "job"
     if isinstance(report.error, DatabaseUnreachable) or report.unusable:

@@ -477,7 +477,8 @@ def _raise(error: Exception) -> NoReturn:
 def _send_finished(row: "OneOffJob", task: "Task[..., Any]", report: Report) -> Report:
     try:
         ended = one_offs().get(pk=row.pk)
-        _while_handled(report.error, partial(django_tasks.end, ended, task))
+        to_log = None if report.is_logged_by_child else report.error
+        _while_handled(to_log, partial(django_tasks.end, ended, task))
     except (Error, ObjectDoesNotExist) as error:
         message = "The signal that the task of %s has finished could not be sent: %s"
         logger.warning(message, row, database.words_of(error), extra=report.about(error))

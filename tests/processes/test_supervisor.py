@@ -10,6 +10,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import django
 import pytest
 from django.db import connection, transaction
 
@@ -217,6 +218,27 @@ def test_a_pass_logs_a_failure_once(spawn: Spawn) -> None:
     assert child.output.count("raise Peculiar(number=7)") == 1
     row = OneOffJob.objects.get()
     assert (row.status, row.error, row.error_class) == ("failed", "Peculiar: number 7", "tests.app.jobs.Peculiar")
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0")
+def test_a_task_that_fails_is_logged_once(spawn: Spawn) -> None:
+    child = spawn.code("""
+        import logging
+        from django.core.management import execute_from_command_line
+        from tests.app import django_tasks
+
+        def body():
+            raise ValueError("number 7")
+
+        logging.basicConfig()
+        django_tasks.body = body
+        django_tasks.stock_asynchronous.enqueue()
+        execute_from_command_line(["django-admin", "singleton_worker", "--once"])
+    """)
+    assert child.finish() == 1
+    assert child.output.count("state=FAILED") == 1
+    assert child.output.count("Traceback") == 1
+    assert re.findall("^ValueError: number 7", child.output, re.MULTILINE) == ["ValueError: number 7"]
 
 
 @pytest.mark.parametrize(
