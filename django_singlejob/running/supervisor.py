@@ -54,9 +54,15 @@ def can_supervise() -> bool:
         hasattr(os, "fork")
         and hasattr(os, "waitid")
         and threading.current_thread() is threading.main_thread()
-        and not received_signals.has_other_threads()
         and not database.is_private(database.alias())
+        and _is_alone()
     )
+
+
+def _is_alone() -> bool:
+    if received_signals.has_other_threads():
+        _leave_connections()  # a pool has threads
+    return not received_signals.has_other_threads()
 
 
 def supervise(

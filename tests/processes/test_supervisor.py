@@ -381,6 +381,17 @@ def test_beside_other_threads_the_job_runs_in_the_process_itself(spawn: Spawn) -
 # --- on a server
 
 
+@pytest.mark.on_database("postgresql")
+def test_beside_a_pool_of_connections_each_job_of_a_pass_has_its_process(spawn: Spawn) -> None:
+    for _ in range(2):
+        jobs.exits_at_once.enqueue()
+    assert (
+        spawn.command("singleton_worker", "--once", DJANGO_SETTINGS_MODULE="tests.processes.pool_settings").finish()
+        == 1
+    )
+    assert ends("exits_at_once") == ["failed", "failed"]
+
+
 @pytest.mark.on_database("postgresql", "mysql")
 @pytest.mark.parametrize("kind", [*KINDS, "waits in the driver"])
 def test_a_network_that_falls_silent_ends_the_body_before_the_next_begins(
