@@ -17,6 +17,7 @@ from django_singlejob import received_signals
 from django_singlejob.clock import local_now, sleep
 from django_singlejob.exceptions import JobInterrupted, LeaseLost, SingleJobError
 from django_singlejob.locking.lease import Lease
+from django_singlejob.received_signals import ENDING_SIGNALS
 from django_singlejob.running.child import LOST
 from django_singlejob.running.descendants import Group, Pipe
 from django_singlejob.running.shared import SharedMemory
@@ -217,6 +218,7 @@ class _CommandProcess(Process):
 class _CommandWatch(Watch):
     """A command may take its time after any signal. What it has left behind has the grace."""
 
+    insistent = frozenset(ENDING_SIGNALS)
     _is_limited = False
 
     def limit(self) -> None:

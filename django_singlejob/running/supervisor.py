@@ -41,6 +41,8 @@ HURRY = 4
 LONGEST_GRACE = 10.0
 # The same for a lease without heartbeats, which others may take two seconds after it has expired.
 SHORT_GRACE = 1.0
+# The same after a second signal.
+LAST_GRACE = 3.0
 # Where the system cannot tell when a child ends, this is how often the supervisor looks. Seconds.
 NAP = 0.05
 # A wait that is as good as endless.
@@ -190,6 +192,9 @@ class Watch:
         has_killed: whether it has killed the child.
     """
 
+    #: The signals of which a second one kills. A job may take SIGHUP for "read the configuration again".
+    insistent = frozenset({signal.SIGTERM, signal.SIGINT})
+
     def __init__(
         self, process: Process, lease: Lease, memory: SharedMemory, max_runtime: timedelta | None = None
     ) -> None:
@@ -285,13 +290,15 @@ class Watch:
     def _pass_on(self, signum: int, now: float) -> None:
         self._memory.reason = self.signum = signum
         self._send(signum)
-        self._first_signal_at = min(self._first_signal_at, now)
-        self._kill_at = min(self._kill_at, self.kill_at(now, is_second=now - self._first_signal_at >= SECOND_SIGNAL))
+        if signum in self.insistent:
+            self._first_signal_at = min(self._first_signal_at, now)
+            is_second = now - self._first_signal_at >= SECOND_SIGNAL
+            self._kill_at = min(self._kill_at, self.kill_at(now, is_second=is_second))
 
     def kill_at(self, now: float, *, is_second: bool) -> float:
         """When to kill the child after a signal. It may take its time to clean up, until there is a second one, not of
         the same burst."""
-        return now + self.grace if is_second else float("inf")
+        return now + LAST_GRACE if is_second else float("inf")
 
     def _end(self, reason: int, now: float) -> None:
         self._memory.reason = reason

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from django.db import connection
 
 from django_singlejob.models import JobLock, JobStatus
 from tests.databases import APPS, PostgreSQL
@@ -90,7 +91,8 @@ def test_in_a_statement_of_the_job_which_may_clean_up(spawn: Spawn, proxy: Proxy
     go.touch()
     assert proxy.fell_silent.wait(30)
     insist(child)
-    assert "cleaned up" in child.output
+    # MySQL's driver waits in C, where nothing is raised: the job's process is killed.
+    assert ("cleaned up" in child.output) == (connection.vendor == "postgresql")
 
 
 def test_in_the_commit_of_a_release(

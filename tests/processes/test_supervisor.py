@@ -81,7 +81,7 @@ def test_max_runtime_ends_the_body(spawn: Spawn, kind: str) -> None:
     scene.let_next_begin()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signal_ends_the_body_and_a_second_one_whatever_it_does(
     spawn: Spawn, kind: str, signum: signal.Signals
