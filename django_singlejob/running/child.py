@@ -19,7 +19,7 @@ from asgiref.sync import async_to_sync
 from django.db import Error, connections
 
 from django_singlejob import received_signals
-from django_singlejob.clock import local_now
+from django_singlejob.clock import local_now, sleep
 from django_singlejob.exceptions import JobFailed, JobInterrupted, JobTimeout, LeaseLost
 from django_singlejob.handlers import SECOND_SIGNAL
 from django_singlejob.locking.lease import Lease
@@ -28,6 +28,12 @@ from django_singlejob.running.shared import SharedMemory, flush_streams
 
 # Why a body has to end: one of these, or a signal's number.
 LOST, TIMEOUT = 1001, 1002
+
+# Seconds between the signal that ends a body and SIGKILL: at most this, and never more than a heartbeat interval, since
+# nobody takes over before two of them have passed.
+LONGEST_GRACE = 10.0
+# The same for a lease without heartbeats, which others may take two seconds after it has expired.
+SHORT_GRACE = 1.0
 
 # The most bytes of an exception that is passed to the supervisor.
 _MOST_OF_FAILURE = 100_000
@@ -40,6 +46,12 @@ def exception_for(reason: int, lease: Lease) -> BaseException:
     if reason == LOST:
         return LeaseLost(lease.why_lost())
     return JobTimeout() if reason == TIMEOUT else JobInterrupted(reason)
+
+
+def grace_of(lease: Lease) -> float:
+    """How many seconds a body has to end by itself once its lease is lost."""
+    interval = lease.grant.request.heartbeat_interval
+    return min(interval.total_seconds(), LONGEST_GRACE) if interval else SHORT_GRACE
 
 
 class BodyEnd(NamedTuple):
@@ -89,6 +101,7 @@ def run_as_child(
     value, failure = None, None
     with lease.held_by_child():
         try:
+            received_signals.start_thread(partial(_watch, lease, memory), "watch over a lease")
             value = signals.let_in(body)
         except BaseException as error:
             if os.getpid() != pid:
@@ -106,6 +119,20 @@ def die_with(supervisor: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(lease: Lease, memory: SharedMemory) -> None:
+    """End this process when its lease is lost. The supervisor does, unless it is stopped."""
+    while not lease.is_over:
+        left = lease.deadline - local_now()
+        if left > 0:
+            sleep(min(left, lease.grant.request.lease.total_seconds()))
+            continue
+        memory.reason = LOST
+        os.kill(os.getpid(), signal.SIGTERM)
+        sleep(grace_of(lease))
+        if lease.deadline <= local_now() and not lease.is_over:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _Signals:

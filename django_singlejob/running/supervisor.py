@@ -28,7 +28,16 @@ from django_singlejob.handlers import SECOND_SIGNAL
 from django_singlejob.locking.lease import Lease
 from django_singlejob.logs import about_grant
 from django_singlejob.received_signals import ENDING_SIGNALS, blocked_signals, start_thread
-from django_singlejob.running.child import LOST, TIMEOUT, BodyEnd, die_with, exception_for, run_as_child, unpacked
+from django_singlejob.running.child import (
+    LOST,
+    TIMEOUT,
+    BodyEnd,
+    die_with,
+    exception_for,
+    grace_of,
+    run_as_child,
+    unpacked,
+)
 from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.signals import lease_lost
 
@@ -36,12 +45,7 @@ logger = logging.getLogger("django_singlejob")
 
 # After a failed heartbeat, the next one follows this many times sooner.
 HURRY = 4
-# Seconds between the signal that ends a body and SIGKILL: at most this, and never more than a heartbeat interval, since
-# nobody takes over before two of them have passed.
-LONGEST_GRACE = 10.0
-# The same for a lease without heartbeats, which others may take two seconds after it has expired.
-SHORT_GRACE = 1.0
-# The same after a second signal.
+# Seconds between a second signal and SIGKILL.
 LAST_GRACE = 3.0
 # Where the system cannot tell when a child ends, this is how often the supervisor looks. Seconds.
 NAP = 0.05
@@ -198,8 +202,7 @@ class Watch:
     def __init__(
         self, process: Process, lease: Lease, memory: SharedMemory, max_runtime: timedelta | None = None
     ) -> None:
-        interval = lease.grant.request.heartbeat_interval
-        self.grace = min(interval.total_seconds(), LONGEST_GRACE) if interval else SHORT_GRACE
+        self.grace = grace_of(lease)
         self.signum: int | None = None
         self.has_killed = False
         self.process, self._lease, self._memory = process, lease, memory

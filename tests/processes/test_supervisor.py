@@ -142,6 +142,17 @@ def test_a_supervisor_that_is_stopped_ends_its_body_when_it_goes_on(spawn: Spawn
     assert ends("stubborn") == ["failed"]
 
 
+@pytest.mark.parametrize("kind", ["sleeps", "loops in Python", "swallows every exception"])
+def test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begins(spawn: Spawn, kind: str) -> None:
+    scene = start(spawn, kind)
+    scene.child.send_signal(signal.SIGSTOP)
+    scene.let_next_begin()
+    scene.child.send_signal(signal.SIGCONT)
+    assert scene.child.finish() == 75
+    assert ("cleaned up" in scene.child.output) == REACHABLE[kind]
+    assert ends("stubborn") == ["abandoned"]
+
+
 def test_os_exit_is_recorded_and_the_lock_is_free_at_once(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "exits_at_once")
     assert child.finish() == 1
