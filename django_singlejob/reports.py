@@ -24,7 +24,7 @@ from django_singlejob.logs import about, about_grant
 from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
-from django_singlejob.running.child import ChildTraceback
+from django_singlejob.running.child import ChildTraceback, LogInChild
 from django_singlejob.running.supervisor import can_supervise
 from django_singlejob.scheduling import slots
 
@@ -99,7 +99,7 @@ def run_due(
     kwargs: Mapping[str, Any] | None = None,
     *,
     early: timedelta = ZERO,
-    log_in_child: runner.LogInChild | None = None,
+    log_in_child: LogInChild | None = None,
 ) -> Iterator[Report]:
     """Run the job's due slot and, with ``catch_up="all"``, the slots after it, up to the maximum for catching up.
 
@@ -155,7 +155,7 @@ def logged_quietly(report: Report) -> Report:
         logger.removeHandler(_NO_HANDLER)
 
 
-def log_in_child(job: Job, log: Callable[[Report], object]) -> runner.LogInChild | None:
+def log_in_child(job: Job, log: Callable[[Report], object]) -> LogInChild | None:
     """How a child of this process is to log that the job has failed, for ``runner.run``. ``None`` if this process
     cannot have one, and runs the job itself."""
     return (lambda error, lease: log(Report(job.name, error=error, lease=lease))) if can_supervise() else None

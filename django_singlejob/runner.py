@@ -32,7 +32,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.registry import Job
 from django_singlejob.results import AlsoWrite, Ending, ending
-from django_singlejob.running.child import BodyEnd
+from django_singlejob.running.child import BodyEnd, LogInChild
 from django_singlejob.running.command import ShellCommand, supervise_command
 from django_singlejob.running.supervisor import supervise
 from django_singlejob.signals import job_finished, job_skipped, job_started
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobRun, OneOffJob
 
 logger = logging.getLogger("django_singlejob")
-
-LogInChild = Callable[[BaseException, Lease], object]
 
 
 class Skipped(StrEnum):
@@ -289,8 +287,7 @@ class _Execution:
                 supervise_command(self._lease, self._asked.job.func)
                 return
             body = self.body_in_loop if self._asked.job.is_async else self.body
-            end_in_child = partial(self._end_in_child, log)
-            end = supervise(self._lease, body, end_in_child, max_runtime=self._asked.job.max_runtime)
+            end = supervise(self._lease, body, self._end_in_child, log, max_runtime=self._asked.job.max_runtime)
         self._reported, self.value, self.failure = end
 
     @contextmanager
@@ -304,10 +301,8 @@ class _Execution:
     def _send_started(self) -> None:
         job_started.send_robust(sender=Job, name=self._asked.job.name, run=self._run)
 
-    def _end_in_child(self, log: LogInChild, value: Any, failure: BaseException | None) -> BodyEnd:
+    def _end_in_child(self, value: Any, failure: BaseException | None) -> BodyEnd:
         end = self._ending_of(failure, is_ctrl_c=False)
-        if failure:
-            log(failure, self._lease)
         is_wanted = self._asked.one_off is not None and failure is None
         return BodyEnd(end, value_kept(value) if is_wanted else None, failure)
 

@@ -26,6 +26,9 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.results import Ending, summary
 from django_singlejob.running.shared import SharedMemory, flush_streams
 
+#: Called with the failure of a body and its lease.
+LogInChild = Callable[[BaseException, Lease], object]
+
 # Why a body has to end: one of these, or a signal's number.
 LOST, TIMEOUT = 1001, 1002
 
@@ -90,11 +93,12 @@ def run_as_child(
     lease: Lease,
     body: Callable[[], Any],
     end: Callable[[Any, BaseException | None], BodyEnd],
+    log: LogInChild,
 ) -> NoReturn:
     """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit. Call this with
     signals blocked.
 
-    ``end`` is called with the body's value and failure.
+    ``end`` is called with the body's value and failure, and then ``log`` if there is a failure.
     """
     pid = os.getpid()
     signals = _Signals(memory, lease)
@@ -109,6 +113,8 @@ def run_as_child(
             failure = signals.behind(error)
         if os.getpid() == pid:
             memory.message = _packed(end(value, failure))
+            if failure:
+                log(failure, lease)
     signals.leave_to_threads()
     _exit()
 

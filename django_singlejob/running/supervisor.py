@@ -32,6 +32,7 @@ from django_singlejob.running.child import (
     LOST,
     TIMEOUT,
     BodyEnd,
+    LogInChild,
     die_with,
     exception_for,
     grace_of,
@@ -75,17 +76,18 @@ def supervise(
     lease: Lease,
     body: Callable[[], Any],
     end: Callable[[Any, BaseException | None], BodyEnd],
+    log: LogInChild,
     *,
     max_runtime: timedelta | None = None,
 ) -> BodyEnd:
-    """Run ``body``, which may be an ``async def``, in a child process under the lease, and return how it ended. ``end``
-    makes the report of it, in the child.
+    """Run ``body``, which may be an ``async def``, in a child process under the lease, and return how it ended. The
+    child reports ``end(value, failure)``, and calls ``log`` if there is a failure.
 
     Raises ``JobInterrupted`` if a signal had come before, so that nothing was begun; ``JobDied``, ``LeaseLost``,
     ``JobTimeout`` or ``JobInterrupted`` if the child ended without a word.
     """
     memory = SharedMemory()
-    process = Process(lease, memory, partial(run_as_child, memory, lease, body, end))
+    process = Process(lease, memory, partial(run_as_child, memory, lease, body, end, log))
     try:
         with Watch(process, lease, memory, max_runtime) as watch:
             keep_until(process.is_over, lease, watch)
@@ -93,8 +95,10 @@ def supervise(
         process.kill()  # and what it has left behind, while the process group cannot be another's
         code = process.collect()
         memory.is_only_writer = False
-    if code >= 0 and memory.message:
-        return unpacked(memory.message)
+    reported = unpacked(memory.message) if memory.message else None
+    # If it was killed after a success, it has left threads behind, which had not ended.
+    if reported and (code >= 0 or reported.failure):
+        return reported
     raise exception_for(memory.reason, lease) if memory.reason else JobDied(_words_of(code))
 
 
@@ -211,17 +215,12 @@ class Watch:
         self._is_loss_told = False
         self._first_signal_at = float("inf")
         self._is_over = False
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
         self._former = -1
-        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        try:
-            self._thread = start_thread(self._run, "watch over a job")
-        except RuntimeError:  # no more threads are available
-            self.__exit__(None, None, None)
-            raise
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._thread = start_thread(self._run, "watch over a job")
         self._former = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         if received_signals.in_force and received_signals.in_force.remembered:
             self.wake(received_signals.in_force.remembered)  # it came after the fork
@@ -231,9 +230,8 @@ class Watch:
         """Send nothing to the child any more."""
         self._is_over = True
         self.wake()
-        if self._thread:
-            self._thread.join()
-            signal.set_wakeup_fd(self._former)
+        self._thread.join()
+        signal.set_wakeup_fd(self._former)
         self._reader.close()
         self._writer.close()
 

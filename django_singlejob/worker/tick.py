@@ -26,6 +26,7 @@ from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.registry import Job
 from django_singlejob.reports import FINAL, Report, log_in_child, logged, most_slots, report_of, waitless
+from django_singlejob.running.child import LogInChild
 from django_singlejob.worker.ahead import Ahead
 from django_singlejob.worker.batches import Batches, Claimed
 from django_singlejob.worker.due import (
@@ -446,7 +447,7 @@ def _run_slot(job: Job, plan: Plan) -> Report:
     return report_of(job, partial(runner.run, waitless(job), trigger="schedule", log_in_child=_log_in_child(job, plan)))
 
 
-def _log_in_child(job: Job, plan: Plan) -> runner.LogInChild | None:
+def _log_in_child(job: Job, plan: Plan) -> LogInChild | None:
     return log_in_child(job, logged) if plan.in_children else None
 
 
