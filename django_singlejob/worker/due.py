@@ -8,10 +8,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from django.db import Error
-from django.db.models import IntegerField, Value
 
 from django_singlejob import database, registry
-from django_singlejob.clock import instant_in_words
+from django_singlejob.clock import DBNow, instant_in_words
 from django_singlejob.conf import ZERO, options
 from django_singlejob.cursor import follow, is_ahead, is_followed, leave
 from django_singlejob.locking.clear import Watchman, clear
@@ -99,34 +98,35 @@ def clear_dead(watchman: Watchman) -> bool:
     return cleared > 0
 
 
-def is_anything_due(queues: Sequence[str] = ()) -> bool:
-    """Whether a closer look is worthwhile. Takes one query, however much is due."""
-    here = Value(1, output_field=IntegerField())
+def anything_due(queues: Sequence[str] = ()) -> datetime | None:
+    """The time by the database's clock, if anything is due by then. Takes one query, however much is due."""
     one, *others = (
-        rows.order_by().values_list(here)
+        rows.order_by().values_list(DBNow(), flat=True)
         for rows in (gates().due(), locks().suspected(), one_offs().in_queues(queues).due())
     )
-    return bool(one.union(*others, all=True)[:1])
+    return next(iter(one.union(*others, all=True)[:1]), None)
 
 
-def due_jobs(busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None) -> list[Job]:
-    """The jobs, or those of ``names``, with a slot that is due, or has to be rerun because its holder died. The oldest
-    slot is first. Jobs whose name or lock is in ``busy`` are left out: after a lock was renamed, the old one may be
-    watched.
+def due_jobs(
+    busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None, until: datetime | None = None
+) -> list[Job]:
+    """The jobs, or those of ``names``, with a slot that is due, or was due at ``until``, or has to be rerun because its
+    holder died. The oldest slot is first. Jobs whose name or lock is in ``busy`` are left out: after a lock was
+    renamed, the old one may be watched.
     """
     due = gates().due() if names is None else gates().due().filter(name__in=names)
     # Sorted here: SQLite would go through all rows by the index, to sort the few that are due.
     statuses = due.order_by().survey().values()
     oldest_first = sorted(statuses, key=lambda status: status.next_slot or status.now)
     known = ((registry.get(status.name), status) for status in oldest_first if registry.is_known(status.name))
-    return [job for job, status in known if _is_due(job, status) and busy.isdisjoint({job.name, job.lock})]
+    return [job for job, status in known if _is_due(job, status, until) and busy.isdisjoint({job.name, job.lock})]
 
 
-def _is_due(job: Job, status: "JobStatus") -> bool:
+def _is_due(job: Job, status: "JobStatus", until: datetime | None) -> bool:
     if job.schedule is None or status.next_slot is None:
         return False
     is_to_be_rerun = status.abandoned and status.last_attempt < job.max_attempts
-    return is_to_be_rerun or status.next_slot <= status.now
+    return is_to_be_rerun or status.next_slot <= (until or status.now)
 
 
 def next_exclusive(

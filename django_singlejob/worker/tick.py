@@ -31,9 +31,9 @@ from django_singlejob.worker.ahead import Ahead
 from django_singlejob.worker.batches import Batches, Claimed
 from django_singlejob.worker.due import (
     PRUNING,
+    anything_due,
     clear_dead,
     due_jobs,
-    is_anything_due,
     keep_up,
     next_exclusive,
     report_unknown,
@@ -138,8 +138,8 @@ class Tick:
         #: Whether there may be one-offs of jobs, or tasks, that were not fetched since the last look.
         self._may_be_one_offs = False
         self._may_be_tasks = False
-        #: One-offs that come due later are left to the next pass: one that enqueues itself would never let this one
-        #: end.
+        #: With ``once``, what comes due later is left to the next pass: this one may have old code by then, and a job
+        #: that enqueues itself would never let it end.
         self._until: datetime | None = None
         self._ahead = Ahead()
         #: Jobs that have finished since they were last looked at: they may be due again.
@@ -233,7 +233,10 @@ class Tick:
             self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
         if not self._plan.once:
             self.batches.stand_by()
-        if is_anything_due(self._plan.queues) or self._watchman.undecided:
+        now = anything_due(self._plan.queues)
+        if self._plan.once and self._until is None:
+            self._until = now
+        if now or self._watchman.undecided:
             self._begin_anew(is_cleared=clear_dead(self._watchman))
             self._due = deque(self._due_jobs())
             self._may_be_one_offs = self._may_be_tasks = True
@@ -280,7 +283,7 @@ class Tick:
         # A job that is always due would never let a pass end.
         return [
             job
-            for job in due_jobs(self._busy, names)
+            for job in due_jobs(self._busy, names, self._until)
             if self._plan.is_endless or self._slots[job.name] < most_slots(job)
         ]
 
@@ -323,7 +326,6 @@ class Tick:
                 self._may_be_one_offs = False
                 self._ended.clear()
                 return
-            self._begin_with(row)
             if not registry.is_known(row.job_name):
                 report_unknown(row.job_name)
                 self._misnamed.add(row.pk)
@@ -345,10 +347,6 @@ class Tick:
             until=self._until,
         )
 
-    def _begin_with(self, row: "OneOffJob") -> None:
-        if self._plan.once and self._until is None:
-            self._until = row.now
-
     def _run(self, run: Run) -> None:
         self._started += 1
         self.ours |= {run.job.name, run.job.lock}
@@ -367,7 +365,6 @@ class Tick:
             self._may_be_tasks = self._may_be_tasks and len(claimed) == most
         self._started += len(claimed)
         for task in claimed:
-            self._begin_with(task.row)
             self._pool.send(task)
 
     def recall(self) -> None:

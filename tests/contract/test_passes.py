@@ -94,6 +94,22 @@ def test_each_job_that_is_due_is_run_the_oldest_slot_first() -> None:
     assert ticked() == []
 
 
+def test_what_comes_due_while_a_pass_is_under_way_is_left_to_the_next() -> None:
+    """By then, there may be a new release of the code."""
+    mail = singleton_job("mail")(lambda: None)
+    sibling = scheduled("sibling", lock="shared")
+
+    @singleton_job("long", schedule=hourly(ago=30 * MINUTE), lock="shared")
+    def long() -> None:
+        mail.enqueue()
+        fall_behind(sibling)
+        gates().filter(name="sibling").update(next_slot=DBNow())
+
+    fall_behind(long)
+    assert names() == ["long"]
+    assert sorted(names()) == ["mail", "sibling"]
+
+
 def test_a_report_tells_what_became_of_it() -> None:
     job = scheduled()
     fall_behind(job)

@@ -20,7 +20,7 @@ from django_singlejob.models import OneOffJob
 from django_singlejob.monitoring.queues import queues
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.worker.batches import Batches
-from django_singlejob.worker.due import exclusive, is_anything_due
+from django_singlejob.worker.due import anything_due, exclusive
 from tests.contract.acts import HOUR
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def finish_tasks() -> None:
 
 
 QUESTIONS: dict[str, Callable[[], object]] = {
-    "whether anything is due": is_anything_due,
+    "whether anything is due": anything_due,
     "whether a task is due": lambda: Batches().waiting().due().exists(),
     "tasks": claim_tasks,
     "tasks of a queue": lambda: Batches(["default"]).waiting().lock_due(MOST),

@@ -19,7 +19,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker import tick, timetable
-from django_singlejob.worker.due import due_jobs, is_anything_due, keep_up, next_exclusive
+from django_singlejob.worker.due import due_jobs, anything_due, keep_up, next_exclusive
 from django_singlejob.worker.pool import Inline
 from tests.contract.acts import (
     HOUR,
@@ -141,7 +141,7 @@ def test_it_takes_three_queries_whatever_the_number_of_jobs(
     with django_assert_num_queries(3):
         keep_up()
     with django_assert_num_queries(1):
-        assert not is_anything_due()
+        assert not anything_due()
 
 
 @pytest.mark.parametrize("count", [1, 12])

@@ -23,7 +23,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker import batches, due, loop, pool, tick
-from django_singlejob.worker.due import is_anything_due, next_exclusive
+from django_singlejob.worker.due import anything_due, next_exclusive
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan, run_one_off
 from tests.contract.acts import (
@@ -164,18 +164,18 @@ def test_what_is_worth_a_closer_look(what: str) -> None:
         take()
         if what == "a stale lock":
             expire()
-    assert is_anything_due(["default"]) == (what in ("a slot", "a one-off", "a stale lock"))
+    assert bool(anything_due(["default"])) == (what in ("a slot", "a one-off", "a stale lock"))
 
 
 @pytest.mark.slow
 def test_a_stale_lock_is_watched_though_it_looks_seldom(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
-    def look(*_: Any) -> bool:
+    def look(*_: Any) -> object:
         looks.append(days.now)
-        return is_anything_due()
+        return anything_due()
 
-    monkeypatch.setattr(tick, "is_anything_due", look)
+    monkeypatch.setattr(tick, "anything_due", look)
     take(heartbeat_interval=timedelta(seconds=10))
     days.acts += [expire] + [lambda: None] * 1000
     list(Worker(replace(PLAN, interval=timedelta(seconds=60))).work())
@@ -267,9 +267,9 @@ def test_it_goes_on_when_the_database_comes_back(
         raise error
 
     job: Any = singleton_job("mail")(lambda: None)
-    usual = is_anything_due
-    monkeypatch.setattr(tick, "is_anything_due", be_away)
-    passes += [lambda: None, lambda: monkeypatch.setattr(tick, "is_anything_due", usual), job.enqueue]
+    usual = anything_due
+    monkeypatch.setattr(tick, "anything_due", be_away)
+    passes += [lambda: None, lambda: monkeypatch.setattr(tick, "anything_due", usual), job.enqueue]
     assert ran() == ["mail"]
     assert caplog.text.count("The database does not answer. The worker retries until it does") == 2
 
@@ -281,7 +281,7 @@ def test_one_that_ends_by_itself_does_not_wait_for_that(
     def be_away(*_: Any) -> bool:
         raise OperationalError
 
-    monkeypatch.setattr(tick, "is_anything_due", be_away)
+    monkeypatch.setattr(tick, "anything_due", be_away)
     with pytest.raises(OperationalError):
         list(Worker(plan).work())
 
@@ -303,7 +303,7 @@ def test_one_that_ends_while_the_database_is_away_does_not_try_for_long_to_relea
 
     monkeypatch.setattr(Lease, "finish", note)
     ran()
-    passes += [lambda: monkeypatch.setattr(tick, "is_anything_due", be_away), lambda: None]
+    passes += [lambda: monkeypatch.setattr(tick, "anything_due", be_away), lambda: None]
     ran()
     assert limits[0] is None
     assert limits[1]
@@ -343,7 +343,7 @@ def test_another_error_ends_it(passes: list[Any], monkeypatch: pytest.MonkeyPatc
     def fail(*_: Any) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(tick, "is_anything_due", fail)
+    monkeypatch.setattr(tick, "anything_due", fail)
     with pytest.raises(ZeroDivisionError):
         ran()
 
@@ -407,11 +407,11 @@ def test_those_that_share_a_lock_take_turns(days: Days) -> None:
 def test_the_next_run_begins_at_once(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
-    def look(*_: Any) -> bool:
+    def look(*_: Any) -> object:
         looks.append(days.now)
-        return is_anything_due()
+        return anything_due()
 
-    monkeypatch.setattr(tick, "is_anything_due", look)
+    monkeypatch.setattr(tick, "anything_due", look)
     mail: Any = singleton_job("mail")(lambda: None)
     for _ in range(10):
         mail.enqueue()
