@@ -46,13 +46,14 @@ class State:
     Attributes:
         proven_at: when the last successful request was sent, as ``local_now()``.
         is_lost: whether the lock is known to be another's, or nobody's.
+        is_ending: whether a release is under way. It decides what happened to the row, not a heartbeat that finds none.
         is_over: whether the lease was released, or ended in another way.
         is_only_writer: whether the child is in a fenced transaction that keeps its supervisor from writing.
     """
 
     def __init__(self, proven_at: float) -> None:
         self.proven_at = proven_at
-        self.is_lost = self.is_over = self.is_only_writer = False
+        self.is_lost = self.is_ending = self.is_over = self.is_only_writer = False
 
 
 class Lease:
@@ -74,8 +75,6 @@ class Lease:
         self.grant = grant
         self.is_private = database.is_private(database.alias())
         self._state = State(grant.asked_at)
-        # Whether a release is under way. It decides what happened to the row, not a heartbeat that finds no row.
-        self._is_ending = False
         # Whether a release gave up after a COMMIT whose answer never came.
         self._is_in_doubt = False
         # Why it is not known whether the lock was released, or that it was not; empty if no release failed.
@@ -185,7 +184,7 @@ class Lease:
             is_kept = self._renew_row()
         if is_kept:
             self.proven(sent_at)
-        elif not (self._is_ending or self._state.is_over):
+        elif not (self._state.is_ending or self._state.is_over):
             self._state.is_lost = True
         return is_kept
 
@@ -362,7 +361,7 @@ class Lease:
         return is_kept
 
     def _end(self, release: Release) -> bool:
-        self._is_ending = True
+        self._state.is_ending = True
         try:
             is_kept = release.carry_out()
             # A heartbeat that is under way finds no row, and must not report that as a loss.
@@ -377,7 +376,7 @@ class Lease:
             logger.warning("%s", unreleased, extra=about_grant(self.grant, reason=error))
             raise
         finally:
-            self._is_in_doubt, self._is_ending = release.is_in_doubt, False
+            self._is_in_doubt, self._state.is_ending = release.is_in_doubt, False
         forget(self.token)
         return is_kept
 

@@ -38,10 +38,11 @@ class SharedMemory(State):
 
     proven_at = _number(0, float)
     is_lost = _number(1, bool)
-    is_over = _number(2, bool)
-    is_only_writer = _number(3, bool)
-    reason = _number(4, int)
-    _length = _number(5, int)
+    is_ending = _number(2, bool)
+    is_over = _number(3, bool)
+    is_only_writer = _number(4, bool)
+    reason = _number(5, int)
+    _length = _number(6, int)
 
     def __init__(self) -> None:
         self.bytes = mmap.mmap(-1, _FIRST_BYTE + MOST_BYTES)

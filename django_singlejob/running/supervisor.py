@@ -88,8 +88,9 @@ def supervise(
     """
     memory = SharedMemory()
     process = Process(lease, memory, partial(run_as_child, memory, lease, body, end, log))
+    watch = Watch(process, lease, memory, max_runtime)
     try:
-        with Watch(process, lease, memory, max_runtime) as watch:
+        with watch:
             keep_until(process.is_over, lease, watch)
     finally:
         process.kill()  # and what it has left behind, while the process group cannot be another's
@@ -99,7 +100,9 @@ def supervise(
     # If it was killed after a success, it has left threads behind, which had not ended.
     if reported and (code >= 0 or reported.failure):
         return reported
-    raise exception_for(memory.reason, lease) if memory.reason else JobDied(_words_of(code))
+    if watch.has_killed or memory.reason == LOST or -code in ENDING_SIGNALS:
+        raise exception_for(memory.reason or -code, lease)
+    raise JobDied(_words_of(code))
 
 
 def _words_of(code: int) -> str:

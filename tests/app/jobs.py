@@ -404,6 +404,16 @@ _STUBBORN = {
 
 
 @singleton_job(lease=LEASE)
+def handles_a_signal_and_crashes() -> None:
+    received: list[int] = []
+    signal.signal(signal.SIGHUP, lambda signum, _: received.append(signum))
+    say("started")
+    while not received:
+        work_for(0.01)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@singleton_job(lease=LEASE)
 def asks_a_question() -> None:
     say("Hello", input("What is your name?"))
     rest()

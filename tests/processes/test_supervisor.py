@@ -123,6 +123,14 @@ def test_a_body_that_is_killed_is_recorded_and_its_lock_is_free_at_once(
     assert not JobLock.objects.exists()
 
 
+def test_a_crash_after_a_signal_that_the_job_has_handled_is_recorded_as_a_crash(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "handles_a_signal_and_crashes")
+    child.wait_for("started")
+    child.send_signal(signal.SIGHUP)
+    assert child.finish() == 1
+    assert JobRun.objects.get().error == "JobDied: Its process was killed by SIGSEGV."
+
+
 def test_a_body_that_is_stopped_ends_when_its_lock_is_lost(spawn: Spawn) -> None:
     scene = start(spawn, "sleeps")
     os.kill(scene.body, signal.SIGSTOP)

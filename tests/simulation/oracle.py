@@ -55,7 +55,11 @@ class Held(NamedTuple):
         process, lease = self.process, self.lease
         # While it releases the lock, its body is over.
         is_gone = (
-            process.is_dead or process.is_ended or lease._state.is_lost or lease._state.is_over or lease._is_ending
+            process.is_dead
+            or process.is_ended
+            or lease._state.is_lost
+            or lease._state.is_over
+            or lease._state.is_ending
         )
         return not is_gone and process.monotonic.at(now) < lease.deadline
 

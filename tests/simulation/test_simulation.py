@@ -173,7 +173,7 @@ def test_at_most_one_of_the_two_clocks_is_wrong() -> None:
 def held_by(number: int, fence: int, deadline: float) -> Held:
     lease: Any = SimpleNamespace(
         name="made", token=SimpleNamespace(hex=f"{fence:032}"), fence=fence, deadline=deadline,
-        _state=SimpleNamespace(is_lost=False, is_over=False), _is_ending=False,
+        _state=SimpleNamespace(is_lost=False, is_over=False, is_ending=False),
     )  # fmt: skip
     return Held(Process(number), lease)
 

@@ -19,7 +19,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker import tick, timetable
-from django_singlejob.worker.due import due_jobs, anything_due, keep_up, next_exclusive
+from django_singlejob.worker.due import anything_due, due_jobs, keep_up, next_exclusive
 from django_singlejob.worker.pool import Inline
 from tests.contract.acts import (
     HOUR,

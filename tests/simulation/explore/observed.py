@@ -219,9 +219,7 @@ class ObservedWorld(World):
     def noticed(self, process: Process) -> tuple[Any, ...]:
         """What the oracle sees of a process directly, apart from the time."""
         held = [each.lease for leases in self.oracle._held.values() for each in leases if each.process is process]
-        flags = tuple(
-            (lease._state.is_lost, lease._state.is_over, getattr(lease, "_is_ending", False)) for lease in held
-        )
+        flags = tuple((lease._state.is_lost, lease._state.is_over, lease._state.is_ending) for lease in held)
         return (process.is_dead, process.is_ended, len(self.oracle.violations), flags)
 
     def reports(self) -> tuple[Any, ...]:
