@@ -8,7 +8,7 @@ import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set as AbstractSet
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -233,8 +233,31 @@ def leave_to_child(handle: Callable[[int, FrameType | None], object] | signal.Ha
     for signum in ENDING_SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, handle)
-    # A process that the body forks, as multiprocessing does, is none of ours.
-    os.register_at_fork(after_in_child=partial(stop_handling, handle))
+    # A process that the body forks, as multiprocessing does, is none of ours. Python drops a signal with a handler that
+    # arrives before the process has begun. A pool would wait for ever for one that it has ended so early.
+    os.register_at_fork(
+        before=_forking.block, after_in_parent=_forking.let_in, after_in_child=partial(_begin_anew, handle)
+    )
+
+
+class _Forking(threading.local):
+    """The signals that the thread blocked before it forked."""
+
+    mask: AbstractSet[int] = frozenset()
+
+    def block(self) -> None:
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+
+    def let_in(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+
+_forking = _Forking()
+
+
+def _begin_anew(handle: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+    stop_handling(handle)
+    _forking.let_in()
 
 
 def stop_handling(handle: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:

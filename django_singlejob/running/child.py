@@ -146,7 +146,6 @@ class _Signals:
 
     def __init__(self, memory: SharedMemory, lease: Lease) -> None:
         self._memory, self._lease = memory, lease
-        self._pid = os.getpid()
         self._is_open = False
         #: A signal that has come while it was not.
         self._came: int | None = None
@@ -183,10 +182,7 @@ class _Signals:
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
         """Raise what ends the body, once for a burst of signals."""
-        if os.getpid() != self._pid:  # a process that the body has forked, which has not yet come to its own handlers
-            received_signals.stop_handling(self.handle)
-            signal.raise_signal(signum)
-        elif not self._is_open:
+        if not self._is_open:
             self._came = signum
         elif local_now() - self._raised_at >= SECOND_SIGNAL:
             self._raised, self._raised_at = self._reason(signum), local_now()
