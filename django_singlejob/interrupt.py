@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, cast
 from django.db import Error, connections
 
 from django_singlejob import received_signals
-from django_singlejob.exceptions import JobInterrupted
+from django_singlejob.exceptions import JobInterrupted, JobTimeout, LeaseLost
 from django_singlejob.handlers import held
 from django_singlejob.received_signals import here
 
@@ -258,7 +258,12 @@ class _ToTask:
 
 def interrupt_behind(error: Exception) -> BaseException | None:
     """The interrupt of this thread's job that made the driver raise ``error``; ``None`` if there is another cause."""
-    return here.innermost.interrupt_behind(error) if here.innermost else None
+    if here.innermost:
+        return here.innermost.interrupt_behind(error)
+    cause = error.__context__  # in the child of a supervisor, which has no windows
+    while cause and not isinstance(cause, (JobInterrupted, JobTimeout, LeaseLost)):
+        cause = cause.__context__
+    return cause if cause and _is_of_a_database(error) else None
 
 
 def is_ctrl_c(error: BaseException) -> bool:

@@ -16,12 +16,13 @@ from types import FrameType
 from typing import Any, NamedTuple, NoReturn, cast
 
 from asgiref.sync import async_to_sync
-from django.db import Error, connections
+from django.db import connections
 
 from django_singlejob import received_signals
 from django_singlejob.clock import local_now, sleep
 from django_singlejob.exceptions import JobFailed, JobInterrupted, JobTimeout, LeaseLost
 from django_singlejob.handlers import SECOND_SIGNAL
+from django_singlejob.interrupt import interrupt_behind
 from django_singlejob.locking.lease import Lease
 from django_singlejob.results import Ending, summary
 from django_singlejob.running.shared import SharedMemory, flush_streams
@@ -110,7 +111,7 @@ def run_as_child(
         except BaseException as error:
             if os.getpid() != pid:
                 raise  # a process that the body has forked
-            failure = signals.behind(error)
+            failure = (interrupt_behind(error) if isinstance(error, Exception) else None) or error
         if os.getpid() == pid:
             memory.message = _packed(end(value, failure))
             if failure:
@@ -197,13 +198,6 @@ class _Signals:
 
     def _reason(self, signum: int) -> BaseException:
         return exception_for(self._memory.reason or signum, self._lease)
-
-    def behind(self, error: BaseException) -> BaseException:
-        """What ended the body, if ``error`` is only a driver's complaint about that; otherwise ``error``."""
-        cause = error.__context__ if isinstance(error, Error) else None
-        while cause and cause is not self._raised:
-            cause = cause.__context__
-        return cause or error
 
 
 def _exit() -> NoReturn:
