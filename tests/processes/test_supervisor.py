@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
+# What the database does not matter for.
+once = pytest.mark.on_database("sqlite")
+
 A_SECOND_THOUGHT = 1.2
 # Whether a signal, which raises an exception in it, ends the body.
 REACHABLE = {"sleeps": True, "loops in Python": True, "holds the GIL in C": False, "swallows every exception": False}
@@ -81,6 +84,7 @@ def test_max_runtime_ends_the_body(spawn: Spawn, kind: str) -> None:
     scene.let_next_begin()
 
 
+@once
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signal_ends_the_body_and_a_second_one_whatever_it_does(
@@ -99,6 +103,7 @@ def test_a_signal_ends_the_body_and_a_second_one_whatever_it_does(
     assert not JobLock.objects.exists()
 
 
+@once
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_body_dies_with_its_supervisor(spawn: Spawn, kind: str) -> None:
     scene = start(spawn, kind)
@@ -108,6 +113,7 @@ def test_the_body_dies_with_its_supervisor(spawn: Spawn, kind: str) -> None:
     assert ends("stubborn") == ["abandoned"]
 
 
+@once
 @pytest.mark.parametrize(
     ("signum", "words"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV"), (signal.SIGABRT, "SIGABRT")]
 )
@@ -123,6 +129,7 @@ def test_a_body_that_is_killed_is_recorded_and_its_lock_is_free_at_once(
     assert not JobLock.objects.exists()
 
 
+@once
 def test_a_crash_after_a_signal_that_the_job_has_handled_is_recorded_as_a_crash(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "handles_a_signal_and_crashes")
     child.wait_for("started")
@@ -131,6 +138,7 @@ def test_a_crash_after_a_signal_that_the_job_has_handled_is_recorded_as_a_crash(
     assert JobRun.objects.get().error == "JobDied: Its process was killed by SIGSEGV."
 
 
+@once
 def test_a_body_that_is_stopped_ends_when_its_lock_is_lost(spawn: Spawn) -> None:
     scene = start(spawn, "sleeps")
     os.kill(scene.body, signal.SIGSTOP)
@@ -139,6 +147,7 @@ def test_a_body_that_is_stopped_ends_when_its_lock_is_lost(spawn: Spawn) -> None
     assert not is_alive(scene.body)
 
 
+@once
 def test_a_supervisor_that_is_stopped_ends_its_body_when_it_goes_on(spawn: Spawn) -> None:
     scene = start(spawn, "sleeps")
     scene.child.send_signal(signal.SIGSTOP)
@@ -161,6 +170,7 @@ def test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begin
     assert ends("stubborn") == ["abandoned"]
 
 
+@once
 def test_os_exit_is_recorded_and_the_lock_is_free_at_once(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "exits_at_once")
     assert child.finish() == 1
@@ -168,6 +178,7 @@ def test_os_exit_is_recorded_and_the_lock_is_free_at_once(spawn: Spawn) -> None:
     assert not JobLock.objects.exists()
 
 
+@once
 def test_at_a_terminal_the_body_reads_from_it_and_ctrl_c_reaches_both(spawn: Spawn) -> None:
     terminal, tty = os.openpty()
     command = [sys.executable, "-m", "django", "run_singleton", "asks_a_question"]
@@ -209,6 +220,7 @@ def read_until(terminal: int, text: str) -> str:
 # --- what a body does, and leaves behind
 
 
+@once
 def test_a_failure_is_recorded_with_its_traceback_and_logged_once(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "raises_what_cannot_be_passed_on", "--traceback")
     assert child.finish() == 1
@@ -220,6 +232,7 @@ def test_a_failure_is_recorded_with_its_traceback_and_logged_once(spawn: Spawn) 
     assert "failed, JobFailed: Peculiar: number 7" in child.output
 
 
+@once
 def test_a_failure_whose_class_exists_in_the_child_only_is_recorded_and_logged_once(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "raises_what_its_supervisor_does_not_know")
     assert child.finish() == 1
@@ -229,6 +242,7 @@ def test_a_failure_whose_class_exists_in_the_child_only_is_recorded_and_logged_o
     assert "ModuleNotFoundError" not in child.output
 
 
+@once
 def test_a_pass_logs_a_failure_once(spawn: Spawn) -> None:
     jobs.raises_what_cannot_be_passed_on.enqueue()
     child = spawn.command("singleton_worker", "--once")
@@ -271,10 +285,12 @@ def test_the_value_of_a_one_off_is_recorded(spawn: Spawn, job: str, result: str 
     assert (row.status, row.result) == ("done", result)
 
 
+@once
 def test_a_process_that_a_body_leaves_behind_ends_with_it(spawn: Spawn) -> None:
     assert not is_alive(left_by(spawn, "leaves_a_process"))
 
 
+@once
 def test_a_daemon_that_a_body_starts_goes_on(spawn: Spawn) -> None:
     pid = left_by(spawn, "leaves_a_daemon")
     assert is_alive(pid)
@@ -290,6 +306,7 @@ def left_by(spawn: Spawn, job: str) -> int:
     return int(found[1])
 
 
+@once
 def test_the_lock_is_held_until_the_threads_of_a_body_have_ended(spawn: Spawn, go: Path) -> None:
     child = spawn.command("run_singleton", "leaves_a_thread")
     child.wait_for("the body has ended")
@@ -302,6 +319,7 @@ def test_the_lock_is_held_until_the_threads_of_a_body_have_ended(spawn: Spawn, g
     assert is_over("leaves_a_thread", "successful")
 
 
+@once
 def test_a_job_may_use_a_pool_of_processes(spawn: Spawn) -> None:
     for _ in range(20):
         jobs.uses_a_pool.enqueue()
@@ -309,6 +327,7 @@ def test_a_job_may_use_a_pool_of_processes(spawn: Spawn) -> None:
     assert set(OneOffJob.objects.values_list("status", "result")) == {("done", 4950)}
 
 
+@once
 def test_what_a_run_leaves_reaches_no_other(spawn: Spawn) -> None:
     for _ in range(2):
         jobs.leaves_its_language.enqueue()
@@ -317,12 +336,14 @@ def test_what_a_run_leaves_reaches_no_other(spawn: Spawn) -> None:
     assert first == second
 
 
+@once
 def test_a_body_may_write_as_much_as_it_likes(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "writes_a_lot")
     assert child.finish() == 0
     assert child.output_path.stat().st_size > 100_000_000
 
 
+@once
 def test_the_frames_above_are_the_supervisors_alone(spawn: Spawn) -> None:
     child = spawn(
         "-c",
@@ -342,6 +363,7 @@ def test_the_frames_above_are_the_supervisors_alone(spawn: Spawn) -> None:
     assert is_over("quick", "successful", "successful")
 
 
+@once
 def test_what_a_program_has_yet_to_write_is_written_once(spawn: Spawn) -> None:
     child = spawn(
         "-c",
@@ -378,12 +400,14 @@ def test_a_body_may_release_its_lock(spawn: Spawn, go: Path) -> None:
 # --- where there is no child
 
 
+@once
 @pytest.mark.parametrize("options", [(), ("--inline",)], ids=["child", "inline"])
 def test_inline_runs_the_job_in_the_process_itself(spawn: Spawn, options: tuple[str, ...]) -> None:
     child = spawn.command("run_singleton", "exits_at_once", *options)
     assert child.finish() == (7 if options else 1)
 
 
+@once
 def test_beside_other_threads_the_job_runs_in_the_process_itself(spawn: Spawn) -> None:
     child = spawn(
         "-c",
