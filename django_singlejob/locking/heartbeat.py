@@ -129,7 +129,7 @@ class Heartbeats:
             alone += self._send_together(some, load)
         # Last, because these may have to wait for their rows.
         for pulse in alone:
-            _send_alone(pulse)
+            send_alone(pulse)
             pulse.under_way.discard(load)
 
     def _taken(self, load: object) -> Iterator[Pulse]:
@@ -179,7 +179,8 @@ def _renew_together(pulses: list[Pulse]) -> list[Pulse]:
     return [pulse for pulse in pulses if pulse.lease.token not in renewed]
 
 
-def _send_alone(pulse: Pulse) -> None:
+def send_alone(pulse: Pulse) -> None:
+    """Renew this lease. If that fails, its next heartbeat follows soon."""
     try:
         pulse.lease.renew()
     except LeaseLost:

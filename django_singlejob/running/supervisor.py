@@ -25,6 +25,7 @@ from django_singlejob.clock import local_now, sleep, wait
 from django_singlejob.cutoff import cut_off_at
 from django_singlejob.exceptions import JobDied, LeaseLost
 from django_singlejob.handlers import SECOND_SIGNAL
+from django_singlejob.locking.heartbeat import Pulse, send_alone
 from django_singlejob.locking.lease import Lease
 from django_singlejob.logs import about_grant
 from django_singlejob.received_signals import ENDING_SIGNALS, blocked_signals, start_thread
@@ -44,8 +45,6 @@ from django_singlejob.signals import lease_lost
 
 logger = logging.getLogger("django_singlejob")
 
-# After a failed heartbeat, the next one follows this many times sooner.
-HURRY = 4
 # Seconds between a second signal and SIGKILL.
 LAST_GRACE = 3.0
 # Where the system cannot tell when a child ends, this is how often the supervisor looks. Seconds.
@@ -317,56 +316,32 @@ class Watch:
 def keep_until(is_over: Callable[[float], bool], lease: Lease, watch: Watch) -> None:
     """Keep the lease until ``is_over``, which waits for at most the seconds that it is passed. This is all that the
     main thread does while the child runs."""
-    pulse = _Pulse(lease, watch)
-    while not is_over(pulse.pause()):
-        pulse.beat_if_due()
-        pulse.report_loss()
-
-
-class _Pulse:
-    """The heartbeats of one lease, sent by this thread."""
-
-    def __init__(self, lease: Lease, watch: Watch) -> None:
-        self._lease, self._watch = lease, watch
-        interval = lease.grant.request.heartbeat_interval
-        self._interval = interval.total_seconds() if interval else float("inf")
-        self._beat_at = local_now() + self._interval
-        self._is_loss_reported = False
-
-    def pause(self) -> float:
-        """How long there is nothing to do, in seconds."""
-        deadline = float("inf") if self._is_loss_reported or self._lease.is_over else self._lease.deadline
-        return max(0.0, min(self._beat_at, deadline, local_now() + DAY) - local_now())
-
-    def beat_if_due(self) -> None:
-        """Send a heartbeat, if it is time for one. If it fails, the next one follows soon."""
-        sent_at = local_now()
-        if sent_at < self._beat_at:
-            return
-        try:
-            with cut_off_at(database.alias(), sent_at + self._interval):
-                self._lease.renew()
-            self._beat_at = sent_at + self._interval
-        except LeaseLost:
-            self._beat_at = float("inf")
-        except Exception as error:  # not a loss yet: the lease goes on, and the next heartbeat may get through
-            self._beat_at = local_now() + min(self._interval / HURRY, 1.0)
-            self._log(error)
-        self._watch.wake()
-
-    def _log(self, error: Exception) -> None:
-        # No heartbeat gets through while the lease's own transaction is the only writer.
-        if not self._lease.is_only_writer:
-            message = "A heartbeat of %r failed and will be retried soon: %s"
-            extra = about_grant(self._lease.grant, reason=error)
-            logger.warning(message, self._lease.name, database.words_of(error), extra=extra)
-
-    def report_loss(self) -> None:
-        """Log that the lease is lost, once, and send ``lease_lost``."""
-        lease = self._lease
+    pulse, is_loss_reported = Pulse(lease, watch.wake), False
+    while not is_over(_pause(pulse, is_loss_reported=is_loss_reported)):
+        if pulse.is_due(local_now()):
+            pulse.skip()
+            _send(pulse)
         is_lost = lease.lost and not lease.is_over
-        if is_lost and not self._is_loss_reported:
-            loss = LeaseLost(lease.why_lost())
-            logger.error("%s", loss, extra=about_grant(lease.grant, reason=loss))
-            lease_lost.send_robust(sender=Lease, name=lease.name, lease=lease)
-        self._is_loss_reported = is_lost
+        if is_lost and not is_loss_reported:
+            _report_loss(lease)
+        is_loss_reported = is_lost
+
+
+def _pause(pulse: Pulse, *, is_loss_reported: bool) -> float:
+    """How long there is nothing to do, in seconds."""
+    deadline = float("inf") if is_loss_reported or pulse.lease.is_over else pulse.lease.deadline
+    return max(0.0, min(pulse.due_at - local_now(), deadline - local_now(), DAY))
+
+
+def _send(pulse: Pulse) -> None:
+    try:
+        with cut_off_at(database.alias(), local_now() + pulse.interval):
+            send_alone(pulse)
+    except Exception as error:  # it could not connect
+        pulse.retry_soon(error)
+
+
+def _report_loss(lease: Lease) -> None:
+    loss = LeaseLost(lease.why_lost())
+    logger.error("%s", loss, extra=about_grant(lease.grant, reason=loss))
+    lease_lost.send_robust(sender=Lease, name=lease.name, lease=lease)
