@@ -240,6 +240,14 @@ def leave_to_child(handle: Callable[[int, FrameType | None], object] | signal.Ha
     )
 
 
+def note_in_child() -> None:
+    """The same in a child whose threads run bodies: signals are noted, see ``is_shutdown_requested``."""
+    global in_force  # noqa: PLW0603
+    noted = ReceivedSignals()
+    leave_to_child(noted.handle)
+    in_force = noted
+
+
 class _Forking(threading.local):
     """The signals that the thread blocked before it forked."""
 

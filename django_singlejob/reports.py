@@ -25,7 +25,7 @@ from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
 from django_singlejob.running.child import ChildTraceback, LogInChild
-from django_singlejob.running.supervisor import can_supervise
+from django_singlejob.running.supervisor import Steps, Supervisor, can_supervise
 from django_singlejob.scheduling import slots
 
 logger = logging.getLogger("django_singlejob")
@@ -93,6 +93,20 @@ def report_of(job: Job, run: Callable[..., runner.Outcome]) -> Report:
         return Report(job.name, error=error, lease=next(iter(leases), None))
 
 
+def report_steps(asked: runner.RunRequest, supervisor: Supervisor | None, log: Callable[[Report], object]) -> Steps[Report]:
+    """The same for a request that a child of this process carries out, and ``log`` reports a failure there. Without a
+    supervisor, this process does."""
+    if supervisor is None:
+        return report_of(asked.job, lambda on_grant: runner.run_here(asked._replace(on_grant=on_grant)))
+    leases: list[Lease] = []
+    steps = runner.run_steps(asked._replace(on_grant=leases.append), supervisor, logs_in_child(asked.job, log))
+    try:
+        outcome = yield from steps
+    except BaseException as error:
+        return Report(asked.job.name, error=error, lease=next(iter(leases), None))
+    return Report(asked.job.name, outcome, lease=next(iter(leases), None))
+
+
 def run_due(
     job: Job,
     args: Sequence[Any] = (),
@@ -158,4 +172,9 @@ def logged_quietly(report: Report) -> Report:
 def log_in_child(job: Job, log: Callable[[Report], object]) -> LogInChild | None:
     """How a child of this process is to log that the job has failed, for ``runner.run``. ``None`` if this process
     cannot have one, and runs the job itself."""
-    return (lambda error, lease: log(Report(job.name, error=error, lease=lease))) if can_supervise() else None
+    return logs_in_child(job, log) if can_supervise() else None
+
+
+def logs_in_child(job: Job, log: Callable[[Report], object]) -> LogInChild:
+    """How a child is to report the failure of the job."""
+    return lambda error, lease: log(Report(job.name, error=error, lease=lease))

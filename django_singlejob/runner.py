@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from asgiref.sync import async_to_sync
 
-from django_singlejob.clock import DBNow, instant_in_words, local_now, since
+from django_singlejob.clock import DBNow, instant_in_words, local_now, since, sleep
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.holder import this_process
 from django_singlejob.in_loop import acquire_in_loop, finished
 from django_singlejob.interrupt import Window
-from django_singlejob.locking.acquire import acquire
+from django_singlejob.locking.acquire import Acquisition, acquire
 from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
@@ -34,7 +33,7 @@ from django_singlejob.registry import Job
 from django_singlejob.results import AlsoWrite, Ending, ending
 from django_singlejob.running.child import BodyEnd, LogInChild
 from django_singlejob.running.command import ShellCommand, supervise_command
-from django_singlejob.running.supervisor import supervise
+from django_singlejob.running.supervisor import Steps, Supervisor, body_steps
 from django_singlejob.signals import job_finished, job_skipped, job_started
 
 if TYPE_CHECKING:
@@ -152,25 +151,51 @@ def run(
     ``LockHeld`` if the job has ``on_held="raise"``; ``UnsafeTransaction``; ``DatabaseUnreachable``.
     """
     asked = RunRequest(job, local_now(), args, kwargs or {}, trigger, command, early, one_off, on_grant)
-    pid = os.getpid()
+    if log_in_child:
+        with Supervisor() as supervisor:
+            return supervisor.carry_out(run_steps(asked, supervisor, log_in_child))
+    return run_here(asked)
+
+
+def run_here(asked: "RunRequest") -> Outcome:
+    """Carry out the request in this process."""
     with Window() as window:
-        if job.is_async and not log_in_child:
+        if asked.job.is_async:
             return async_to_sync(_run_in_loop)(asked, window)
         answer = acquire(asked.of_lock())
         if isinstance(answer, Refusal):
-            return _skip(job, answer)
+            return _skip(asked.job, answer)
         execution = _Execution(asked, answer, window)
         try:
-            if log_in_child:
-                execution.supervise(log_in_child)
-            else:
-                with execution.surroundings():
-                    execution.value = window.run(execution.body)
+            with execution.surroundings():
+                execution.value = window.run(execution.body)
         except BaseException as error:
-            if log_in_child and os.getpid() != pid:
-                raise  # the child exits, and what follows is its supervisor's
             execution.failure = error
         return execution.finish()
+
+
+def run_steps(asked: "RunRequest", supervisor: Supervisor, log: LogInChild) -> Steps[Outcome]:
+    """Carry out the request in a child of this process, which calls ``log`` if the job fails."""
+    answer = yield from _acquire_steps(asked.of_lock())
+    if isinstance(answer, Refusal):
+        return _skip(asked.job, answer)
+    execution = _Execution(asked, answer, Window())
+    try:
+        yield from execution.body_steps(supervisor, log)
+    except BaseException as error:
+        execution.failure = error
+    return execution.finish(supervisor.pause)
+
+
+def _acquire_steps(request: LockRequest) -> Steps[Lease | Refusal]:
+    acquisition = Acquisition(request)
+    while isinstance(answer := acquisition.ask(), float):
+        try:
+            yield answer
+        except BaseException:
+            acquisition.leave_nothing()
+            raise
+    return answer
 
 
 async def run_async(job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Outcome:
@@ -278,16 +303,17 @@ class _Execution:
             self._send_started()
             yield
 
-    def supervise(self, log: LogInChild) -> None:
+    def body_steps(self, supervisor: Supervisor, log: LogInChild) -> Steps[None]:
         """Have a child process run the body, and log its failure there, while its frames are at hand."""
+        self._lease.prove()
         with self._as_current():
-            self._lease.prove()
             self._send_started()
             if isinstance(self._asked.job.func, ShellCommand):
-                supervise_command(self._lease, self._asked.job.func)
+                supervise_command(supervisor, self._lease, self._asked.job.func)
                 return
-            body = self.body_in_loop if self._asked.job.is_async else self.body
-            end = supervise(self._lease, body, self._end_in_child, log, max_runtime=self._asked.job.max_runtime)
+        body = self.body_in_loop if self._asked.job.is_async else self.body
+        max_runtime = self._asked.job.max_runtime
+        end = yield from body_steps(supervisor, self._lease, body, self._end_in_child, log, max_runtime=max_runtime)
         self._reported, self.value, self.failure = end
 
     @contextmanager
@@ -309,6 +335,7 @@ class _Execution:
     def body(self) -> Any:
         """Call the job's function and return its value."""
         asked = self._asked
+        _current.set(self._run)  # in a child, nothing else has
         self._lease.prove()
         value = asked.job.func(*asked.args, **asked.kwargs)
         if inspect.iscoroutine(value) or inspect.isgenerator(value):
@@ -321,17 +348,18 @@ class _Execution:
 
     async def body_in_loop(self) -> Any:
         """The same for an ``async def``."""
+        _current.set(self._run)
         if self._lease.lost:
             await finished(self._lease.prove)
         self._lease.check()
         return await self._asked.job.func(*self._asked.args, **self._asked.kwargs)
 
-    def finish(self) -> Outcome:
+    def finish(self, pause: Callable[[float], object] = sleep) -> Outcome:
         """Release the lock and send the signal. Then raise the job's own exception, or else ``LeaseLost`` if the lease
-        was lost."""
+        was lost. ``pause`` waits before a release is tried again."""
         self._window.close()
         end = self._ending()
-        status = self._release(end)
+        status = self._release(end, pause)
         if not self._lease.is_inherited:
             self._send_finished(status, end.duration)
         if self.failure:
@@ -383,10 +411,10 @@ class _Execution:
         again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
         return partial(place, order, *order.stored(args, kwargs), attempt=1, run_after=again_at)
 
-    def _release(self, end: Ending) -> str:
+    def _release(self, end: Ending, pause: Callable[[float], object]) -> str:
         """Release the lock and return the run's status. If the run outlived its lease and nothing else went wrong, it
         has failed."""
-        loss = self._loss(end)
+        loss = self._loss(end, pause)
         if loss and not self.failure:
             self.failure = loss
             return "failed"
@@ -395,10 +423,10 @@ class _Execution:
             logger.error(message, self._asked.job.name, loss, extra=about_grant(self._lease.grant, reason=loss))
         return end.status
 
-    def _loss(self, end: Ending) -> LeaseLost | None:
+    def _loss(self, end: Ending, pause: Callable[[float], object]) -> LeaseLost | None:
         """``None`` if the lock was ours to the end and is now released."""
         try:
-            return None if self._lease.finish(end) else LeaseLost(self._lease.why_lost())
+            return None if self._lease.finish(end, pause=pause) else LeaseLost(self._lease.why_lost())
         except LeaseLost as unreleased:
             return unreleased
 

@@ -148,6 +148,15 @@ class Heartbeats:
         return alone
 
 
+def renew(pulses: Iterable[Pulse]) -> None:
+    """Send these heartbeats."""
+    alone: list[Pulse] = []
+    for some in _in_groups(pulses):
+        alone += _renew_together(some) if len(some) > 1 else some
+    for pulse in alone:
+        send_alone(pulse)
+
+
 def _in_groups(pulses: Iterable[Pulse]) -> Iterator[list[Pulse]]:
     """Those of leases of one length, the shortest first, as many as one statement renews."""
 

@@ -334,9 +334,16 @@ class Lease:
             self._state.is_only_writer = False
             self._own_transaction = None
 
-    def finish(self, ending: Ending | None = None, *, patience: timedelta | None = None) -> bool:
+    def finish(
+        self,
+        ending: Ending | None = None,
+        *,
+        patience: timedelta | None = None,
+        pause: Callable[[float], object] = sleep,
+    ) -> bool:
         """Release the lock and record how the run ended (``None`` if there was no run). If the database does not
-        answer, retry for ``patience``, or until the lease expires if it is ``None``.
+        answer, retry for ``patience``, or until the lease expires if it is ``None``. ``pause`` waits so many seconds
+        before another try.
 
         Returns ``False`` if the lock was no longer ours: then only our own run's row is closed. Raises ``LeaseLost`` if
         the database could not be reached while the lease lasted.
@@ -350,6 +357,7 @@ class Lease:
             is_lost=self._state.is_lost and not self._unreleased,
             is_private=self.is_private,
             is_in_doubt=self._is_in_doubt,
+            pause=pause,
         )
         if self._state.is_over:
             database.leave_no_transaction(database.alias())

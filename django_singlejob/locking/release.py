@@ -1,6 +1,7 @@
 """How a lease ends: one transaction updates the gate, deletes the lock's row and records the run's end."""
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +9,7 @@ from django.db import Error, connections
 from django.db.models import F
 
 from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, sleep
+from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.cutoff import cut_off_at
 from django_singlejob.database import words_of
@@ -39,6 +40,7 @@ class Release:
         is_lost: whether the lease is known to be lost.
         is_private: whether no other process can see the lock.
         is_in_doubt: whether this release, or one that gave up, sent a COMMIT whose answer never came.
+        pause: waits so many seconds before another try.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Release:
         is_lost: bool,
         is_private: bool,
         is_in_doubt: bool,
+        pause: Callable[[float], object],
     ) -> None:
         self.is_in_doubt = is_in_doubt
+        self._pause = pause
         self._name, self._token, self._own_name = grant.request.name, grant.token, grant.request.own_name
         self._grant = grant
         self._ending = ending
@@ -100,7 +104,7 @@ class Release:
                 message = "Releasing the lock %r failed and will be retried: %s"
                 logger.info(message, self._name, words_of(error), extra=about_grant(self._grant, reason=error))
                 database.drop(alias)
-                sleep(pause)
+                self._pause(pause)
         raise AssertionError("backoff() never ends")
 
     def _left(self) -> timedelta:

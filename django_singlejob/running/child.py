@@ -95,14 +95,17 @@ def run_as_child(
     body: Callable[[], Any],
     end: Callable[[Any, BaseException | None], BodyEnd],
     log: LogInChild,
+    *,
+    is_interruptible: bool = True,
 ) -> NoReturn:
     """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit. Call this with
     signals blocked.
 
-    ``end`` is called with the body's value and failure, and then ``log`` if there is a failure.
+    ``end`` is called with the body's value and failure, and then ``log`` if there is a failure. A body that is not
+    ``is_interruptible`` has to ask itself whether a signal has come.
     """
     pid = os.getpid()
-    signals = _Signals(memory, lease)
+    signals = _Signals(memory, lease) if is_interruptible else _NotedSignals()
     value, failure = None, None
     with lease.held_by_child():
         try:
@@ -110,12 +113,13 @@ def run_as_child(
             value = signals.let_in(body)
         except BaseException as error:
             if os.getpid() != pid:
-                raise  # a process that the body has forked
+                _exit(_status_after(error))  # a process that the body has forked
             failure = (interrupt_behind(error) if isinstance(error, Exception) else None) or error
-        if os.getpid() == pid:
-            memory.message = _packed(end(value, failure))
-            if failure:
-                log(failure, lease)
+        if os.getpid() != pid:
+            _exit()
+        memory.message = _packed(end(value, failure))
+        if failure:
+            log(failure, lease)
     signals.leave_to_threads()
     _exit()
 
@@ -200,7 +204,30 @@ class _Signals:
         return exception_for(self._memory.reason or signum, self._lease)
 
 
-def _exit() -> NoReturn:
+class _NotedSignals:
+    """What signals do in a child whose threads run bodies: it asks now and then whether one has come."""
+
+    def let_in(self, body: Callable[[], Any]) -> Any:
+        received_signals.note_in_child()
+        received_signals.unblock()
+        return body()
+
+    def leave_to_threads(self) -> None:
+        """Do nothing: they end with the process."""
+
+
+def _status_after(error: BaseException) -> int:
+    """Print the error as Python does at the end of a process, and return its exit status."""
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _exit(status: int = 0) -> NoReturn:
     """Exit as Python does, except that the frames above are left alone. They are the supervisor's: one that catches
     ``SystemExit`` would go on in two processes, and what one cleans up is not the child's. Nor is the interpreter taken
     apart, which would cost more than a short job."""
@@ -211,7 +238,7 @@ def _exit() -> NoReturn:
             connections.close_all()
     finally:  # even after a Ctrl-C while threads go on
         flush_streams()
-        os._exit(0)
+        os._exit(status)
 
 
 def _packed(end: BodyEnd) -> bytes:

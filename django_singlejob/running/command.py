@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from django_singlejob import received_signals
 from django_singlejob.clock import local_now, sleep
@@ -21,7 +21,9 @@ from django_singlejob.received_signals import ENDING_SIGNALS
 from django_singlejob.running.child import LOST
 from django_singlejob.running.descendants import Group, Pipe
 from django_singlejob.running.shared import SharedMemory
-from django_singlejob.running.supervisor import Process, Watch, keep_until
+from django_singlejob.running.process import Process
+from django_singlejob.running.supervisor import Supervisor
+from django_singlejob.running.watch import DAY, Child
 
 # The exit statuses that a shell uses.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -82,7 +84,7 @@ def _not_started(error: OSError) -> CommandFailed:
     return CommandFailed(f"The command cannot be executed: {error}", NOT_EXECUTABLE)
 
 
-def supervise_command(lease: Lease, command: ShellCommand) -> None:
+def supervise_command(supervisor: Supervisor, lease: Lease, command: ShellCommand) -> None:
     """Run the command under the lease, and wait for all processes that hold its lock.
 
     Raises ``CommandFailed`` if it did not succeed; ``JobInterrupted`` or ``LeaseLost`` if that has ended it.
@@ -92,45 +94,49 @@ def supervise_command(lease: Lease, command: ShellCommand) -> None:
     except OSError as error:
         raise _not_started(error) from error
     try:
-        _Supervisor(lease, command, pipe).run()
+        _CommandRun(supervisor, lease, command, pipe).run()
     finally:
         if pipe:
             pipe.close()
 
 
-class _Supervisor:
+class _CommandRun:
     """Looks after one command, and then after what it has left behind."""
 
-    def __init__(self, lease: Lease, command: ShellCommand, pipe: Pipe | None) -> None:
-        self._lease, self._command, self._pipe = lease, command, pipe
+    def __init__(self, supervisor: Supervisor, lease: Lease, command: ShellCommand, pipe: Pipe | None) -> None:
+        self._supervisor, self._lease, self._command, self._pipe = supervisor, lease, command, pipe
         self._memory = SharedMemory()
+        become = partial(_become, command, self._memory, pipe)
         try:
-            self._process = _CommandProcess(lease, self._memory, partial(_become, command, self._memory, pipe))
+            started = supervisor.start(lease, self._memory, become, child=_CommandChild, process=_CommandProcess)
         finally:
             if pipe:
                 pipe.let_go()
-        self._watch = _CommandWatch(self._process, lease, self._memory)
+        self._child = cast("_CommandChild", started)
+        self._process = cast("_CommandProcess", started.process)
         # What is said to the user about what was left behind, and when.
         self._notice, self._notice_at = "", 0.0
 
     def run(self) -> None:
         """Raises how it ended, unless it succeeded."""
         try:
-            with self._watch:
-                keep_until(self._process.is_over, self._lease, self._watch)
-                code = self._process.collect()
-                was_signalled = self._watch.signum is not None
-                self._watch.limit()
-                keep_until(self._is_lock_free, self._lease, self._watch)
+            while not self._process.is_over():
+                self._supervisor.keep(DAY)
+            code = self._process.collect()
+            was_signalled = self._child.signum is not None
+            self._child.limit()
+            self._supervisor.keep_until(self._is_lock_free, DAY)
         except BaseException:
             self._process.kill()
             raise
-        self._raise_end(code, is_cut_short=self._watch.has_killed or not was_signalled)
+        finally:
+            self._supervisor.let_go(self._child)
+        self._raise_end(code, is_cut_short=self._child.has_killed or not was_signalled)
 
     def _is_lock_free(self, timeout: float) -> bool:
         """Whether no process holds the lock any more, or waiting for one would protect nothing. Waits for that for at
         most ``timeout`` seconds."""
-        is_ending = bool(self._memory.reason) and not self._watch.has_killed
+        is_ending = bool(self._memory.reason) and not self._child.has_killed
         if self._pipe is None:
             if self._memory.reason == LOST:
                 self._process.kill()
@@ -145,8 +151,8 @@ class _Supervisor:
 
     def _is_told(self) -> bool:
         """Tell the user about a process that goes on. Returns whether it goes on without the lock."""
-        has_lost = self._watch.has_killed and self._memory.reason == LOST
-        notice = UNLOCKED if has_lost else OUT_OF_REACH if self._watch.has_killed else LEFT_BEHIND
+        has_lost = self._child.has_killed and self._memory.reason == LOST
+        notice = UNLOCKED if has_lost else OUT_OF_REACH if self._child.has_killed else LEFT_BEHIND
         if notice != self._notice:
             self._notice, self._notice_at = notice, local_now() + TICK
         if local_now() < self._notice_at:
@@ -158,7 +164,7 @@ class _Supervisor:
     def _raise_end(self, code: int, *, is_cut_short: bool) -> None:
         if self._memory.message:
             raise _not_started(pickle.loads(self._memory.message))  # noqa: S301  (it comes from our own child)
-        signum = self._watch.signum
+        signum = self._child.signum
         try:
             self._command.end(code)
         except CommandFailed:
@@ -189,33 +195,27 @@ def _become(command: ShellCommand, memory: SharedMemory, pipe: Pipe | None) -> N
 class _CommandProcess(Process):
     """The command, and what it has started in its process group."""
 
-    def __init__(self, lease: Lease, memory: SharedMemory, become: Callable[[], NoReturn]) -> None:
-        super().__init__(lease, memory, become)
+    def __init__(self, become: Callable[[], NoReturn], *, has_terminal: bool = True) -> None:
+        super().__init__(become, has_terminal=has_terminal)
         self._group = Group(self.pid) if self.leads_group else None
-        self._is_collected = False
 
     def send(self, signum: int) -> None:
         """Send a signal to its group. At a terminal, which has sent SIGINT already, to the command alone."""
         if self._group:
             self._group.send(signum)
-        elif signum != signal.SIGINT and not self._is_collected:
+        elif signum != signal.SIGINT:
             super().send(signum)
 
     def kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             self.send(signal.SIGKILL)
 
-    def collect(self) -> int:
-        code = super().collect()
-        self._is_collected = True
-        return code
-
     def is_group_empty(self) -> bool:
         """Whether nothing is left in its group. Call this after ``collect``."""
         return self._group is None or self._group.is_empty()
 
 
-class _CommandWatch(Watch):
+class _CommandChild(Child):
     """A command may take its time after any signal. What it has left behind has the grace."""
 
     insistent = frozenset(ENDING_SIGNALS)
@@ -227,7 +227,6 @@ class _CommandWatch(Watch):
         if self.signum:
             self.kill_by(local_now() + self.grace)
 
-    def kill_at(self, now: float, *, is_second: bool) -> float:
-        if not self._is_limited:
-            return float("inf")
-        return now if is_second else now + self.grace
+    def limit_after_signal(self, now: float, *, is_second: bool) -> None:
+        if self._is_limited:
+            self.kill_by(now if is_second else now + self.grace)

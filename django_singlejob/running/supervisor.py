@@ -1,56 +1,42 @@
-"""Runs a body in a child process. The supervisor holds the lease, and ends the body when it must.
+"""Runs bodies in child processes. The supervisor holds their leases, and ends each body when it must.
 
-Its main thread does all that needs the database. A second thread watches signals, the lease's deadline and
-``max_runtime``. It waits for nothing else: so a driver that hangs hides nothing, and the body is over before anybody
-else may begin, whatever it is doing. It first gets a signal, which raises an exception in it, and then SIGKILL.
+Its main thread does all that needs the database, see ``keep``. A second thread watches over the children, see ``watch``.
+What takes several steps, such as the run of a job, is a generator: so the main thread can look after many of them.
 """
 
 import logging
 import os
-import select
-import signal
-import socket
 import threading
-import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, NoReturn, Self
-
-from django.db import connections
+from typing import Any, NoReturn, Self, TypeVar
 
 from django_singlejob import database, received_signals
-from django_singlejob.clock import local_now, sleep, wait
+from django_singlejob.clock import local_now, sleep
+from django_singlejob.conf import ZERO
 from django_singlejob.cutoff import cut_off_at
 from django_singlejob.exceptions import JobDied, LeaseLost
-from django_singlejob.handlers import SECOND_SIGNAL
-from django_singlejob.locking.heartbeat import Pulse, send_alone
+from django_singlejob.locking.heartbeat import EARLY, Pulse, renew
 from django_singlejob.locking.lease import Lease
 from django_singlejob.logs import about_grant
-from django_singlejob.received_signals import ENDING_SIGNALS, blocked_signals, start_thread
-from django_singlejob.running.child import (
-    LOST,
-    TIMEOUT,
-    BodyEnd,
-    LogInChild,
-    die_with,
-    exception_for,
-    grace_of,
-    run_as_child,
-    unpacked,
-)
-from django_singlejob.running.shared import SharedMemory, flush_streams
+from django_singlejob.received_signals import ENDING_SIGNALS, blocked_signals
+from django_singlejob.running.child import LOST, BodyEnd, LogInChild, exception_for, run_as_child, unpacked
+from django_singlejob.running.process import Process, leave_connections, words_of
+from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.waker import Waker, wait_for
+from django_singlejob.running.watch import DAY, Child, Watch
 from django_singlejob.signals import lease_lost
 
 logger = logging.getLogger("django_singlejob")
 
-# Seconds between a second signal and SIGKILL.
-LAST_GRACE = 3.0
+T = TypeVar("T")
+#: Goes on when a child is over, or after so many seconds.
+Steps = Generator[Child | float, None, T]
+
 # Where the system cannot tell when a child ends, this is how often the supervisor looks. Seconds.
 NAP = 0.05
-# A wait that is as good as endless.
-DAY = 86_400.0
 
 
 def can_supervise() -> bool:
@@ -67,18 +53,197 @@ def can_supervise() -> bool:
 
 def _is_alone() -> bool:
     if received_signals.has_other_threads():
-        _leave_connections()  # a pool has threads
+        leave_connections()  # a pool has threads
     return not received_signals.has_other_threads()
 
 
-def supervise(
+class Supervisor:
+    """The children of this process, and the leases that it keeps. Use it as a context manager, in the main thread.
+
+    Attributes:
+        patience: how long the children may go on after a signal.
+        waker: ends a wait of ``keep``.
+    """
+
+    def __init__(self, patience: timedelta = ZERO, *, has_terminal: bool = True) -> None:
+        self.patience = patience
+        self.waker = Waker()
+        self._has_terminal = has_terminal
+        self._watch = Watch(self.waker)
+        self._children: list[Child] = []
+        self._kept: dict[Lease, _Kept] = {}
+        self._life = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._life.enter_context(self._watch)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Kill the children that are left."""
+        for child in list(self._children):
+            self.collect(child)
+        self._life.close()
+        self.waker.close()
+
+    def start(
+        self,
+        lease: Lease,
+        memory: SharedMemory,
+        become: Callable[[], NoReturn],
+        *,
+        child: type[Child] = Child,
+        process: type[Process] = Process,
+        max_runtime: timedelta | None = None,
+    ) -> Child:
+        """Have a child process call ``become``, with the lease's state in ``memory``, and keep the lease.
+
+        Raises ``JobInterrupted`` if a signal had come before, and there is no patience.
+        """
+        with blocked_signals():
+            if received_signals.in_force and not self.patience:
+                received_signals.in_force.raise_remembered()
+            lease.share(memory)
+            begun = process(become, has_terminal=self._has_terminal)
+            started = child(begun, lease, memory, max_runtime=max_runtime, patience=self.patience)
+            self._children.append(started)
+            self._watch.add(started)
+        self._keep(lease)
+        return started
+
+    def collect(self, child: Child) -> int:
+        """Kill the child, and what it has left behind, while the process group cannot be another's. Returns its exit
+        code, see ``Process.collect``."""
+        child.process.kill()
+        code = child.process.collect()
+        self.let_go(child)
+        return code
+
+    def let_go(self, child: Child) -> None:
+        """Watch over the child, and keep its lease, no longer."""
+        if child in self._children:
+            self._children.remove(child)
+        self._watch.remove(child)
+        self._kept.pop(child.lease, None)
+        child.memory.is_only_writer = False
+
+    def end_all(self, signum: int) -> None:
+        """End all children, as if this signal had come."""
+        self._watch.end(signum)
+
+    @contextmanager
+    def keeping(self, lease: Lease) -> Iterator[None]:
+        """Keep a lease that has no child."""
+        self._keep(lease)
+        try:
+            yield
+        finally:
+            self._kept.pop(lease, None)
+
+    def _keep(self, lease: Lease) -> None:
+        if lease not in self._kept:
+            self._kept[lease] = _Kept(lease, self._watch.wake)
+
+    # --- waiting
+
+    def carry_out(self, steps: Steps[T]) -> T:
+        """Carry out all steps, and return their value."""
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as end:
+                return end.value
+            self.keep_until(self.is_over if isinstance(step, Child) else _never, step if isinstance(step, float) else DAY)
+
+    def keep(self, seconds: float) -> None:
+        """Keep all leases for so long, or until a child is over, or until somebody wakes this process."""
+        self.keep_until(self.is_over, seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Keep all leases for so long."""
+        self.keep_until(_never, seconds)
+
+    def is_over(self, timeout: float) -> bool:
+        """Whether a child is over, or somebody has woken this process. Waits at most ``timeout`` seconds for that."""
+        descriptors = [child.process.descriptor for child in self._children]
+        ready = wait_for(
+            [self.waker.descriptor, *(each for each in descriptors if each is not None)],
+            min(timeout, NAP) if None in descriptors else timeout,
+        )
+        self.waker.taken()
+        return bool(ready) or (None in descriptors and any(child.process.is_over() for child in self._children))
+
+    def keep_until(self, is_over: Callable[[float], bool], seconds: float) -> bool:
+        """Keep all leases until ``is_over``, which waits for at most the seconds that it is passed. Returns ``False``
+        after so many ``seconds`` without that."""
+        end = local_now() + seconds
+        while not is_over(max(0.0, min(end, self._next_at) - local_now())):
+            if local_now() >= end:
+                return False
+            self._beat()
+        return True
+
+    @property
+    def _next_at(self) -> float:
+        return min((kept.next_at for kept in self._kept.values()), default=float("inf"))
+
+    def _beat(self) -> None:
+        pulses = [kept.pulse for kept in self._kept.values()]
+        if any(pulse.is_due(local_now()) for pulse in pulses):
+            due = [pulse for pulse in pulses if pulse.is_due(local_now(), EARLY)]
+            for pulse in due:
+                pulse.skip()
+            _send(due)
+        for kept in list(self._kept.values()):
+            kept.report_loss()
+
+
+def _never(timeout: float) -> bool:
+    sleep(timeout)
+    return False
+
+
+class _Kept:
+    """A lease that the main thread keeps."""
+
+    def __init__(self, lease: Lease, wake: Callable[[], object]) -> None:
+        self._lease = lease
+        self.pulse = Pulse(lease, wake)
+        self._is_loss_reported = False
+
+    @property
+    def next_at(self) -> float:
+        """When there is something to do."""
+        is_reported = self._is_loss_reported or self._lease.is_over
+        return min(self.pulse.due_at, float("inf") if is_reported else self._lease.deadline)
+
+    def report_loss(self) -> None:
+        """Report that the lease is lost, if that is news."""
+        is_lost = self._lease.lost and not self._lease.is_over
+        if is_lost and not self._is_loss_reported:
+            loss = LeaseLost(self._lease.why_lost())
+            logger.error("%s", loss, extra=about_grant(self._lease.grant, reason=loss))
+            lease_lost.send_robust(sender=Lease, name=self._lease.name, lease=self._lease)
+        self._is_loss_reported = is_lost
+
+
+def _send(pulses: list[Pulse]) -> None:
+    try:
+        with cut_off_at(database.alias(), local_now() + min(pulse.interval for pulse in pulses)):
+            renew(pulses)
+    except Exception as error:  # it could not connect
+        for pulse in pulses:
+            pulse.retry_soon(error)
+
+
+def body_steps(
+    supervisor: Supervisor,
     lease: Lease,
     body: Callable[[], Any],
     end: Callable[[Any, BaseException | None], BodyEnd],
     log: LogInChild,
     *,
     max_runtime: timedelta | None = None,
-) -> BodyEnd:
+) -> Steps[BodyEnd]:
     """Run ``body``, which may be an ``async def``, in a child process under the lease, and return how it ended. The
     child reports ``end(value, failure)``, and calls ``log`` if there is a failure.
 
@@ -86,262 +251,17 @@ def supervise(
     ``JobTimeout`` or ``JobInterrupted`` if the child ended without a word.
     """
     memory = SharedMemory()
-    process = Process(lease, memory, partial(run_as_child, memory, lease, body, end, log))
-    watch = Watch(process, lease, memory, max_runtime)
+    become = partial(run_as_child, memory, lease, body, end, log)
+    child = supervisor.start(lease, memory, become, max_runtime=max_runtime)
     try:
-        with watch:
-            keep_until(process.is_over, lease, watch)
+        while not child.process.is_over():
+            yield child
     finally:
-        process.kill()  # and what it has left behind, while the process group cannot be another's
-        code = process.collect()
-        memory.is_only_writer = False
+        code = supervisor.collect(child)
     reported = unpacked(memory.message) if memory.message else None
     # If it was killed after a success, it has left threads behind, which had not ended.
     if reported and (code >= 0 or reported.failure):
         return reported
-    if watch.has_killed or memory.reason == LOST or -code in ENDING_SIGNALS:
+    if child.has_killed or memory.reason == LOST or -code in ENDING_SIGNALS:
         raise exception_for(memory.reason or -code, lease)
-    raise JobDied(_words_of(code))
-
-
-def _words_of(code: int) -> str:
-    if code >= 0:
-        return f"Its process exited with status {code} before the job had ended."
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal
-        name = f"signal {-code}"
-    return f"Its process was killed by {name}."
-
-
-class Process:
-    """A child process, from outside.
-
-    Attributes:
-        leads_group: whether it has a process group of its own. At a terminal, it has to stay in the terminal's, to read
-            from it.
-    """
-
-    def __init__(self, lease: Lease, memory: SharedMemory, become: Callable[[], NoReturn]) -> None:
-        """Fork it. The child calls ``become``, with signals blocked, and has the lease's state in ``memory``.
-
-        Raises ``JobInterrupted`` if a signal had come before, so that nothing was begun.
-        """
-        self.leads_group = not os.isatty(0)
-        supervisor = os.getpid()
-        _leave_connections()
-        with blocked_signals():
-            if received_signals.in_force:
-                received_signals.in_force.raise_remembered()
-            lease.share(memory)
-            self.pid = _fork()
-            if self.leads_group:
-                with suppress(OSError):  # both processes do this, because neither can wait for the other
-                    os.setpgid(self.pid, self.pid)
-            if self.pid == 0:
-                die_with(supervisor)
-                become()
-        self._descriptor = _pidfd(self.pid)
-
-    def send(self, signum: int) -> None:
-        """Send a signal to the child alone. Raises ``ProcessLookupError`` or ``PermissionError`` if that fails."""
-        os.kill(self.pid, signum)
-
-    def kill(self) -> None:
-        """Kill the child, and what it has started, unless that has left its process group."""
-        with suppress(ProcessLookupError, PermissionError):
-            (os.killpg if self.leads_group else os.kill)(self.pid, signal.SIGKILL)
-
-    def is_over(self, timeout: float) -> bool:
-        """Whether it has ended. Waits for that for at most ``timeout`` seconds."""
-        if self._descriptor is not None:
-            return bool(wait(partial(select.select, [self._descriptor], [], []), timeout)[0])
-        sleep(min(timeout, NAP))
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def collect(self) -> int:
-        """Wait for its end and return its exit code; -n if signal n has killed it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        try:
-            _, status = os.waitpid(self.pid, 0)
-        except ChildProcessError:  # the project ignores SIGCHLD, so there is none
-            status = 0
-        return os.waitstatus_to_exitcode(status)
-
-
-def _leave_connections() -> None:
-    """Close all connections, because a child must neither use nor close those of its parent."""
-    for connection in connections.all(initialized_only=True):
-        connection.close()
-        if hasattr(connection, "close_pool"):
-            connection.close_pool()
-
-
-def _fork() -> int:
-    flush_streams()  # the child would write a second time what is still to be written
-    with warnings.catch_warnings():
-        # Python warns of other threads. There are only ours, and a fork leaves them in no bad moment.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def _pidfd(pid: int) -> int | None:
-    """A descriptor that is ready when the process has ended; ``None`` if the system has none."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
-
-
-class Watch:
-    """The thread that ends a child in time. It waits for nothing but signals and the clock.
-
-    Attributes:
-        signum: the last signal that was passed on; ``None`` if none has come.
-        has_killed: whether it has killed the child.
-    """
-
-    #: The signals of which a second one kills. A job may take SIGHUP for "read the configuration again".
-    insistent = frozenset({signal.SIGTERM, signal.SIGINT})
-
-    def __init__(
-        self, process: Process, lease: Lease, memory: SharedMemory, max_runtime: timedelta | None = None
-    ) -> None:
-        self.grace = grace_of(lease)
-        self.signum: int | None = None
-        self.has_killed = False
-        self.process, self._lease, self._memory = process, lease, memory
-        self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
-        self._kill_at = float("inf")
-        self._is_loss_told = False
-        self._first_signal_at = float("inf")
-        self._is_over = False
-        self._former = -1
-
-    def __enter__(self) -> Self:
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        self._thread = start_thread(self._run, "watch over a job")
-        self._former = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        if received_signals.in_force and received_signals.in_force.remembered:
-            self.wake(received_signals.in_force.remembered)  # it came after the fork
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Send nothing to the child any more."""
-        self._is_over = True
-        self.wake()
-        self._thread.join()
-        signal.set_wakeup_fd(self._former)
-        self._reader.close()
-        self._writer.close()
-
-    def wake(self, signum: int = 0) -> None:
-        """Have the thread look at the lease, and pass on a signal."""
-        with suppress(BlockingIOError):  # then it has enough to read
-            self._writer.send(bytes([signum]))
-
-    def kill_by(self, instant: float) -> None:
-        """Kill the child at this instant, a value of ``local_now()``, unless it has ended by then."""
-        self._kill_at = min(self._kill_at, instant)
-        self.wake()
-
-    # --- in the thread
-
-    def _run(self) -> None:
-        while not self._is_over:
-            signums = self._hear()
-            if not self._is_over:
-                self._look(signums)
-
-    def _hear(self) -> bytes:
-        """The signals that have come by now. Waits until there may be something to do."""
-        seconds = max(0.0, min(self._next_at() - local_now(), DAY))
-        ready = wait(partial(select.select, [self._reader], [], []), seconds)[0]
-        signums = self._reader.recv(4096).strip(b"\0") if ready else b""
-        if signums and self._former != -1:
-            with suppress(OSError):
-                os.write(self._former, signums)
-        return signums
-
-    def _next_at(self) -> float:
-        deadline = float("inf") if self._is_loss_told or self._lease.is_over else self._lease.deadline
-        return min(deadline, self._timeout_at, self._kill_at)
-
-    def _look(self, signums: bytes) -> None:
-        now = local_now()
-        for signum in signums:
-            if signum in ENDING_SIGNALS:
-                self._pass_on(signum, now)
-        if now >= self._timeout_at:
-            self._timeout_at = float("inf")
-            self._end(TIMEOUT, now)
-        self._look_at_lease(now)
-        if now >= self._kill_at:
-            self._kill_at, self.has_killed = float("inf"), True
-            self.process.kill()
-
-    def _look_at_lease(self, now: float) -> None:
-        is_lost = self._lease.lost and not self._lease.is_over
-        if is_lost and not self._is_loss_told:
-            self._end(LOST, now)
-        elif self._is_loss_told and not is_lost and self._memory.reason == LOST:
-            self._kill_at = float("inf")  # a late heartbeat got through, so nobody else can begin
-        self._is_loss_told = is_lost
-
-    def _pass_on(self, signum: int, now: float) -> None:
-        self._memory.reason = self.signum = signum
-        self._send(signum)
-        if signum in self.insistent:
-            self._first_signal_at = min(self._first_signal_at, now)
-            is_second = now - self._first_signal_at >= SECOND_SIGNAL
-            self._kill_at = min(self._kill_at, self.kill_at(now, is_second=is_second))
-
-    def kill_at(self, now: float, *, is_second: bool) -> float:
-        """When to kill the child after a signal. It may take its time to clean up, until there is a second one, not of
-        the same burst."""
-        return now + LAST_GRACE if is_second else float("inf")
-
-    def _end(self, reason: int, now: float) -> None:
-        self._memory.reason = reason
-        self._send(signal.SIGTERM)
-        self._kill_at = min(self._kill_at, now + self.grace)
-
-    def _send(self, signum: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # the latter for example of sudo
-            self.process.send(signum)
-
-
-def keep_until(is_over: Callable[[float], bool], lease: Lease, watch: Watch) -> None:
-    """Keep the lease until ``is_over``, which waits for at most the seconds that it is passed. This is all that the
-    main thread does while the child runs."""
-    pulse, is_loss_reported = Pulse(lease, watch.wake), False
-    while not is_over(_pause(pulse, is_loss_reported=is_loss_reported)):
-        if pulse.is_due(local_now()):
-            pulse.skip()
-            _send(pulse)
-        is_lost = lease.lost and not lease.is_over
-        if is_lost and not is_loss_reported:
-            _report_loss(lease)
-        is_loss_reported = is_lost
-
-
-def _pause(pulse: Pulse, *, is_loss_reported: bool) -> float:
-    """How long there is nothing to do, in seconds."""
-    deadline = float("inf") if is_loss_reported or pulse.lease.is_over else pulse.lease.deadline
-    return max(0.0, min(pulse.due_at - local_now(), deadline - local_now(), DAY))
-
-
-def _send(pulse: Pulse) -> None:
-    try:
-        with cut_off_at(database.alias(), local_now() + pulse.interval):
-            send_alone(pulse)
-    except Exception as error:  # it could not connect
-        pulse.retry_soon(error)
-
-
-def _report_loss(lease: Lease) -> None:
-    loss = LeaseLost(lease.why_lost())
-    logger.error("%s", loss, extra=about_grant(lease.grant, reason=loss))
-    lease_lost.send_robust(sender=Lease, name=lease.name, lease=lease)
+    raise JobDied(f"Its process {words_of(code)}{' before the job had ended' if code >= 0 else ''}.")

@@ -1,0 +1,112 @@
+"""A child process, as its supervisor sees it: it is forked, gets signals, and is collected."""
+
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from django.db import connections
+
+from django_singlejob.received_signals import blocked_signals
+from django_singlejob.running.child import die_with
+from django_singlejob.running.shared import flush_streams
+
+
+class Process:
+    """A child process.
+
+    Attributes:
+        leads_group: whether it has a process group of its own. One that may read from a terminal stays in the
+            terminal's.
+        descriptor: is ready to be read when it has ended; ``None`` if the system has none.
+    """
+
+    def __init__(self, become: Callable[[], NoReturn], *, has_terminal: bool = True) -> None:
+        """Fork it. The child calls ``become``, with signals blocked. ``has_terminal``: if there is one."""
+        self.leads_group = not (has_terminal and os.isatty(0))
+        # While it is held, the process is not collected, so its number is not another's.
+        self._mutex = threading.Lock()
+        self._is_collected = False
+        supervisor = os.getpid()
+        leave_connections()
+        with blocked_signals():
+            self.pid = _fork()
+            if self.leads_group:
+                with suppress(OSError):  # both processes do this, because neither can wait for the other
+                    os.setpgid(self.pid, self.pid)
+            if self.pid == 0:
+                signal.set_wakeup_fd(-1)  # it is the supervisor's
+                die_with(supervisor)
+                become()
+        self.descriptor = _pidfd(self.pid)
+
+    def send(self, signum: int) -> None:
+        """Send a signal to the child alone. Raises ``ProcessLookupError`` or ``PermissionError`` if that fails."""
+        with self._mutex:
+            if not self._is_collected:
+                os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """Kill the child, and what it has started, unless that has left its process group."""
+        with self._mutex, suppress(ProcessLookupError, PermissionError):
+            if not self._is_collected:
+                (os.killpg if self.leads_group else os.kill)(self.pid, signal.SIGKILL)
+
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # the project ignores SIGCHLD, so there is none
+            return True
+
+    def collect(self) -> int:
+        """Wait for its end and return its exit code; -n if signal n has killed it."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with self._mutex:
+            self._is_collected = True
+            if self.descriptor is not None:
+                os.close(self.descriptor)
+            try:
+                _, status = os.waitpid(self.pid, 0)
+            except ChildProcessError:
+                status = 0
+        return os.waitstatus_to_exitcode(status)
+
+
+def leave_connections() -> None:
+    """Close all connections, because a child must neither use nor close those of its parent."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if hasattr(connection, "close_pool"):
+            connection.close_pool()
+
+
+def words_of(code: int) -> str:
+    """How a process ended that has this exit code, as part of a sentence."""
+    if code >= 0:
+        return f"exited with status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        name = f"signal {-code}"
+    return f"was killed by {name}"
+
+
+def _fork() -> int:
+    flush_streams()  # the child would write a second time what is still to be written
+    with warnings.catch_warnings():
+        # Python warns of other threads. There are only ours, and a fork leaves them in no bad moment.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _pidfd(pid: int) -> int | None:
+    if sys.platform == "linux":
+        with suppress(AttributeError, OSError):  # an old kernel, or no permission
+            return os.pidfd_open(pid)
+    return None

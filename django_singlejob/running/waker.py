@@ -1,0 +1,51 @@
+"""Wakes a thread or a process that waits for it."""
+
+import selectors
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+
+from django_singlejob.clock import wait
+
+
+class Waker:
+    """A pair of sockets: whoever waits for one of them is woken by a byte in the other. Both ends outlive a fork."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    @property
+    def descriptor(self) -> int:
+        """Is ready to be read once somebody has woken it."""
+        return self._reader.fileno()
+
+    @property
+    def writer(self) -> int:
+        """For ``signal.set_wakeup_fd``."""
+        return self._writer.fileno()
+
+    def wake(self) -> None:
+        """Wake it. A signal handler may call this."""
+        with suppress(OSError):  # there is enough to read, or nobody is left to read it
+            self._writer.send(b"\0")
+
+    def taken(self) -> bytes:
+        """Read what has come. The next wait begins anew."""
+        with suppress(BlockingIOError):
+            return self._reader.recv(4096)
+        return b""
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+def wait_for(descriptors: Iterable[int], seconds: float) -> set[int]:
+    """The descriptors that are ready to be read. Waits at most this long for one."""
+    # Not select(), which fails from descriptor 1024 on.
+    with selectors.PollSelector() as selector:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+        return {key.fd for key, _ in wait(selector.select, max(0.0, seconds))}

@@ -1,0 +1,188 @@
+"""The thread that ends children in time. It waits for nothing but signals and the clock: so a driver that hangs hides
+nothing, and a body is over before anybody else may begin, whatever it is doing.
+
+A body first gets a signal, which raises an exception in it, and then SIGKILL.
+"""
+
+import os
+import signal
+from contextlib import suppress
+from datetime import timedelta
+from typing import Self
+
+from django_singlejob.clock import local_now
+from django_singlejob.conf import ZERO
+from django_singlejob.handlers import SECOND_SIGNAL
+from django_singlejob.locking.lease import Lease
+from django_singlejob.received_signals import ENDING_SIGNALS, start_thread
+from django_singlejob.running.child import LOST, TIMEOUT, grace_of
+from django_singlejob.running.process import Process
+from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.waker import Waker, wait_for
+
+# Seconds between a second signal, or the end of the patience with it, and SIGKILL.
+LAST_GRACE = 3.0
+# A wait that is as good as endless.
+DAY = 86_400.0
+
+
+class Child:
+    """A child process that runs a body under a lease, and when it has to end.
+
+    Attributes:
+        signum: the last signal that has come for it; ``None`` if none has.
+        has_killed: whether it was killed.
+    """
+
+    #: The signals of which a second one kills. A job may take SIGHUP for "read the configuration again".
+    insistent = frozenset({signal.SIGTERM, signal.SIGINT})
+
+    def __init__(
+        self,
+        process: Process,
+        lease: Lease,
+        memory: SharedMemory,
+        *,
+        max_runtime: timedelta | None = None,
+        patience: timedelta = ZERO,
+    ) -> None:
+        self.process, self.lease, self.memory = process, lease, memory
+        self.grace = grace_of(lease)
+        self.signum: int | None = None
+        self.has_killed = False
+        self._patience = patience.total_seconds()
+        self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
+        self._pass_on_at = self._kill_at = float("inf")
+        self._is_loss_told = False
+        self._first_signal_at = float("inf")
+
+    def kill_by(self, instant: float) -> None:
+        """Kill the child at this instant, a value of ``local_now()``, unless it has ended by then."""
+        self._kill_at = min(self._kill_at, instant)
+
+    # --- in the watch's thread
+
+    @property
+    def next_at(self) -> float:
+        """When there is something to do."""
+        deadline = float("inf") if self._is_loss_told or self.lease.is_over else self.lease.deadline
+        return min(deadline, self._timeout_at, self._pass_on_at, self._kill_at)
+
+    def receive(self, signum: int, now: float) -> None:
+        """Pass on a signal that has come, once the patience with the child is over. A second one, not of the same
+        burst, ends it at once."""
+        self.signum, is_second = signum, False
+        if signum in self.insistent:
+            self._first_signal_at = min(self._first_signal_at, now)
+            is_second = now - self._first_signal_at >= SECOND_SIGNAL
+        self._pass_on_at = min(self._pass_on_at, now if is_second else now + self._patience)
+        self.limit_after_signal(now, is_second=is_second)
+
+    def limit_after_signal(self, now: float, *, is_second: bool) -> None:
+        """Decide by when to kill the child. It may take its time to clean up, unless somebody waits for it."""
+        if is_second or self._patience:
+            self.kill_by(max(now, self._pass_on_at) + LAST_GRACE)
+
+    def look(self, now: float) -> None:
+        """Do what it is time for."""
+        if now >= self._pass_on_at and self.signum:
+            self._pass_on_at, self.memory.reason = float("inf"), self.signum
+            self._send(self.signum)
+        if now >= self._timeout_at:
+            self._timeout_at = float("inf")
+            self._end(TIMEOUT, now)
+        self._look_at_lease(now)
+        if now >= self._kill_at:
+            self._kill_at, self.has_killed = float("inf"), True
+            self.process.kill()
+
+    def _look_at_lease(self, now: float) -> None:
+        is_lost = self.lease.lost and not self.lease.is_over
+        if is_lost and not self._is_loss_told:
+            self._end(LOST, now)
+        elif self._is_loss_told and not is_lost and self.memory.reason == LOST:
+            self._kill_at = float("inf")  # a late heartbeat got through, so nobody else can begin
+        self._is_loss_told = is_lost
+
+    def _end(self, reason: int, now: float) -> None:
+        self.memory.reason = reason
+        self._send(signal.SIGTERM)
+        self.kill_by(now + self.grace)
+
+    def _send(self, signum: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # the latter for example of sudo
+            self.process.send(signum)
+
+
+class Watch:
+    """Watches over the children of this process. Use it as a context manager, in the main thread."""
+
+    def __init__(self, woken: Waker) -> None:
+        # A dict, because the main thread adds to it and takes from it at any time.
+        self._children: dict[Child, None] = {}
+        #: Is woken when a signal has come.
+        self._woken = woken
+        self._signum: int | None = None
+        self._is_over = False
+        self._former = -1
+
+    def __enter__(self) -> Self:
+        self._waker = Waker()
+        self._thread = start_thread(self._run, "watch over jobs")
+        self._former = signal.set_wakeup_fd(self._waker.writer, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Send nothing to any child any more."""
+        self._is_over = True
+        self.wake()
+        self._thread.join()
+        signal.set_wakeup_fd(self._former)
+        self._waker.close()
+
+    def add(self, child: Child) -> None:
+        """Watch over this one too."""
+        self._children[child] = None
+        if self._signum:  # looked at last, because the thread sets it first
+            child.receive(self._signum, local_now())
+        self.wake()
+
+    def remove(self, child: Child) -> None:
+        """Send nothing to it any more."""
+        self._children.pop(child, None)
+
+    def end(self, signum: int) -> None:
+        """End all children, as if this signal had come."""
+        self._signum = signum
+        for child in list(self._children):
+            child.receive(signum, local_now())
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look at the children."""
+        self._waker.wake()
+
+    # --- in the thread
+
+    def _run(self) -> None:
+        while not self._is_over:
+            signums = self._hear()
+            if signums:
+                self._signum = signums[-1]
+            now = local_now()
+            for child in list(self._children):
+                for signum in signums:
+                    child.receive(signum, now)
+                child.look(now)
+            if signums:
+                self._woken.wake()
+
+    def _hear(self) -> list[int]:
+        """The signals that have come by now. Waits until there may be something to do."""
+        next_at = min((child.next_at for child in list(self._children)), default=float("inf"))
+        ready = wait_for([self._waker.descriptor], min(next_at - local_now(), DAY))
+        signums = self._waker.taken().strip(b"\0") if ready else b""
+        if signums and self._former != -1:
+            with suppress(OSError):
+                os.write(self._former, signums)
+        return [signum for signum in signums if signum in ENDING_SIGNALS]
