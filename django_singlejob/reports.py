@@ -93,7 +93,9 @@ def report_of(job: Job, run: Callable[..., runner.Outcome]) -> Report:
         return Report(job.name, error=error, lease=next(iter(leases), None))
 
 
-def report_steps(asked: runner.RunRequest, supervisor: Supervisor | None, log: Callable[[Report], object]) -> Steps[Report]:
+def report_steps(
+    asked: runner.RunRequest, supervisor: Supervisor | None, log: Callable[[Report], object]
+) -> Steps[Report]:
     """The same for a request that a child of this process carries out, and ``log`` reports a failure there. Without a
     supervisor, this process does."""
     if supervisor is None:

@@ -9,7 +9,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_singlejob import database
 from django_singlejob.codes import Lack
-from django_singlejob.exceptions import DatabaseUnusable, SingleJobError
+from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError
+
+
+def is_temporary(error: Error) -> bool:
+    """Whether the database may answer, or permit it, if the same is tried again later."""
+    is_unreachable = isinstance(error, DatabaseUnreachable)
+    return is_unreachable or database.is_connection_lost(error) or database.is_transient(error)
 
 
 def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> DatabaseUnusable | None:

@@ -137,6 +137,10 @@ class Lease:
         finally:
             self._pid = supervisor
 
+    def distrust(self) -> None:
+        """Take note that the lock was seen to be another's, or nobody's."""
+        self._state.is_lost = True
+
     def check(self) -> None:
         """Raise ``LeaseLost`` unless the lease can be trusted at this moment. Does not query the database."""
         if self.lost:

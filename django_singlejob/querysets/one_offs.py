@@ -198,11 +198,11 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             are_orphans |= Q(token=None)
         return self.filter(are_orphans).put_back(error)
 
-    def put_back(self, error: str) -> int:
-        """Put those in progress back to waiting; after their last attempt they have failed instead. Returns the number
-        of rows changed."""
+    def put_back(self, error: str, kind: type[Exception] = LeaseLost) -> int:
+        """Put those in progress back to waiting; after their last attempt they have failed instead. ``kind``: the class
+        of the error. Returns the number of rows changed."""
         is_last = Q(attempt__gte=F("max_attempts"))
-        ending = {"error": error, "error_class": f"{LeaseLost.__module__}.{LeaseLost.__name__}"}
+        ending = {"error": error, "error_class": f"{kind.__module__}.{kind.__name__}"}
         ending |= {"traceback": "", "origin": ""}
         changes = {
             "status": Case(When(is_last, then=Value("failed")), default=Value("waiting")),

@@ -20,8 +20,8 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.received_signals import ENDING_SIGNALS
 from django_singlejob.running.child import LOST
 from django_singlejob.running.descendants import Group, Pipe
-from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.process import Process
+from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.supervisor import Supervisor
 from django_singlejob.running.watch import DAY, Child
 

@@ -14,10 +14,10 @@ from django_singlejob.locking.lease import State
 
 # Of what a child may say about its end. The memory that it does not use costs nothing.
 MOST_BYTES = 4_000_000
-_FIRST_BYTE = 64
+_FIRST_BYTE = 128
 
 
-def _number(place: int, kind: Callable[[float], Any]) -> Any:
+def number(place: int, kind: Callable[[float], Any]) -> Any:
     """An attribute that is stored as the number at this place."""
 
     def read(memory: "SharedMemory") -> Any:
@@ -36,13 +36,13 @@ class SharedMemory(State):
         reason: why the body has to end, see ``child.Reason``; 0: it need not.
     """
 
-    proven_at = _number(0, float)
-    is_lost = _number(1, bool)
-    is_ending = _number(2, bool)
-    is_over = _number(3, bool)
-    is_only_writer = _number(4, bool)
-    reason = _number(5, int)
-    _length = _number(6, int)
+    proven_at = number(0, float)
+    is_lost = number(1, bool)
+    is_ending = number(2, bool)
+    is_over = number(3, bool)
+    is_only_writer = number(4, bool)
+    reason = number(5, int)
+    _length = number(6, int)
 
     def __init__(self) -> None:
         self.bytes = mmap.mmap(-1, _FIRST_BYTE + MOST_BYTES)

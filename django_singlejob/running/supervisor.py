@@ -1,7 +1,7 @@
 """Runs bodies in child processes. The supervisor holds their leases, and ends each body when it must.
 
-Its main thread does all that needs the database, see ``keep``. A second thread watches over the children, see ``watch``.
-What takes several steps, such as the run of a job, is a generator: so the main thread can look after many of them.
+Its main thread does all that needs the database, see ``keep``. A second thread watches over the children, see
+``watch``. What takes several steps, such as the run of a job, is a generator: so the main thread can look after many.
 """
 
 import logging
@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 from django_singlejob import database, received_signals
 from django_singlejob.clock import local_now, sleep
@@ -70,7 +70,8 @@ class Supervisor:
         self.waker = Waker()
         self._has_terminal = has_terminal
         self._watch = Watch(self.waker)
-        self._children: list[Child] = []
+        # Each with whether its lease is kept only for it.
+        self._children: dict[Child, bool] = {}
         self._kept: dict[Lease, _Kept] = {}
         self._life = ExitStack()
 
@@ -105,7 +106,7 @@ class Supervisor:
             lease.share(memory)
             begun = process(become, has_terminal=self._has_terminal)
             started = child(begun, lease, memory, max_runtime=max_runtime, patience=self.patience)
-            self._children.append(started)
+            self._children[started] = lease not in self._kept
             self._watch.add(started)
         self._keep(lease)
         return started
@@ -120,15 +121,14 @@ class Supervisor:
 
     def let_go(self, child: Child) -> None:
         """Watch over the child, and keep its lease, no longer."""
-        if child in self._children:
-            self._children.remove(child)
         self._watch.remove(child)
-        self._kept.pop(child.lease, None)
+        if self._children.pop(child, False):
+            self._kept.pop(child.lease, None)
         child.memory.is_only_writer = False
 
-    def end_all(self, signum: int) -> None:
-        """End all children, as if this signal had come."""
-        self._watch.end(signum)
+    def end_all(self, signum: int, patience: timedelta) -> None:
+        """End all children, as if this signal had come, with that much patience."""
+        self._watch.end(signum, patience)
 
     @contextmanager
     def keeping(self, lease: Lease) -> Iterator[None]:
@@ -151,12 +151,15 @@ class Supervisor:
             try:
                 step = next(steps)
             except StopIteration as end:
-                return end.value
-            self.keep_until(self.is_over if isinstance(step, Child) else _never, step if isinstance(step, float) else DAY)
+                return cast("T", end.value)
+            self.keep_until(
+                self.is_over if isinstance(step, Child) else _never, step if isinstance(step, float) else DAY
+            )
 
-    def keep(self, seconds: float) -> None:
-        """Keep all leases for so long, or until a child is over, or until somebody wakes this process."""
-        self.keep_until(self.is_over, seconds)
+    def keep(self, seconds: float) -> bool:
+        """Keep all leases until a child is over, or until somebody wakes this process. Returns ``False`` after so many
+        ``seconds`` without that."""
+        return self.keep_until(self.is_over, seconds)
 
     def pause(self, seconds: float) -> None:
         """Keep all leases for so long."""

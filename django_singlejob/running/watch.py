@@ -32,6 +32,7 @@ class Child:
     Attributes:
         signum: the last signal that has come for it; ``None`` if none has.
         has_killed: whether it was killed.
+        patience: how many seconds a first signal waits before it is passed on.
     """
 
     #: The signals of which a second one kills. A job may take SIGHUP for "read the configuration again".
@@ -50,11 +51,15 @@ class Child:
         self.grace = grace_of(lease)
         self.signum: int | None = None
         self.has_killed = False
-        self._patience = patience.total_seconds()
+        self.patience = patience.total_seconds()
         self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
         self._pass_on_at = self._kill_at = float("inf")
         self._is_loss_told = False
         self._first_signal_at = float("inf")
+
+    def be_patient(self, patience: timedelta) -> None:
+        """Change how long a first signal waits."""
+        self.patience = patience.total_seconds()
 
     def kill_by(self, instant: float) -> None:
         """Kill the child at this instant, a value of ``local_now()``, unless it has ended by then."""
@@ -75,12 +80,12 @@ class Child:
         if signum in self.insistent:
             self._first_signal_at = min(self._first_signal_at, now)
             is_second = now - self._first_signal_at >= SECOND_SIGNAL
-        self._pass_on_at = min(self._pass_on_at, now if is_second else now + self._patience)
+        self._pass_on_at = min(self._pass_on_at, now if is_second else now + self.patience)
         self.limit_after_signal(now, is_second=is_second)
 
     def limit_after_signal(self, now: float, *, is_second: bool) -> None:
         """Decide by when to kill the child. It may take its time to clean up, unless somebody waits for it."""
-        if is_second or self._patience:
+        if is_second or self.patience:
             self.kill_by(max(now, self._pass_on_at) + LAST_GRACE)
 
     def look(self, now: float) -> None:
@@ -151,10 +156,10 @@ class Watch:
         """Send nothing to it any more."""
         self._children.pop(child, None)
 
-    def end(self, signum: int) -> None:
-        """End all children, as if this signal had come."""
-        self._signum = signum
+    def end(self, signum: int, patience: timedelta) -> None:
+        """End all children, as if this signal had come, with that much patience."""
         for child in list(self._children):
+            child.be_patient(patience)
             child.receive(signum, local_now())
         self.wake()
 

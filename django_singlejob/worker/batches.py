@@ -1,18 +1,16 @@
 """One-offs that need no lock of their own: Django's tasks. A worker claims and records them a batch at a time.
 
-The worker holds one lock for all of them, and its heartbeats count for them too. While it holds the lock, no other
-process touches their rows. When it dies, the process that takes over or clears its lock puts the rows back, as it does
-for any dead holder.
+The worker holds one lock for all of them, see ``worker.lock``. While it holds the lock, no other process touches their
+rows. When it dies, the process that takes over or clears its lock puts the rows back, as it does for any dead holder.
 """
 
 import inspect
 import logging
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import count, islice, takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
@@ -24,21 +22,15 @@ from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.holder import this_process
 from django_singlejob.interrupt import Window
-from django_singlejob.locking.acquire import acquire
-from django_singlejob.locking.at_exit import forget
-from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
-from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
-from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs import django_tasks
 from django_singlejob.one_offs.enqueue import arguments_of, one_off_result
 from django_singlejob.one_offs.task_modules import takes_import
 from django_singlejob.one_offs.values import Unstorable, stored_result
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import RELEASED, line_of, one_offs
-from django_singlejob.received_signals import is_second_signal_received, is_shutdown_requested
+from django_singlejob.received_signals import is_second_signal_received
 from django_singlejob.reports import Report
 from django_singlejob.results import ending
 
@@ -50,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_singlejob")
 
-# How many times to try to acquire a lock, or to record and claim, while other processes are in the way.
+# How many times to try to record and claim while other processes are in the way.
 TRIES = 10
 # How many rows are looked at together if some of them do not run here.
 _MANY = 200
@@ -71,7 +63,6 @@ class Claimed:
     result: dict[str, Any] | None = None
     duration: timedelta = ZERO
     is_begun: bool = False
-    _window: Window | None = None
 
     @property
     def name(self) -> str:
@@ -81,19 +72,18 @@ class Claimed:
         """The ``extra`` of a log record."""
         return about_grant(self.lease.grant, job=self.name, reason=reason)
 
-    def __call__(self, window: Window) -> Report:
-        self.is_begun, self._window = True, window
-        if self.lease.lost:  # perhaps before there was a window to interrupt
+    def __call__(self) -> Report:
+        self.is_begun = True
+        if self.lease.lost:
             self.result = dict(RELEASED)
             return self.failed(LeaseLost(self.lease.why_lost()))
         started_at = local_now()
-        try:
-            value = self._perform(window)
-        except BaseException as failure:
-            self.end(since(started_at), failure=failure, is_ctrl_c=window.is_ctrl_c(failure))
-            return self.failed(failure)
-        finally:
-            self._window = None
+        with Window() as window:
+            try:
+                value = self._perform(window)
+            except BaseException as failure:
+                self.end(since(started_at), failure=failure, is_ctrl_c=window.is_ctrl_c(failure))
+                return self.failed(failure)
         self.end(since(started_at), value)
         outcome = runner.Outcome(status="successful", value=value, duration=self.duration)
         return Report(self.name, outcome, is_task=True)
@@ -102,11 +92,6 @@ class Claimed:
         """Report that the task raised the error, or was not run because of it."""
         is_logged = self.result is not None and self.result["status"] == "failed"
         return Report(self.name, error=error, lease=self.lease, is_task=True, is_logged=is_logged)
-
-    def fire(self, exception: type[BaseException]) -> None:
-        """Raise the exception in the task, if it is running."""
-        if window := self._window:
-            window.fire(exception)
 
     def end(
         self,
@@ -156,16 +141,17 @@ def _send_finished_before_recording(performed: Claimed, result: Mapping[str, Any
 
 
 class Batches:
-    """The tasks that one worker has claimed from these queues (if none is named, from all).
+    """The tasks that one worker has claimed under its lease from these queues (if none is named, from all).
 
-    Only a ``Claimed`` task may be called in another thread.
+    Only a ``Claimed`` task may be called in another thread. If the lease is lost, ``LeaseLost`` is raised: others retry
+    what was not recorded by then.
     """
 
-    def __init__(self, queues: Sequence[str] = ()) -> None:
+    def __init__(self, lease: Lease, queues: Sequence[str] = ()) -> None:
+        self._lease = lease
         self._queues = queues
-        self._lease: Lease | None = None
-        self._life = ExitStack()
-        self._claimed: list[Claimed] = []
+        #: The tasks that were claimed and have not been recorded.
+        self.claimed: list[Claimed] = []
         #: The claimed tasks that were handed in, in that order. A dict is an ordered set.
         self._performed: dict[Claimed, None] = {}
         self._unknown: set[str] = set()
@@ -176,15 +162,6 @@ class Batches:
         self._is_uncertain = False
         #: Whether the last claim left due tasks alone that would have waited for a thread on their last attempt.
         self.has_spared = False
-
-    def stand_by(self) -> None:
-        """Hold the lock though nothing is claimed, so that others see this worker. A lost lock is replaced."""
-        if self._performed or self._is_uncertain:
-            self.record_and_claim(0)
-        if self._lease:
-            self._is_ours(self._lease)
-        if not self._lease:
-            self._take_lock()
 
     @property
     def has_news(self) -> bool:
@@ -203,8 +180,6 @@ class Batches:
         process is killed, it fails, even if it has not begun.
         """
         self.has_spared = False
-        if self._lease is None and most and self.waiting().due(until).exists():
-            self._take_lock()
         claimed = self._try_to_record_and_claim(most, until, ahead)
         while self._unseen:
             self._look_up()
@@ -212,19 +187,13 @@ class Batches:
         return claimed
 
     def _try_to_record_and_claim(self, most: int, until: datetime | None, ahead: int) -> list[Claimed]:
-        lease = self._lease
-        if lease is None or not self._is_ours(lease):
-            return []
         for pause in islice(backoff(), TRIES):
             sleep(pause)
             was_uncertain = self._is_uncertain
             try:
-                claimed = self._record_and_claim(lease, most, until, ahead)
-            except LeaseLost as loss:
-                self._let_go(lease, loss)
-                return []
+                claimed = self._record_and_claim(most, until, ahead)
             except Error as error:
-                self._raise_unless_retryable(error, lease, was_uncertain=was_uncertain)
+                self._raise_unless_retryable(error, was_uncertain=was_uncertain)
                 continue
             if claimed is not None:
                 return claimed
@@ -237,37 +206,21 @@ class Batches:
             self._seen.add(path)
         self._unseen.clear()
 
-    def hand_in(self, task: Claimed, report: Report) -> Report:
-        """Have the next ``record_and_claim`` record the task. Returns the report, or one with ``LeaseLost`` if the task
-        is no longer ours."""
-        if task.lease is not self._lease:
-            _log_loss(task)
-            return report if report.error else task.failed(LeaseLost())
+    def hand_in(self, task: Claimed, report: Report) -> None:
+        """Have the next ``record_and_claim`` record the task."""
         if task.result is None:
             task.end(ZERO, failure=report.error)
         self._performed[task] = None
-        return report
 
     def release(self, claimed: Iterable[Claimed]) -> None:
         """Have the next ``record_and_claim`` put back these tasks, which were not begun."""
         for task in claimed:
-            if task.lease is self._lease:
-                task.result = dict(RELEASED)
-                self._performed[task] = None
+            task.result = dict(RELEASED)
+            self._performed[task] = None
 
-    def leave_to_expire(self) -> None:
-        """Do not release the lock when the process exits. A task may still be running then: no other worker retries it
-        before the lease expires, and the attempt counts."""
-        if self._lease:
-            forget(self._lease.token)
-
-    def close(self, patience: timedelta | None = None) -> None:
-        """Record what was handed in, and release the lock unless a task is still running or could not be recorded.
-
-        Recording is retried while the lease lasts; after a second signal it is tried once. Then the release is retried
-        for ``patience``; ``None``: while the lease lasts.
-        """
-        while self._lease and not self._lease.lost and (self._performed or self._is_uncertain):
+    def record_all(self) -> None:
+        """Record what was handed in. This is retried while the lease lasts; after a second signal it is tried once."""
+        while not self._lease.lost and (self._performed or self._is_uncertain):
             try:
                 self.record_and_claim(0)
             except Error as error:
@@ -279,78 +232,21 @@ class Batches:
                 if is_second_signal_received():
                     return
                 sleep(_SOON)
-        if not self._claimed:
-            self._release_lock(patience)
-
-    def _release_lock(self, patience: timedelta | None = None) -> None:
-        self._life.close()
-        if self._lease:
-            try:
-                self._lease.finish(patience=patience)
-            except LeaseLost as loss:
-                logger.warning("%s", loss, extra=about_grant(self._lease.grant, reason=loss))
-        self._lease, self._is_uncertain = None, False
-
-    def fire(self, exception: type[BaseException]) -> None:
-        """Raise the exception in all running tasks, because the lease can no longer be trusted."""
-        for task in list(self._claimed):
-            task.fire(exception)
-
-    # --- the lock
-
-    def _take_lock(self) -> None:
-        for _ in range(TRIES):
-            held = set(locks().filter(name__startswith=f"{WORKER_LOCK}.").values_list("name", flat=True))
-            # To take a dead worker's lock over takes a while; another number is free at once.
-            name = next(name for number in count(1) if (name := f"{WORKER_LOCK}.{number}") not in held)
-            asked = LockRequest.of(
-                name, lease=None, heartbeat=True, wait=ZERO, holder=this_process(), queues=self._queues
-            )
-            answer = acquire(asked)
-            if not isinstance(answer, Refusal):
-                self._lease = answer
-                self._life.enter_context(kept_alive(answer, self))
-                return
-            # An undecided try takes seconds, and everything that is due waits meanwhile.
-            if answer.reason == Reason.UNDECIDED or is_shutdown_requested():
-                return  # otherwise another worker was faster
-
-    def _is_ours(self, lease: Lease) -> bool:
-        """Whether the lease is still ours. Asks the database only if the lease cannot be trusted otherwise.
-        ``False``: it was lost, and was let go."""
-        try:
-            if lease.lost:
-                lease.renew()
-        except LeaseLost as loss:
-            self._let_go(lease, loss)
-            return False
-        return True
-
-    def _let_go(self, lease: Lease, loss: LeaseLost) -> None:
-        extra = about_grant(lease.grant, reason=loss)
-        if self._claimed:
-            logger.error("%s Others retry the one-offs that this worker was running.", loss, extra=extra)
-        else:
-            logger.warning("%s No one-off was running under it.", loss, extra=extra)
-        self.fire(LeaseLost)
-        self._release_lock()
-        for task in self._performed:
-            _log_loss(task)
-        self._performed.clear()
-        self._claimed.clear()
 
     # --- record and claim
 
-    def _record_and_claim(self, lease: Lease, most: int, until: datetime | None, ahead: int) -> list[Claimed] | None:
+    def _record_and_claim(self, most: int, until: datetime | None, ahead: int) -> list[Claimed] | None:
         """``None`` means that another worker has claimed one of the tasks and nothing was written: look again."""
+        lease = self._lease
         performed, is_uncertain = list(self._performed), self._is_uncertain
         self._is_uncertain = True
         alias = database.alias()
         with database.durable(alias):
             if not gates().hold(lease.name, lease.token):
-                raise LeaseLost(f"The lock {lease.name!r} was taken over or cleared.")
+                lease.distrust()
+                raise LeaseLost(lease.why_lost())
             if is_uncertain:
-                one_offs().exclude(pk__in=[task.row.pk for task in self._claimed]).release(lease.token)
+                one_offs().exclude(pk__in=[task.row.pk for task in self.claimed]).release(lease.token)
             _record(performed, lease, is_uncertain=is_uncertain)
             locked = self._without_spared(self._lock_due(most, until), most - ahead)
             is_claimed = not locked or one_offs().claim_locked(locked, lease.token, this_process())
@@ -361,16 +257,16 @@ class Batches:
             return None
         self._forget(performed)
         claimed = [Claimed(row, lease) for row in locked]
-        self._claimed += claimed
+        self.claimed += claimed
         return claimed
 
     def _forget(self, recorded: Iterable[Claimed]) -> None:
         for task in recorded:
             del self._performed[task]
         done = set(recorded)
-        self._claimed = [task for task in self._claimed if task not in done]
+        self.claimed = [task for task in self.claimed if task not in done]
 
-    def _raise_unless_retryable(self, error: Error, lease: Lease, *, was_uncertain: bool) -> None:
+    def _raise_unless_retryable(self, error: Error, *, was_uncertain: bool) -> None:
         """Return if a retry may succeed; raise the error otherwise."""
         is_transient = database.is_transient(error)
         if database.is_connection_lost(error) or not (is_transient or self._performed):
@@ -378,13 +274,13 @@ class Batches:
         if database.is_undone(error) or not is_transient:
             self._is_uncertain = was_uncertain
         if not is_transient:
-            self._record_one_by_one(lease)
+            self._record_one_by_one()
 
-    def _record_one_by_one(self, lease: Lease) -> None:
+    def _record_one_by_one(self) -> None:
         """If the database refuses one task's result, record the others all the same."""
         for task in list(self._performed):
             try:
-                self._record_alone(task, lease)
+                self._record_alone(task)
             except Error as error:
                 if database.is_connection_lost(error) or database.is_transient(error):
                     self._is_uncertain = True
@@ -393,9 +289,10 @@ class Batches:
                 logger.error(message, task.row, exc_info=error, extra=task.about(error))
                 end = ending(error, duration=ZERO, acquire_duration=ZERO)
                 task.result = one_off_result(end, error, None, is_last=True)
-                self._record_alone(task, lease)
+                self._record_alone(task)
 
-    def _record_alone(self, task: Claimed, lease: Lease) -> None:
+    def _record_alone(self, task: Claimed) -> None:
+        lease = self._lease
         with database.durable(database.alias()):
             if not gates().hold(lease.name, lease.token):
                 return  # the next `record_and_claim` finds out
@@ -455,8 +352,3 @@ def _alike(performed: Iterable[Claimed]) -> "list[tuple[dict[str, Any], list[One
         key: Hashable = task if result.get("result") is not None else (task.row.version, *result.items())
         groups.setdefault(key, (result, []))[1].append(task.row)
     return list(groups.values())
-
-
-def _log_loss(task: Claimed) -> None:
-    message = "%s has finished after its lease was lost, so it is not recorded: others retry it."
-    logger.error(message, task.row, extra=task.about())

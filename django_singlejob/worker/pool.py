@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, Queue
@@ -11,36 +12,40 @@ from django.db import connections
 
 from django_singlejob.clock import sleep, wait
 from django_singlejob.database import drop_dead, forget_queries, tidy_up
-from django_singlejob.interrupt import Window
-from django_singlejob.received_signals import heed_signals, stuck_threads
+from django_singlejob.received_signals import heed_signals
 from django_singlejob.reports import Report
 
 # A thread that has been idle this long closes its connections. Seconds.
 IDLE = 1.0
+# How often a waiting worker looks whether a signal has come. Seconds.
+NAP = 0.1
 
 
 class PoolTask(Protocol):
-    """What can be sent to a thread. It is called with a ``Window`` of its own."""
+    """What can be sent to a thread."""
 
     @property
     def name(self) -> str:
         """The name of the job or task, for the report."""
 
-    def __call__(self, window: Window) -> Report: ...
+    def __call__(self) -> Report: ...
 
 
 class Pool:
-    """At most ``size`` threads, which are started when there is something to do. They end with the process."""
+    """At most ``size`` threads, which are started when there is something to do. They end with the process.
 
-    def __init__(self, size: int) -> None:
+    ``woken`` is called when a task has come back.
+    """
+
+    def __init__(self, size: int, woken: Callable[[], object] = lambda: None) -> None:
         self.size = size
+        self._woken = woken
         self._threads = 0
         # How many tasks have been sent and have not come back.
         self._out = 0
         # Not SimpleQueue: until CPython 3.12 its get() waits for ever if a signal arrives just as its timeout elapses.
         self._tasks: Queue[PoolTask] = Queue()
         self._returns: Queue[tuple[PoolTask, Report]] = Queue()
-        self._windows: dict[int, Window] = {}
 
     @property
     def free(self) -> int:
@@ -56,7 +61,7 @@ class Pool:
         """Have a thread carry out the task as soon as one is free."""
         if self._threads == min(self._out, self.size - 1):
             self._threads += 1
-            # Signals are not blocked in it: processes that a job starts would inherit that.
+            # Signals are not blocked in it: processes that a task starts would inherit that.
             threading.Thread(target=self._work, name=f"worker {self._threads}", daemon=True).start()
         self._out += 1
         self._tasks.put(task)
@@ -70,25 +75,14 @@ class Pool:
         self._out -= len(recalled)
         return recalled
 
-    def come_back(self, timeout: float) -> list[tuple[PoolTask, Report]]:
-        """The tasks that were carried out, with their reports; waits up to ``timeout`` seconds for the first one."""
+    def come_back(self) -> list[tuple[PoolTask, Report]]:
+        """The tasks that were carried out by now, with their reports."""
         returns: list[tuple[PoolTask, Report]] = []
         with suppress(Empty):
-            returns.append(wait(partial(self._returns.get, True), max(0.0, timeout)))
             while True:
                 returns.append(self._returns.get_nowait())
         self._out -= len(returns)
         return returns
-
-    def fire(self, exception: type[BaseException]) -> None:
-        """Raise the exception in all tasks that are being carried out."""
-        for window in list(self._windows.values()):
-            window.fire_throughout(exception)
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether all busy threads are stuck in calls to a database that were given up and have not returned."""
-        return bool(self._windows) and stuck_threads().issuperset(self._windows)
 
     def _work(self) -> None:
         heed_signals()
@@ -98,27 +92,24 @@ class Pool:
             forget_queries()
 
     def _work_once(self, pid: int) -> bool:
-        """``False`` if this is a forked child that returned from a job. It has only this thread and nothing more to do:
-        the connections belong to its parent, and so may a thread that has locked the queue."""
+        """``False`` if this is a forked child that returned from a task. It has only this thread and nothing more to
+        do: the connections belong to its parent, and so may a thread that has locked the queue."""
         was_idle = self._tasks.empty()
         task = self._next()
         report = self._carry_out(task, was_idle=was_idle)
         if os.getpid() != pid:
             return False
         self._returns.put((task, report))
+        self._woken()
         return True
 
     def _carry_out(self, task: PoolTask, *, was_idle: bool) -> Report:
         try:
-            with Window() as window:
-                self._windows[threading.get_ident()] = window
-                if was_idle:
-                    drop_dead()
-                return task(window)
+            if was_idle:
+                drop_dead()
+            return task()
         except BaseException as error:  # whatever goes wrong, the task must not stay under way for ever
             return Report(task.name, error=error)
-        finally:
-            self._windows.pop(threading.get_ident(), None)
 
     def _next(self) -> PoolTask:
         try:
@@ -146,8 +137,7 @@ class Inline:
     def send(self, task: PoolTask) -> None:
         pid = os.getpid()
         try:
-            with Window() as window:
-                report = task(window)
+            report = task()
         except BaseException as error:
             report = Report(task.name, error=error)
         if os.getpid() != pid:
@@ -157,13 +147,12 @@ class Inline:
     def recall(self) -> list[PoolTask]:
         return []
 
-    def come_back(self, timeout: float) -> list[tuple[PoolTask, Report]]:
-        if not self._returns:
-            sleep(max(0.0, timeout))
+    def come_back(self) -> list[tuple[PoolTask, Report]]:
         returns, self._returns = self._returns, []
         return returns
 
-    def fire(self, exception: type[BaseException]) -> None:
-        """Does nothing: the only thread that could call this is the one that carries out the task."""
-
-    is_stuck = False
+    def wait(self, seconds: float) -> bool:
+        """Wait. Returns ``False``: nothing can have happened. A signal is only remembered, so each wait is short."""
+        if not self._returns:
+            sleep(max(0.0, min(seconds, NAP)))
+        return False

@@ -1,4 +1,4 @@
-"""One pass over what is due: what may begin, and in which thread. Any number of servers may make one concurrently."""
+"""One pass over what is due: what may begin. Any number of servers may make one concurrently."""
 
 import logging
 import random
@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error
 
-from django_singlejob import database, registry, runner
+from django_singlejob import database, registry
 from django_singlejob.clock import local_now
 from django_singlejob.exceptions import DatabaseUnreachable, InvalidOrder, JobInterrupted
-from django_singlejob.interrupt import Window, is_ctrl_c
+from django_singlejob.interrupt import is_ctrl_c
 from django_singlejob.locking.clear import Watchman
 from django_singlejob.locking.request import Reason
 from django_singlejob.one_offs import django_tasks
@@ -25,10 +25,9 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.registry import Job
-from django_singlejob.reports import FINAL, Report, log_in_child, logged, most_slots, report_of, waitless
-from django_singlejob.running.child import LogInChild
-from django_singlejob.worker.ahead import Ahead
-from django_singlejob.worker.batches import Batches, Claimed
+from django_singlejob.reports import FINAL, Report, logged, most_slots, report_steps, waitless
+from django_singlejob.runner import RunRequest
+from django_singlejob.running.supervisor import Steps, Supervisor
 from django_singlejob.worker.due import (
     PRUNING,
     anything_due,
@@ -39,8 +38,10 @@ from django_singlejob.worker.due import (
     report_unknown,
     unknown_jobs,
 )
+from django_singlejob.worker.lock import WorkerLock
 from django_singlejob.worker.marks import mark_pass
-from django_singlejob.worker.pool import Inline, Pool, PoolTask
+from django_singlejob.worker.pool import Inline
+from django_singlejob.worker.processes import Processes
 from django_singlejob.worker.timetable import timetable
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
 
 logger = logging.getLogger("django_singlejob")
+
+T = TypeVar("T")
 
 # How long a pass of --once or --drain waits to see whether the holders of stale locks are dead. A holder may be inside
 # a long fenced transaction: then others see only that it is alive. Seconds.
@@ -65,21 +68,24 @@ class Plan:
     """How a worker works.
 
     Attributes:
-        once: whether it ends after one pass, and runs everything in the calling thread.
+        once: whether it ends after one pass, and runs everything one after the other.
         drain: whether it ends when nothing more is due.
         interval: how often it looks for what is due.
         queues: the queues whose one-offs it runs; empty: all queues.
-        threads: how many runs may be under way at the same time.
+        processes: how many runs of jobs may be under way at the same time.
+        threads: how many tasks may be under way at the same time.
         grace: how long runs that are under way may go on after a signal.
-        max_jobs: after how many runs it ends; ``None``: there is no limit.
+        max_jobs: after about how many runs it ends; ``None``: there is no limit.
         is_outdated: whether its code has changed, so that it has to end.
-        in_children: whether it runs each job in a child process, if it can.
+        in_children: whether it runs jobs and tasks in child processes, if it can. Otherwise it runs everything itself,
+            one after the other.
     """
 
     once: bool = False
     drain: bool = False
     interval: timedelta = timedelta(seconds=1)
     queues: Sequence[str] = ()
+    processes: int = 4
     threads: int = 4
     grace: timedelta = timedelta(seconds=25)
     max_jobs: int | None = None
@@ -94,29 +100,53 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run of a job, to be called in any thread. ``is_slot``: whether a slot of its schedule is due."""
+    """A run of a job, in this process or in a child. ``is_slot``: whether a slot of its schedule is due."""
 
     job: Job
-    run: Callable[[], Report]
+    steps: Callable[[Supervisor | None], Steps[Report]]
     is_slot: bool = False
 
     @property
     def name(self) -> str:
         return self.job.name
 
-    def __call__(self, window: Window) -> Report:
-        return self.run()
+    def __call__(self) -> Report:
+        return _at_once(self.steps(None))
+
+
+class TasksFace(Protocol):
+    """The worker's tasks, wherever they run.
+
+    Attributes:
+        begun: how many tasks have begun.
+        ended: how many have ended.
+        is_idle: whether all that were due have ended.
+    """
+
+    @property
+    def begun(self) -> int: ...
+
+    @property
+    def ended(self) -> int: ...
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    def look(self, until: datetime | None, most: float) -> bool:
+        """Have the tasks run that are due, or were due at ``until``. ``most``: how many more may begin. Returns whether
+        to call this again soon."""
 
 
 class Tick:
-    """What was due at the last look, and which of it this worker's threads run."""
+    """What was due at the last look, and which of it this worker runs."""
 
-    def __init__(self, plan: Plan, pool: Pool | Inline) -> None:
-        self.batches = Batches(plan.queues)
-        #: The names and locks of the jobs that run in our own threads.
+    def __init__(self, plan: Plan, pool: Processes | Inline, tasks: TasksFace, lock: WorkerLock) -> None:
+        #: The names and locks of the jobs that this worker runs.
         self.ours: set[str] = set()
         self._plan = plan
         self._pool = pool
+        self._tasks = tasks
+        self._lock = lock
         self._watchman = Watchman()
         self._started = 0
         #: Jobs that other processes run, or that are paused. They are not tried before the next look; with ``once``,
@@ -125,7 +155,7 @@ class Tick:
         #: Jobs that may not run although their lock is free. They are not tried before the next look; with ``once`` or
         #: ``drain``, not in this pass, unless a dead holder's lock was cleared.
         self._refused: set[str] = set()
-        #: Jobs that wait for a lock which one of our own threads uses, as of the last look.
+        #: Jobs that wait for a lock which one of our own runs uses, as of the last look.
         self._behind: set[str] = set()
         #: Jobs that this release of the code does not know, and which have been logged. Now and then there may be more.
         self._unknown: set[str] = set()
@@ -135,13 +165,14 @@ class Tick:
         self._due: deque[Job] = deque()
         #: How many slots of each job have begun.
         self._slots: Counter[str] = Counter()
-        #: Whether there may be one-offs of jobs, or tasks, that were not fetched since the last look.
+        #: Whether there may be one-offs of jobs that were not fetched since the last look, or tasks.
         self._may_be_one_offs = False
         self._may_be_tasks = False
         #: With ``once``, what comes due later is left to the next pass: this one may have old code by then, and a job
         #: that enqueues itself would never let it end.
         self._until: datetime | None = None
-        self._ahead = Ahead()
+        #: How many tasks had ended at the last look.
+        self._tasks_seen = 0
         #: Jobs that have finished since they were last looked at: they may be due again.
         self._ended: set[str] = set()
         #: Whether other things may have come due since the last look.
@@ -151,65 +182,51 @@ class Tick:
         self._settled_at = self._look_at = self._keep_up_at = self._prune_at = local_now()
         #: Which part of the rows is looked at closely. Random, because a pass by cron is the only one of its process.
         self._turn = random.randrange(1_000_000)  # noqa: S311
-        # What gets the next free thread: they take turns, so that none keeps the others waiting for ever.
+        # What runs next: they take turns, so that none keeps the others waiting for ever.
         self._turns = deque([self._hand_out_slots, self._hand_out_one_offs, self._hand_out_tasks])
 
     @property
     def is_over(self) -> bool:
         """Whether to begin nothing more, because everything due has been run, or ``max_jobs`` is reached."""
         if self._left == 0:
-            return self._pool.is_idle  # until then, a run may turn out to be skipped, which does not count
+            return self._is_idle  # until then, a run may turn out to be skipped, which does not count
         is_watched = self._watchman.pause is not None and local_now() < self._settled_at + LONGEST_TICK
-        is_done = not self._plan.is_endless and self._is_exhausted and not (self._is_stale or is_watched)
+        is_done = not self._plan.is_endless and self._is_exhausted and not (self._is_stale_now or is_watched)
         return is_done or self._is_hopeless
 
     @property
     def patience(self) -> float:
-        """How long there is nothing to do except wait for threads to come back. Seconds."""
-        pause = min(self._look_at, self._recall_at) - local_now()
-        if self._are_enough_ahead:
-            return pause
-        may_be_more = (self._free and (self._due or self._may_be_one_offs)) or (self._room and self._may_be_tasks)
-        if self.batches.has_news or may_be_more or self._is_to_look or self.is_over:
+        """How long there is nothing to do except wait for runs to end. Seconds."""
+        may_be_more = self._free and (self._due or self._may_be_one_offs or self._may_be_tasks)
+        if may_be_more or self._is_to_look or self.is_over:
             return 0.0
-        return pause
+        return self._look_at - local_now()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._pool.is_idle and self._tasks.is_idle
 
     @property
     def _is_exhausted(self) -> bool:
         is_more_known = self._due or self._ended or self._may_be_one_offs or self._may_be_tasks
-        return self._pool.is_idle and not is_more_known
+        return self._is_idle and not is_more_known
 
     @property
-    def _left(self) -> int | None:
-        """How many more runs may begin; ``None``: any number."""
-        return None if self._plan.max_jobs is None else max(0, self._plan.max_jobs - self._started)
+    def _is_stale_now(self) -> bool:
+        """Whether other things may have come due since the last look."""
+        return self._is_stale or (self._plan.drain and self._tasks.ended != self._tasks_seen)
+
+    @property
+    def _left(self) -> float:
+        """How many more runs may begin."""
+        most = float("inf") if self._plan.max_jobs is None else self._plan.max_jobs
+        return max(0, most - self._started - self._tasks.begun)
 
     @property
     def _free(self) -> int:
-        return max(0, self._pool.free if self._left is None else min(self._pool.free, self._left))
-
-    @property
-    def _room(self) -> int:
-        """How many tasks have a free thread, or may wait for one."""
-        room = self._pool.free + self._most_ahead
-        return max(0, room if self._left is None else min(room, self._left))
-
-    @property
-    def _most_ahead(self) -> int:
-        """How many tasks may wait for a thread: none while anything else waits for one, or if there are no threads."""
-        if self._plan.once or self._due or self._ended or self._may_be_one_offs or self._is_to_prune:
+        if self._plan.once and not self._tasks.is_idle:
             return 0
-        return self._ahead.most
-
-    @property
-    def _are_enough_ahead(self) -> bool:
-        """Whether the threads have enough to do, so that it does not pay yet to claim a few more."""
-        return self._pool.free < 0 and self._room < self._most_ahead / 2
-
-    @property
-    def _recall_at(self) -> float:
-        """When to give back the tasks that wait for a thread."""
-        return self._ahead.longest_wait_ends() if self._pool.free < 0 else float("inf")
+        return int(max(0, min(self._pool.free, self._left)))
 
     # --- what is due
 
@@ -217,22 +234,22 @@ class Tick:
     def _is_to_look(self) -> bool:
         if self._plan.once and self._due:
             return False  # the slots that this pass has already seen come first, one job after the other
-        is_last_look = not self._plan.is_endless and self._is_exhausted and self._is_stale
+        is_last_look = not self._plan.is_endless and self._is_exhausted and self._is_stale_now
         return is_last_look or local_now() >= self._look_at
 
     def look(self) -> None:
         """Look for what is due, if it is time for that."""
         if not self._is_to_look:
             return
-        self._is_stale = False
+        self._is_stale, self._tasks_seen = False, self._tasks.ended
         if local_now() >= self._keep_up_at:
             keep_up(self._turn)
             self._turn += 1
             self._may_be_unknown = True
             self._be_seen()
             self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
-        if not self._plan.once:
-            self.batches.stand_by()
+        if self._lock.lease or not self._plan.once:
+            self._lock.hold()
         now = anything_due(self._plan.queues)
         if self._plan.once and self._until is None:
             self._until = now
@@ -242,8 +259,6 @@ class Tick:
             self._may_be_one_offs = self._may_be_tasks = True
             self._ended.clear()
             self._report_unknown()
-        elif self._plan.once:
-            self.batches.close()  # no heartbeats for nothing
         # Locks that are being watched need frequent looks.
         pauses = [self._plan.interval, *([WATCH_EVERY] if self._watchman.undecided else [])]
         longest = float("inf") if self._watchman.pause is None else self._watchman.pause
@@ -291,17 +306,17 @@ class Tick:
     def _busy(self) -> set[str]:
         return self.ours | self._passed | self._refused | self._behind | self._watchman.watched
 
-    # --- which thread runs it
+    # --- what runs next
 
     @property
     def _is_to_prune(self) -> bool:
         return self._plan.is_endless and local_now() >= self._prune_at
 
     def hand_out(self) -> None:
-        """Have the free threads run what is due."""
+        """Have as much of what is due run as may."""
         if self._free and self._is_to_prune:
             self._prune_at = local_now() + PRUNE_EVERY.total_seconds()
-            self._run(Run(PRUNING, lambda: Report(PRUNING.name, runner.run(PRUNING))))
+            self._run(Run(PRUNING, _pruning_steps))
         for hand_out in self._turns:
             hand_out()
         if not self._plan.once:
@@ -317,7 +332,7 @@ class Tick:
             job = self._due.popleft()
             if self._busy.isdisjoint({job.name, job.lock}):
                 self._slots[job.name] += 1
-                self._run(Run(job, partial(_run_slot, job, self._plan), is_slot=True))
+                self._run(Run(job, partial(_slot_steps, job), is_slot=True))
 
     def _hand_out_one_offs(self) -> None:
         while self._free and (self._may_be_one_offs or self._ended):
@@ -334,7 +349,7 @@ class Tick:
             if not self._busy.isdisjoint({job.name, job.lock}):
                 self._behind.add(row.job_name)
             else:
-                self._run(Run(job, partial(run_one_off, job, row, self._plan)))
+                self._run(Run(job, partial(_one_off_steps, job, row)))
 
     def _next_one_off(self) -> "OneOffJob | None":
         return next_exclusive(
@@ -353,57 +368,32 @@ class Tick:
         self._pool.send(run)
 
     def _hand_out_tasks(self) -> None:
-        most = self._room if self._may_be_tasks else 0
-        if self._are_enough_ahead or not (most or self.batches.has_news):
-            return
-        asked_at = local_now()
-        claimed = self.batches.record_and_claim(most, self._until, max(0, most - self._free))
-        self._ahead.add(claimed, asked_at)
-        if self.batches.has_spared:
-            self._ahead.most = 0  # the next ones wait until a thread is free
-        else:
-            self._may_be_tasks = self._may_be_tasks and len(claimed) == most
-        self._started += len(claimed)
-        for task in claimed:
-            self._pool.send(task)
-
-    def recall(self) -> None:
-        """Give back what no thread has begun, so that other workers can run it."""
-        recalled = self._pool.recall()
-        tasks = [task for task in recalled if isinstance(task, Claimed)]
-        self.batches.release(tasks)
-        self._ahead.give_back()
-        self._may_be_tasks = self._may_be_tasks or bool(tasks)
-        self._started -= len(tasks)
-        for task in recalled:
-            if not isinstance(task, Claimed):
-                self._pool.send(task)  # its thread was about to begin it
-
-    def recall_if_stuck(self) -> None:
-        """``recall``, if a task has waited too long for a thread."""
-        if local_now() >= self._recall_at:
-            self.recall()
+        if self._may_be_tasks and not (self._plan.once and not (self._free and self._pool.is_idle)):
+            self._may_be_tasks = self._tasks.look(self._until, self._left)
 
     # --- what comes back
 
-    def settle(self, task: PoolTask, report: Report) -> Report:
-        """Take note that a task has come back, and return its report. Raises a Ctrl-C that came in this very thread."""
+    def settle(self, run: Run, report: Report) -> Report:
+        """Take note that a run has ended, and return its report. Raises a Ctrl-C that came in this very thread."""
         self._settled_at = local_now()
         # If another process holds the lock, it goes on with what is due under it.
         self._is_stale = self._is_stale or (self._plan.drain and report.reason not in _OTHERS_TURN)
-        if isinstance(task, Claimed):
-            report = self._settle_task(task, report)
-        elif isinstance(task, Run):
-            self._settle_run(task, report)
-        if self._plan.once and report.error and is_ctrl_c(report.error):
-            raise report.error
-        self._is_hopeless = self._is_hopeless or self._is_final(task, report)
+        self._settle_run(run, report)
+        self._raise_ctrl_c(report)
+        self._is_hopeless = self._is_hopeless or self._is_final(run, report)
         return logged(report)
 
-    def _settle_task(self, task: Claimed, report: Report) -> Report:
-        if self._plan.once:
-            database.tidy_up()
-        return self.batches.hand_in(task, report)
+    def note_task(self, report: Report) -> None:
+        """Take note that a task has ended in this process."""
+        self._settled_at = local_now()
+        self._raise_ctrl_c(report)
+        # A task that interrupts itself is put back, so it would never let a pass end.
+        is_final = isinstance(report.error, FINAL if self._plan.once else JobInterrupted)
+        self._is_hopeless = self._is_hopeless or (not self._plan.is_endless and is_final)
+
+    def _raise_ctrl_c(self, report: Report) -> None:
+        if report.error and is_ctrl_c(report.error):
+            raise report.error
 
     def _settle_run(self, run: Run, report: Report) -> None:
         self.ours -= {run.job.name, run.job.lock}
@@ -428,35 +418,42 @@ class Tick:
         else:
             self._refused.add(job.name)  # other jobs may still use its lock
 
-    def _is_final(self, task: PoolTask, report: Report) -> bool:
+    def _is_final(self, run: Run, report: Report) -> bool:
         """Whether this pass cannot achieve anything more."""
-        if report.is_hopeless:
-            return True
-        if self._plan.once:
-            # An error of one job's slot does not stop the other jobs, and the slot is not retried.
-            is_slot = isinstance(task, Run) and task.is_slot
-            return isinstance(report.error, DatabaseUnreachable if is_slot else FINAL)
-        # A task that interrupts itself is put back, so it would never let a drain end.
-        return self._plan.drain and isinstance(task, Claimed) and isinstance(report.error, JobInterrupted)
+        # An error of one job's slot does not stop the other jobs, and the slot is not retried.
+        kinds = DatabaseUnreachable if run.is_slot else FINAL
+        return report.is_hopeless or (self._plan.once and isinstance(report.error, kinds))
 
 
-def _run_slot(job: Job, plan: Plan) -> Report:
-    return report_of(job, partial(runner.run, waitless(job), trigger="schedule", log_in_child=_log_in_child(job, plan)))
+def _at_once(steps: Steps[T]) -> T:
+    """The value of steps that wait for nothing."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return cast("T", end.value)
+    raise AssertionError("There is no supervisor to wait for.")
 
 
-def _log_in_child(job: Job, plan: Plan) -> LogInChild | None:
-    return log_in_child(job, logged) if plan.in_children else None
+def _pruning_steps(supervisor: Supervisor | None) -> Steps[Report]:
+    return report_steps(RunRequest(PRUNING, local_now()), supervisor, logged)
 
 
-def run_one_off(job: Job, row: "OneOffJob", plan: Plan = Plan()) -> Report:
-    """Run the one-off of the job, if its lock can be acquired."""
+def _slot_steps(job: Job, supervisor: Supervisor | None) -> Steps[Report]:
+    return report_steps(RunRequest(waitless(job), local_now(), trigger="schedule"), supervisor, logged)
+
+
+def run_one_off(job: Job, row: "OneOffJob") -> Report:
+    """Run the one-off of the job in this process, if its lock can be acquired."""
+    return _at_once(_one_off_steps(job, row, None))
+
+
+def _one_off_steps(job: Job, row: "OneOffJob", supervisor: Supervisor | None) -> Steps[Report]:
     asked = waitless(job)
     if task := django_tasks.find(row):
         asked = replace(asked, func=_of_task(job, row, task))
     asked, args, kwargs = _with_arguments(asked, row)
-    log = _log_in_child(job, plan)
-    run = partial(runner.run, asked, args, kwargs, trigger=row.trigger, one_off=row, log_in_child=log)
-    report = report_of(asked, run)
+    request = RunRequest(asked, local_now(), args, kwargs, trigger=row.trigger, one_off=row)
+    report = yield from report_steps(request, supervisor, logged)
     return _send_finished(row, task, report) if task and not report.reason else report
 
 

@@ -1,11 +1,10 @@
 """``manage.py singleton_worker``: run jobs and one-offs when they are due."""
 
-import os
 import sys
 from contextlib import closing
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NoReturn
+from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
@@ -26,7 +25,6 @@ from django_singlejob.management.exit_status import (
     verdict,
     where_traceback_is,
 )
-from django_singlejob.management.output import flush
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.names import PATH_LENGTH
 from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
@@ -38,16 +36,17 @@ from django_singlejob.worker.tick import Plan
 
 # The options that each mode ignores.
 _IGNORED = {
-    "once": ["drain", "threads", "grace", "interval", "max_jobs", "no_reload"],
+    "once": ["drain", "processes", "threads", "grace", "interval", "max_jobs", "no_reload"],
     "drain": ["interval", "no_reload"],
 }
 
 
 class Command(CallableCommand):
     help = (
-        "Runs jobs whose slots are due, reruns jobs whose holders died, and runs one-offs, several at once, until it "
-        "gets a signal. With --once it runs what is due now, one after the other, and exits: with this, a single "
-        "crontab line (* * * * *) on every server is enough for all jobs. With --drain it exits when nothing is due."
+        "Runs jobs whose slots are due, reruns jobs whose holders died, and runs one-offs, several at once, each job in "
+        "a process of its own, until it gets a signal. With --once it runs what is due now, one after the other, and "
+        "exits: with this, a single crontab line (* * * * *) on every server is enough for all jobs. With --drain it "
+        "exits when nothing is due."
     )
     requires_system_checks = ()
 
@@ -64,10 +63,16 @@ class Command(CallableCommand):
             "--drain", action="store_true", help="Runs what is due, and exits when nothing is due any more."
         )
         parser.add_argument(
+            "--processes",
+            type=whole_number,
+            metavar="N",
+            help=f"How many jobs run at once, each in a process of its own (default: {Plan.processes}).",
+        )
+        parser.add_argument(
             "--threads",
             type=whole_number,
             metavar="N",
-            help=f"The number of threads, and so of runs at once (default: {Plan.threads}).",
+            help=f"How many of Django's tasks run at once, in one process for all (default: {Plan.threads}).",
         )
         parser.add_argument(
             "--grace",
@@ -105,8 +110,8 @@ class Command(CallableCommand):
         parser.add_argument(
             "--inline",
             action="store_true",
-            help="With --once, runs each job in this process, for example in a debugger, and not in a child that can "
-            "be ended.",
+            help="Runs everything in this process, one after the other, for example in a debugger, and not in children "
+            "that can be ended.",
         )
 
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
@@ -117,8 +122,9 @@ class Command(CallableCommand):
 
     def handle(self, **given: Any) -> None:
         discover_jobs()
-        if given["interval"] == ZERO or 0 in (given["max_jobs"], given["threads"]):
-            raise CommandError("--interval, --max-jobs and --threads must be more than 0.", returncode=EX_USAGE)
+        if given["interval"] == ZERO or 0 in (given["max_jobs"], given["processes"], given["threads"]):
+            message = "--interval, --max-jobs, --processes and --threads must be more than 0."
+            raise CommandError(message, returncode=EX_USAGE)
         refuse_settings()
         with (
             deferred_signals(is_last=self._is_last) as signals,
@@ -131,16 +137,22 @@ class Command(CallableCommand):
 
     def _work(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Returns the exit status."""
-        code, plan = Code(), replace(_plan(given), in_children=self._is_last and given["once"] and not given["inline"])
+        code, plan = Code(), replace(_plan(given), in_children=self._is_last and not given["inline"])
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
-        worker = Worker(replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan)
-        status = 0
+        plan, status = replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan, 0
+
+        def reported(report: Report) -> int:
+            reported_status = self._print(report, given, signals)
+            return reported_status if _counts(report, plan) else 0
+
+        worker = Worker(plan, reported)
         if not plan.once and given["verbosity"] > 0:
-            self.stdout.write(shown(_introduction(plan)))
+            self.stdout.write(shown(_introduction(plan, is_supervisor=worker.is_supervisor)))
         with closing(worker.work()) as reports:
             for report in reports:
-                reported_status = self._print(report, given, signals)
-                status = status or (reported_status if _counts(report, plan) else 0)
+                reported_status = reported(report)
+                status = status or reported_status
+        status = status or worker.status_of_tasks
         if is_reloaded and code.is_outdated() and not signals.received:
             self.stdout.write("The code has changed. The worker restarts.")
             start_anew()
@@ -148,8 +160,6 @@ class Command(CallableCommand):
             status = status_if_given_up() or status  # a signal is the normal way to stop it
         elif signals.received and not (plan.once and status):
             status = 128 + signals.received
-        if worker.is_left_under_way and self._is_last:
-            _exit_around(status)
         return status
 
     def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
@@ -162,19 +172,20 @@ class Command(CallableCommand):
 
 
 def _plan(given: dict[str, Any]) -> Plan:
-    names = ("once", "drain", "interval", "queues", "threads", "grace", "max_jobs")
+    names = ("once", "drain", "interval", "queues", "processes", "threads", "grace", "max_jobs")
     return Plan(**{name: given[name] for name in names if given[name] is not None})
 
 
-def _introduction(plan: Plan) -> str:
-    """``django-singlejob 1.0: 4 threads, all queues, 12 jobs (9 with a schedule), database 'default' (postgresql,
-    shop).``"""
+def _introduction(plan: Plan, *, is_supervisor: bool) -> str:
+    """``django-singlejob 1.0: 4 processes and 4 threads, all queues, 12 jobs (9 with a schedule), database 'default'
+    (postgresql, shop).``"""
     jobs = [*registry.all_jobs()]
     scheduled = sum(job.schedule is not None for job in jobs)
     alias = database.alias()
     queues = f"queues {', '.join(map(repr, plan.queues))}" if plan.queues else "all queues"
+    where = f"{_counted(plan.processes, 'process')} and {_counted(plan.threads, 'thread')}"
     return (
-        f"django-singlejob {_version()}: {_counted(plan.threads, 'thread')}, {queues}, "
+        f"django-singlejob {_version()}: {where if is_supervisor else 'this process'}, {queues}, "
         f"{_counted(len(jobs), 'job')} ({scheduled} with a schedule), "
         f"database {alias!r} ({connections[alias].vendor}, {printable(name_of(alias), PATH_LENGTH)})."
     )
@@ -188,7 +199,8 @@ def _version() -> str:
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{'' if count == 1 else ending}"
 
 
 def _counts(report: Report, plan: Plan) -> bool:
@@ -198,9 +210,3 @@ def _counts(report: Report, plan: Plan) -> bool:
         return True
     is_undecided = isinstance(report.error, DatabaseUnreachable) or report.unusable or report.reason == Reason.UNDECIDED
     return plan.drain and bool(is_undecided)
-
-
-def _exit_around(status: int) -> NoReturn:
-    """End this process although a thread goes on. Python would wait for some threads, such as those of asyncio."""
-    flush([sys.stdout, sys.stderr])
-    os._exit(status)

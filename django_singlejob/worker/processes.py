@@ -1,0 +1,76 @@
+"""Runs of jobs, each in a child process. The main thread takes each of them a step further when it is time for that."""
+
+from collections.abc import Generator
+from typing import NamedTuple, Protocol
+
+from django_singlejob.clock import local_now
+from django_singlejob.reports import Report
+from django_singlejob.running.supervisor import Steps, Supervisor
+from django_singlejob.running.watch import DAY, Child
+
+
+class Supervised(Protocol):
+    """A run that takes several steps."""
+
+    def steps(self, supervisor: Supervisor) -> Steps[Report]: ...
+
+
+class _UnderWay(NamedTuple):
+    """A run, and what it waits for: its child, or an instant, a value of ``local_now()``."""
+
+    steps: Generator[Child | float, None, Report]
+    awaited: Child | float
+
+    @property
+    def is_ready(self) -> bool:
+        if isinstance(self.awaited, Child):
+            return self.awaited.process.is_over()
+        return local_now() >= self.awaited
+
+
+class Processes:
+    """At most ``size`` runs, each in a process of its own."""
+
+    def __init__(self, size: int, supervisor: Supervisor) -> None:
+        self.size = size
+        self._supervisor = supervisor
+        self._under_way: dict[Supervised, _UnderWay] = {}
+        self._returns: list[tuple[Supervised, Report]] = []
+
+    @property
+    def free(self) -> int:
+        """How many runs may begin."""
+        return self.size - len(self._under_way) - len(self._returns)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all runs have come back."""
+        return not (self._under_way or self._returns)
+
+    def send(self, run: Supervised) -> None:
+        """Begin the run."""
+        self._go_on(run, run.steps(self._supervisor))
+
+    def come_back(self) -> list[tuple[Supervised, Report]]:
+        """The runs that have ended by now, with their reports."""
+        for run, under_way in list(self._under_way.items()):
+            if under_way.is_ready:
+                self._go_on(run, under_way.steps)
+        returns, self._returns = self._returns, []
+        return returns
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until something happens. Returns ``False`` if nothing has."""
+        if self._returns:
+            return True
+        resumes = [each.awaited - local_now() for each in self._under_way.values() if isinstance(each.awaited, float)]
+        return self._supervisor.keep(min([seconds, DAY, *resumes]))
+
+    def _go_on(self, run: Supervised, steps: Steps[Report]) -> None:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            self._under_way.pop(run, None)
+            self._returns.append((run, end.value))
+        else:
+            self._under_way[run] = _UnderWay(steps, local_now() + step if isinstance(step, float) else step)

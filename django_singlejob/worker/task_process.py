@@ -1,0 +1,251 @@
+"""The process that runs a worker's tasks: a child with threads, which claims and records by itself, under the worker's
+lock. It is started when a task is due."""
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.db import Error
+
+from django_singlejob import database
+from django_singlejob.clock import backoff, local_now
+from django_singlejob.conf import ZERO
+from django_singlejob.exceptions import LeaseLost
+from django_singlejob.locking.lease import Lease
+from django_singlejob.logs import about, about_grant
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import is_second_signal_received, is_shutdown_requested
+from django_singlejob.reports import Report
+from django_singlejob.results import ending
+from django_singlejob.running.child import BodyEnd, run_as_child, unpacked
+from django_singlejob.running.process import words_of
+from django_singlejob.running.shared import SharedMemory, flush_streams, number
+from django_singlejob.running.supervisor import Supervisor
+from django_singlejob.running.waker import Waker, wait_for
+from django_singlejob.running.watch import DAY, LAST_GRACE, Child
+from django_singlejob.unusable import is_temporary
+from django_singlejob.worker.batches import Claimed
+from django_singlejob.worker.lock import WorkerLock
+from django_singlejob.worker.pool import Pool
+from django_singlejob.worker.tasks import Tasks
+
+logger = logging.getLogger("django_singlejob")
+
+
+# How often the process looks whether its lease was renewed, and how soon it tries again after trouble. Seconds.
+_NAP, _SOON = 0.1, 1.0
+
+
+class TaskPlan(NamedTuple):
+    """``threads``: how many tasks run at once. ``queues``: see ``Plan``. ``is_endless``: whether to survive an outage
+    of the database."""
+
+    threads: int
+    queues: Sequence[str]
+    is_endless: bool
+
+
+class _Memory(SharedMemory):
+    """What the worker and the process of its tasks both see.
+
+    Attributes:
+        asked: how often the worker has said that tasks may be due.
+        answered: the last ``asked`` after which all that were due have ended.
+        begun: how many tasks have begun, or wait for a thread.
+        ended: how many have ended.
+        most: how many may begin, altogether.
+        status: the exit status that the command should have because of them.
+        is_winding_up: whether the process was asked to end, and begins nothing more.
+    """
+
+    asked = number(7, int)
+    answered = number(8, int)
+    begun = number(9, int)
+    ended = number(10, int)
+    most = number(11, float)
+    status = number(12, int)
+    is_winding_up = number(13, bool)
+
+
+class TaskProcess:
+    """The process, if there is one, as the worker sees it."""
+
+    def __init__(
+        self, supervisor: Supervisor, lock: WorkerLock, plan: TaskPlan, report: Callable[[Report], int]
+    ) -> None:
+        """``report`` is called in the process, with the report of each task, and returns an exit status."""
+        self._supervisor, self._lock, self._plan, self._report = supervisor, lock, plan, report
+        self._child: Child | None = None
+        self._memory = _Memory()
+        self._waker = Waker()
+        #: The same, of processes that are over.
+        self._begun = self._ended = self._status = 0
+
+    @property
+    def begun(self) -> int:
+        """How many tasks have begun, or wait for a thread, since the worker began."""
+        return int(self._begun + self._memory.begun)
+
+    @property
+    def ended(self) -> int:
+        """How many tasks have ended since the worker began."""
+        return int(self._ended + self._memory.ended)
+
+    @property
+    def status(self) -> int:
+        """The first exit status other than 0 that the tasks call for."""
+        return self._status or self._memory.status
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all tasks that were due have ended."""
+        return self._child is None or self._memory.answered == self._memory.asked
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no process."""
+        return self._child is None
+
+    def look(self, until: datetime | None, most: float) -> bool:
+        """Have the tasks run that are due. There is a process only once there are some. ``most``: how many more may
+        begin. Returns ``False``: there is nothing more to do here."""
+        if self._child is None:
+            if most <= 0 or not one_offs().parallel().in_queues(self._plan.queues).due(until).exists():
+                return False
+            lease = self._lock.hold()
+            if lease is None:
+                return False
+            self._start(lease, until)
+        self._memory.most = self._memory.begun + most
+        self._memory.asked += 1
+        self._waker.wake()
+        return False
+
+    def come_back(self) -> list[Report]:
+        """Take note of it if the process is over, and put back what it was running. Raises what has ended it. Its tasks
+        have been reported there."""
+        self._attend()
+        return []
+
+    def close(self) -> None:
+        """Do nothing: the process has recorded what has ended."""
+
+    def _start(self, lease: Lease, until: datetime | None) -> None:
+        self._memory = _Memory()
+        become = partial(
+            run_as_child, self._memory, lease, partial(self._work, lease, until), _end, _log, is_interruptible=False
+        )
+        self._child = self._supervisor.start(lease, self._memory, become, child=_TaskChild)
+
+    def _attend(self) -> None:
+        child = self._child
+        if child is None or not (child.process.is_over() or child.lease is not self._lock.lease):
+            return
+        self._child = None
+        code = self._supervisor.collect(child)
+        end = unpacked(self._memory.message) if self._memory.message else None
+        is_asked = self._memory.is_winding_up and not (end and end.failure)
+        self._begun, self._ended, self._status = self.begun, self.ended, self.status
+        self._memory = _Memory()
+        if child.lease is not self._lock.lease or child.lease.lost:
+            return  # others retry what it was running
+        failure = end.failure if end else None
+        error = "" if is_asked else f"The process that ran it {words_of(code)}."
+        if not is_asked:
+            logger.error("The process of the tasks %s.", words_of(code), extra=about_grant(child.lease.grant))
+        self._lock.put_back(error)
+        if failure and not isinstance(failure, LeaseLost):
+            raise failure
+
+    # --- in the process
+
+    def _work(self, lease: Lease, until: datetime | None) -> None:
+        signal.set_wakeup_fd(self._waker.writer, warn_on_full_buffer=False)
+        pool = Pool(self._plan.threads, self._waker.wake)
+        tasks = Tasks(lease, pool, self._plan.queues, until=until, most=lambda: self._memory.most)
+        troubles, seen = backoff(), 0
+        while not is_shutdown_requested():
+            asked = self._memory.asked
+            tasks.may_be_more, seen = tasks.may_be_more or asked != seen, asked
+            try:
+                pause = self._hand_out(tasks, lease)
+                troubles = backoff()
+            except Error as error:
+                if not (self._plan.is_endless and is_temporary(error)):
+                    raise
+                message = "The database does not answer. Tasks are recorded and claimed once it does: %s"
+                logger.warning(message, database.words_of(error), extra=about(reason=error))
+                database.drop(database.alias())
+                pause = next(troubles) or _SOON
+            self._memory.begun = tasks.begun
+            if tasks.is_idle and self._memory.answered != seen:
+                self._memory.answered = seen
+                self._supervisor.waker.wake()
+            self._come_back(tasks, pool, pause)
+        self._wind_up(tasks, pool)
+
+    def _hand_out(self, tasks: Tasks, lease: Lease) -> float:
+        """Returns how long there is nothing to do but to wait. Seconds."""
+        if lease.lost:
+            return _NAP  # the worker renews it, or ends this process
+        tasks.hand_out()
+        return tasks.patience
+
+    def _come_back(self, tasks: Tasks, pool: Pool, seconds: float) -> None:
+        wait_for([self._waker.descriptor], min(seconds, DAY))
+        self._waker.taken()
+        database.forget_queries()
+        for task, report in pool.come_back():
+            if isinstance(task, Claimed):
+                status = self._report(tasks.settle(task, report))
+                self._memory.status = self._memory.status or status
+                self._memory.ended += 1
+
+    def _wind_up(self, tasks: Tasks, pool: Pool) -> None:
+        """Begin nothing more, and record what ends within the grace."""
+        end = local_now() + max(self._supervisor.patience.total_seconds(), LAST_GRACE)
+        self._memory.is_winding_up = True
+        tasks.recall()
+        while not pool.is_idle and local_now() < end and not is_second_signal_received():
+            self._record(tasks)
+            self._come_back(tasks, pool, min(end - local_now(), _NAP))
+        tasks.batches.record_all()
+        if not pool.is_idle:  # no thread can be ended, and Python would wait for some
+            flush_streams()
+            os._exit(0)
+
+    def _record(self, tasks: Tasks) -> None:
+        try:
+            if tasks.batches.has_news:
+                tasks.batches.record_and_claim(0)
+        except Error as error:
+            message = "The results of one-offs could not be recorded and will be retried: %s"
+            logger.warning(message, database.words_of(error), extra=about(reason=error))
+            database.drop(database.alias())
+
+
+class _TaskChild(Child):
+    """It gets a signal at once: it begins nothing more, and keeps to the patience itself. It is killed if it does not,
+    but not while it may still record something."""
+
+    def __init__(self, *args: Any, patience: timedelta, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._longest = patience.total_seconds() + LAST_GRACE + self.lease.grant.request.lease.total_seconds()
+
+    def be_patient(self, patience: timedelta) -> None:
+        """Do nothing: the process itself is patient with its tasks."""
+
+    def limit_after_signal(self, now: float, *, is_second: bool) -> None:
+        self.kill_by(now + (LAST_GRACE if is_second else self._longest))
+
+
+def _end(value: object, failure: BaseException | None) -> BodyEnd:
+    return BodyEnd(ending(failure, duration=ZERO, acquire_duration=ZERO), None, failure)
+
+
+def _log(failure: BaseException, lease: Lease) -> None:
+    """Log nothing: the worker raises the failure again."""
