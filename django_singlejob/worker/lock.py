@@ -64,10 +64,7 @@ class WorkerLock:
         try:
             if lease.lost:
                 lease.renew()
-        except LeaseLost as loss:
-            logger.warning(
-                "%s Others retry the one-offs that ran under it.", loss, extra=about_grant(lease.grant, reason=loss)
-            )
+        except LeaseLost:  # which is reported by who keeps the lease
             self.release()
         return self.lease is not None
 

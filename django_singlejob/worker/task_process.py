@@ -152,7 +152,10 @@ class TaskProcess:
         self._begun, self._ended, self._status = self.begun, self.ended, self.status
         self._memory = _Memory()
         if child.lease is not self._lock.lease or child.lease.lost:
-            return  # others retry what it was running
+            if count := self._begun - self._ended:
+                message = "%d tasks were running under a lock that this worker has lost. Others retry them."
+                logger.error(message, count, extra=about_grant(child.lease.grant))
+            return
         failure = end.failure if end else None
         error = "" if is_asked else f"The process that ran it {words_of(code)}."
         if not is_asked:
