@@ -113,7 +113,7 @@ class TasksHere:
     """The tasks of a worker that runs everything itself."""
 
     status = 0
-    is_over = True
+    is_idle = is_over = True  # between two calls, nothing is under way
 
     def __init__(self, lock: WorkerLock, queues: Sequence[str]) -> None:
         self._lock, self._queues = lock, queues
@@ -122,10 +122,6 @@ class TasksHere:
         self._pool = Inline()
         self._reports: list[Report] = []
         self.begun = self.ended = 0
-
-    @property
-    def is_idle(self) -> bool:
-        return self._tasks is None or self._tasks.is_idle
 
     def look(self, until: datetime | None, most: float) -> bool:
         """Run the next task that is due. Returns whether there may be more to do."""

@@ -120,7 +120,7 @@ class TasksFace(Protocol):
     Attributes:
         begun: how many tasks have begun.
         ended: how many have ended.
-        is_idle: whether all that were due have ended.
+        is_idle: whether none is under way.
     """
 
     @property

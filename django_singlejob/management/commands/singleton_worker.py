@@ -44,9 +44,9 @@ _IGNORED = {
 class Command(CallableCommand):
     help = (
         "Runs jobs whose slots are due, reruns jobs whose holders died, and runs one-offs, several at once, each job "
-        "in a process of its own, until it gets a signal. With --once it runs what is due now, one after the other, and "
-        "exits: with this, a single crontab line (* * * * *) on every server is enough for all jobs. With --drain it "
-        "exits when nothing is due."
+        "in a process of its own, until it gets a signal. With --once it runs what is due now, one after the other, "
+        "and exits: with this, a single crontab line (* * * * *) on every server is enough for all jobs. With --drain "
+        "it exits when nothing is due."
     )
     requires_system_checks = ()
 
