@@ -15,7 +15,6 @@ from typing import Any, NoReturn, Self, TypeVar, cast
 
 from django_singlejob import database, received_signals
 from django_singlejob.clock import local_now, sleep
-from django_singlejob.conf import ZERO
 from django_singlejob.cutoff import cut_off_at
 from django_singlejob.exceptions import JobDied, LeaseLost
 from django_singlejob.locking.heartbeat import EARLY, Pulse, renew
@@ -61,11 +60,12 @@ class Supervisor:
     """The children of this process, and the leases that it keeps. Use it as a context manager, in the main thread.
 
     Attributes:
-        patience: how long the children may go on after a signal.
+        patience: how long the children may go on after a signal. ``None``: they get it at once, and may take their time
+            to clean up.
         waker: ends a wait of ``keep``.
     """
 
-    def __init__(self, patience: timedelta = ZERO, *, has_terminal: bool = True) -> None:
+    def __init__(self, patience: timedelta | None = None, *, has_terminal: bool = True) -> None:
         self.patience = patience
         self.waker = Waker()
         self._has_terminal = has_terminal
@@ -98,10 +98,10 @@ class Supervisor:
     ) -> Child:
         """Have a child process call ``become``, with the lease's state in ``memory``, and keep the lease.
 
-        Raises ``JobInterrupted`` if a signal had come before, and there is no patience.
+        Raises ``JobInterrupted`` if a signal had come before, unless there is patience.
         """
         with blocked_signals():
-            if received_signals.in_force and not self.patience:
+            if received_signals.in_force and self.patience is None:
                 received_signals.in_force.raise_remembered()
             lease.share(memory)
             begun = process(become, has_terminal=self._has_terminal)

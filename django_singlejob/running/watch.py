@@ -32,7 +32,8 @@ class Child:
     Attributes:
         signum: the last signal that has come for it; ``None`` if none has.
         has_killed: whether it was killed.
-        patience: how many seconds a first signal waits before it is passed on.
+        patience: how long a first signal waits before it is passed on. ``None``: it does not wait, and the child may
+            take its time to clean up, until there is a second one.
     """
 
     #: The signals of which a second one kills. A job may take SIGHUP for "read the configuration again".
@@ -45,13 +46,13 @@ class Child:
         memory: SharedMemory,
         *,
         max_runtime: timedelta | None = None,
-        patience: timedelta = ZERO,
+        patience: timedelta | None = None,
     ) -> None:
         self.process, self.lease, self.memory = process, lease, memory
         self.grace = grace_of(lease)
         self.signum: int | None = None
         self.has_killed = False
-        self.patience = patience.total_seconds()
+        self.patience = patience
         self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
         self._pass_on_at = self._kill_at = float("inf")
         self._is_loss_told = False
@@ -59,7 +60,7 @@ class Child:
 
     def be_patient(self, patience: timedelta) -> None:
         """Change how long a first signal waits."""
-        self.patience = patience.total_seconds()
+        self.patience = patience
 
     def kill_by(self, instant: float) -> None:
         """Kill the child at this instant, a value of ``local_now()``, unless it has ended by then."""
@@ -80,12 +81,13 @@ class Child:
         if signum in self.insistent:
             self._first_signal_at = min(self._first_signal_at, now)
             is_second = now - self._first_signal_at >= SECOND_SIGNAL
-        self._pass_on_at = min(self._pass_on_at, now if is_second else now + self.patience)
+        waits = ZERO if is_second or self.patience is None else self.patience
+        self._pass_on_at = min(self._pass_on_at, now + waits.total_seconds())
         self.limit_after_signal(now, is_second=is_second)
 
     def limit_after_signal(self, now: float, *, is_second: bool) -> None:
-        """Decide by when to kill the child. It may take its time to clean up, unless somebody waits for it."""
-        if is_second or self.patience:
+        """Decide by when to kill the child."""
+        if is_second or self.patience is not None:
             self.kill_by(max(now, self._pass_on_at) + LAST_GRACE)
 
     def look(self, now: float) -> None:

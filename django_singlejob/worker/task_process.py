@@ -210,7 +210,8 @@ class TaskProcess:
 
     def _wind_up(self, tasks: Tasks, pool: Pool) -> None:
         """Begin nothing more, and record what ends within the grace."""
-        end = local_now() + max(self._supervisor.patience.total_seconds(), LAST_GRACE)
+        patience = self._supervisor.patience or ZERO
+        end = local_now() + max(patience.total_seconds(), LAST_GRACE)
         self._memory.is_winding_up = True
         tasks.recall()
         while not pool.is_idle and local_now() < end and not is_second_signal_received():
@@ -235,9 +236,10 @@ class _TaskChild(Child):
     """It gets a signal at once: it begins nothing more, and keeps to the patience itself. It is killed if it does not,
     but not while it may still record something."""
 
-    def __init__(self, *args: Any, patience: timedelta, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, patience: timedelta | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._longest = patience.total_seconds() + LAST_GRACE + self.lease.grant.request.lease.total_seconds()
+        longest = (patience or ZERO) + self.lease.grant.request.lease
+        self._longest = longest.total_seconds() + LAST_GRACE
 
     def be_patient(self, patience: timedelta) -> None:
         """Do nothing: the process itself is patient with its tasks."""

@@ -82,10 +82,9 @@ def test_within_the_grace_a_run_may_finish_and_its_heartbeats_go_on(spawn: Spawn
     assert "caught" not in child.output
 
 
-@jobs_and_tasks
-def test_after_the_grace_runs_are_interrupted_and_wait_again(spawn: Spawn, kind: str) -> None:
+def test_after_the_grace_runs_are_interrupted_and_wait_again(spawn: Spawn) -> None:
     for job in "tells", "tells_async":
-        enqueue(name_of(kind, job))
+        enqueue(job)
     child = worker(spawn, "--grace", "1")
     eventually(lambda: child.output.count("started") == 2)
     assert seconds_of(lambda: is_caught_after_a_signal(child)) >= 1
@@ -93,8 +92,24 @@ def test_after_the_grace_runs_are_interrupted_and_wait_again(spawn: Spawn, kind:
     assert child.output.count("caught") == 2
     assert left() == [("waiting", 0)] * 2
     assert nothing_is_locked()
-    if kind == "jobs":
-        assert ends("tells") == ends("tells_async") == ["interrupted"]
+    assert ends("tells") == ends("tells_async") == ["interrupted"]
+
+
+@needs_tasks
+def test_after_the_grace_tasks_end_with_their_process_and_wait_again(spawn: Spawn) -> None:
+    for job in "tasks.tells", "tasks.tells_async", "tasks.noted":
+        enqueue(job, *([1] if job == "tasks.noted" else []))
+    child = worker(spawn, "--grace", "1")
+    eventually(lambda: child.output.count("started") == 2 and ("done", 1) in left())
+    assert seconds_of(lambda: is_over_after_a_signal(child)) >= 1
+    assert "caught" not in child.output
+    assert sorted(left()) == [("done", 1), ("waiting", 0), ("waiting", 0)]
+    assert nothing_is_locked()
+
+
+def is_over_after_a_signal(child: Child) -> None:
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 0
 
 
 def is_caught_after_a_signal(child: Child) -> None:
@@ -102,9 +117,8 @@ def is_caught_after_a_signal(child: Child) -> None:
     child.wait_for("caught")
 
 
-@jobs_and_tasks
-def test_a_second_signal_interrupts_at_once(spawn: Spawn, kind: str) -> None:
-    enqueue(name_of(kind, "tells"))
+def test_a_second_signal_interrupts_at_once(spawn: Spawn) -> None:
+    enqueue("tells")
     child = worker(spawn, "--grace", "600")
     child.wait_for("started")
     # A burst counts once. It arrives as one, however busy the machine is.
@@ -125,26 +139,25 @@ def ends_if_it_is_told_again(child: Child) -> bool:
     return child.poll() is not None
 
 
-@jobs_and_tasks
-def test_what_ignores_the_interrupt_ends_with_the_process_and_keeps_its_lock_for_a_lease(
-    spawn: Spawn, kind: str
+@pytest.mark.parametrize(
+    ("name", "argument", "end"),
+    [
+        ("stubborn", "swallows every exception", ["interrupted"]),
+        ("stubborn", "holds the GIL in C", ["interrupted"]),
+        pytest.param("tasks.nap", 600.0, [], marks=needs_tasks),
+    ],
+)
+def test_what_ignores_the_interrupt_is_killed_and_waits_again(
+    spawn: Spawn, name: str, argument: object, end: list[str]
 ) -> None:
-    """No interrupt reaches a sleep in C. Nobody can tell whether the thread is still doing something: nothing begins
-    beside it, and later its one-off is run again, by the rules for dead holders."""
-    enqueue(name_of(kind, "nap"), 600.0)
+    enqueue(name, argument)
     child = worker(spawn, "--grace", "0")
-    eventually(OneOffJob.objects.in_progress().exists)
-    child.wait_for("attempt 1" if kind == "jobs" else "started")
+    child.wait_for("started")
     child.send_signal(signal.SIGTERM)
     assert child.finish() == 0
-    assert "did not react to the interrupt." in child.output
-    assert left() == [("in_progress", 1)]
-    held = {"nap", WORKERS_LOCK} if kind == "jobs" else {WORKERS_LOCK}
-    assert {*JobLock.objects.values_list("name", flat=True)} == held
-    successor = worker(spawn)
-    eventually(lambda: left() == [("in_progress", 2)])
-    assert ends("nap") == (["abandoned", "running"] if kind == "jobs" else [])
-    successor.kill()
+    assert left() == [("waiting", 0)]
+    assert nothing_is_locked()
+    assert ends("stubborn") == end
 
 
 def test_nor_does_a_thread_that_python_would_wait_for_keep_the_process(spawn: Spawn) -> None:
@@ -168,7 +181,7 @@ def test_nor_does_a_thread_that_python_would_wait_for_keep_the_process(spawn: Sp
     child.wait_for("started")
     child.send_signal(signal.SIGTERM)
     assert child.finish() == 0
-    assert "The worker exits although waits_for_a_thread did not react to the interrupt." in child.output
+    assert left() == [("waiting", 0)]
 
 
 @jobs_and_tasks
@@ -211,7 +224,7 @@ def is_cleared(lock: JobLock) -> None:
 
 @needs_tasks
 @pytest.mark.parametrize("lose", [is_deleted, is_cleared])
-def test_the_tasks_of_a_worker_whose_lock_is_lost_are_interrupted_and_begun_again(
+def test_the_tasks_of_a_worker_whose_lock_is_lost_end_and_are_begun_again(
     spawn: Spawn, go: Path, lose: Callable[[JobLock], None]
 ) -> None:
     for _ in range(4):
@@ -219,7 +232,6 @@ def test_the_tasks_of_a_worker_whose_lock_is_lost_are_interrupted_and_begun_agai
     former = worker(spawn, "--threads", "4")
     eventually(lambda: former.output.count("started") == 4)
     lose(JobLock.objects.get(name=WORKERS_LOCK))
-    eventually(lambda: former.output.count("caught LeaseLost") == 4)
     # A worker that has just begun finds the run whose lock was deleted by hand.
     other = worker(spawn, "--threads", "4")
     eventually(lambda: (former.output + other.output).count("started") >= 8)
@@ -254,7 +266,7 @@ def test_jobs_of_one_lock_never_run_side_by_side_in_its_threads(spawn: Spawn) ->
     for _ in range(10):
         enqueue("adds")
         enqueue("adds_too")
-    child = worker(spawn, "--threads", "10")
+    child = worker(spawn, "--processes", "10", "--threads", "10")
     eventually(all_are_done)
     end(child)
     assert Counter.objects.get(name="sum").value == 20
@@ -264,7 +276,7 @@ def test_jobs_of_one_lock_never_run_side_by_side_in_its_threads(spawn: Spawn) ->
 def test_all_else_runs_side_by_side(spawn: Spawn, kind: str) -> None:
     for number in range(10):
         enqueue("tasks.meets" if kind == "tasks" else f"guest-{number}", number, 10)
-    child = worker(spawn, "--threads", "10")
+    child = worker(spawn, "--processes", "10", "--threads", "10")
     eventually(all_are_done)
     end(child)
 
