@@ -5,11 +5,8 @@ from typing import Any
 import django
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Tags, register
-from django.db.backends.signals import connection_created
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
-
-from django_singlejob import cutoff
 
 if django.VERSION >= (6, 0):
     # This import registers Django's own check, which asks our backend. A project may import the module too late.
@@ -51,4 +48,3 @@ class SingleJobConfig(AppConfig):
         self.loaded = frozenset(sys.modules)
         for check, tags in CHECKS.items():
             register(check, *tags)
-        connection_created.connect(cutoff.remember)

@@ -164,7 +164,7 @@ def durable(
 ) -> Iterator[None]:
     """Run the block in a transaction of its own, which is on disk once committed and never blocks others for ever.
 
-    ``statement_timeout`` limits each statement on PostgreSQL. For the other databases, use ``cutoff.limited``.
+    ``statement_timeout`` limits each statement on PostgreSQL. For the other databases, use ``time_limits.limited``.
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block

@@ -4,7 +4,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime, timedelta
 from importlib import import_module
@@ -14,7 +14,6 @@ from django_singlejob import runner
 from django_singlejob.escaping import quoted
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
@@ -282,26 +281,24 @@ def job_lock(
 
     Raises:
         LockHeld: another caller holds the lock, or this could not be decided.
-        LeaseLost: the lease was lost; raised in the block or at its end.
+        LeaseLost: the lease was lost; raised at the end of the block. Inside, ``Lease.check`` tells.
         UnsafeTransaction, DatabaseUnreachable, InvalidName: see their docstrings.
         SingleJobError: ``lease``, ``wait`` or ``heartbeat`` is invalid.
     """
     owner = f"Lock {validate_own_name(name)!r}"
     validate_durations(owner, lease=lease, wait=wait)
     validate_types(owner, heartbeat=heartbeat)
-    with Window() as window:
-        asked = LockRequest.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
-        answer = acquire(asked)
-        if isinstance(answer, Refusal):
-            raise LockHeld(runner.held_message(name, answer))
-        try:
-            with kept_alive(answer, window), closing(window), closing(window):  # twice: see Window.open
-                window.open()
-                answer.prove()
-                yield answer
-        except BaseException:
-            with suppress(LeaseLost):  # the block's own exception takes precedence
-                answer.finish()
-            raise
-        if not answer.finish():
-            raise LeaseLost(answer.why_lost())
+    asked = LockRequest.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
+    answer = acquire(asked)
+    if isinstance(answer, Refusal):
+        raise LockHeld(runner.held_message(name, answer))
+    try:
+        with kept_alive(answer):
+            answer.prove()
+            yield answer
+    except BaseException:
+        with suppress(LeaseLost):  # the block's own exception takes precedence
+            answer.finish()
+        raise
+    if not answer.finish():
+        raise LeaseLost(answer.why_lost())

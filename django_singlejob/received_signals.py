@@ -1,116 +1,114 @@
 """The signals that ask a command to exit, and their consequences.
 
-They end a job's body, and nothing else; see ``interrupt``. A signal that arrives while no body runs waits for the next
-one.
+They end a job's body, and nothing else. One that arrives while no body runs waits for the next one: so none can come
+between a COMMIT and what follows from it.
 """
 
+import asyncio
 import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Set as AbstractSet
+from collections.abc import Awaitable, Callable, Iterator, Set as AbstractSet
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from django_singlejob.clock import local_now
 from django_singlejob.exceptions import JobInterrupted
-from django_singlejob.handlers import SECOND_SIGNAL, held
 
-if TYPE_CHECKING:
-    from django_singlejob.interrupt import Window
+T = TypeVar("T")
 
+# Signals within this many seconds count as one. After that, another one counts as a second signal.
+SECOND_SIGNAL = 1.0
 
-class _Here(threading.local):
-    """What this thread is."""
-
-    innermost: "Window | None" = None
-    #: Whether it works for a command that signals can end.
-    is_hand = False
-
-    @property
-    def is_main(self) -> bool:
-        return threading.current_thread() is threading.main_thread()
-
-
-here = _Here()
+ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+_ALL = signal.valid_signals()
 
 
 class ReceivedSignals:
-    """The signals that arrived while a command was running."""
+    """The signals that arrived while a command was running.
+
+    Attributes:
+        received: the first signal's number; ``None`` if no signal has arrived.
+        is_repeated: whether another signal has arrived, not in the same burst.
+    """
 
     def __init__(self) -> None:
-        #: The first signal's number; ``None`` if no signal has arrived.
         self.received: int | None = None
-        #: Whether another signal has arrived, not in the same burst.
         self.is_repeated = False
-        #: When a database call was last given up because it went on after a second signal.
-        self.gave_up_at = float("-inf")
-        #: Whether that call began after the second signal. If so, no more database calls are made.
-        self.is_database_given_up = False
-        #: The threads in which a call that was given up does not return.
-        self.stuck: frozenset[int] = frozenset()
-        # An exception that another thread wants raised in the main thread.
-        self._to_fetch: type[BaseException] | None = None
-        self._is_remembered = False
+        self._is_open = self._is_remembered = False
         self._raised_at = -SECOND_SIGNAL
         self._received_at = float("inf")
+        # How to end a body that is a coroutine, and what it was ended with.
+        self._cancel: Callable[[], object] | None = None
+        self._raised: BaseException | None = None
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
-        """Handle a signal: raise in the open window, or remember it."""
+        """Handle a signal: raise in the body, or remember it."""
         if self.received is None:
             self.received, self._received_at = signum, local_now()
         self.is_repeated = self.is_repeated or local_now() - self._received_at >= SECOND_SIGNAL
-        if here.innermost and here.innermost.is_open:
-            self._interrupt(here.innermost, signum)
-        else:
+        if not self._is_open:
             self._is_remembered = True
+        elif local_now() - self._raised_at >= SECOND_SIGNAL:
+            self._raised, self._raised_at = self.reason(signum), local_now()
+            if self._cancel is None:
+                raise self._raised
+            self._cancel()
 
-    def _interrupt(self, window: "Window", signum: int) -> None:
-        if local_now() - self._raised_at >= SECOND_SIGNAL:
-            self._raised_at = local_now()
-            window.interrupt(JobInterrupted(signum))
-
-    def repeat(self, first: int, first_at: float) -> None:
-        """Record a second signal. ``first`` is the first one, whose handler may not have been called yet."""
-        if self.received is None:
-            self.received, self._received_at = first, first_at
-        self.is_repeated = True
-
-    @property
-    def remembered(self) -> int | None:
-        """The signal that arrived while the window was closed; ``None`` if none has."""
-        return self.received if self._is_remembered else None
+    def reason(self, signum: int) -> BaseException:
+        """What a body is ended with."""
+        return JobInterrupted(signum)
 
     def raise_remembered(self) -> None:
-        """Raise for a signal that arrived while the window was closed."""
-        if signum := self.remembered:
-            self._is_remembered = False
-            self._raised_at = local_now()
-            raise JobInterrupted(signum)
+        """Raise for a signal that arrived while no body ran."""
+        if self._is_remembered and self.received:
+            self._is_remembered, self._raised_at = False, local_now()
+            raise self.reason(self.received)
 
-    @property
-    def can_fetch(self) -> bool:
-        """Whether ``send_to_main_thread`` works. It does not if the job handles that signal itself."""
-        return _FETCH is not None and signal.getsignal(_FETCH) == self.fetch
+    def call(self, body: Callable[[], T]) -> T:
+        """Call the body, and let signals in."""
+        was_open, self._is_open = self._is_open, True
+        try:
+            self.raise_remembered()
+            return body()
+        finally:
+            self._is_open = was_open
 
-    def send_to_main_thread(self, exception: type[BaseException]) -> None:
-        """Have the main thread raise ``exception``, even out of a blocking call, which only a signal can end."""
-        assert _FETCH is not None  # noqa: S101  (see can_fetch)
-        self._to_fetch = exception
-        signal.pthread_kill(threading.main_thread().ident or 0, _FETCH)
+    async def call_async(self, body: Callable[[], Awaitable[T]]) -> T:
+        """The same for an ``async def``: what ends it cancels its task."""
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        was_open, former, self._raised = self._is_open, self._cancel, None
+        self._cancel = partial(task.get_loop().call_soon_threadsafe, task.cancel)
+        self._is_open = True
+        try:
+            self.raise_remembered()
+            return await body()
+        except asyncio.CancelledError:
+            self._raise_cause(task)
+            raise
+        finally:
+            self._is_open, self._cancel = was_open, former
 
-    def fetch(self, signum: int, frame: FrameType | None) -> None:
-        """Handle the signal that calls the main thread out of a blocking call."""
-        if here.innermost and here.innermost.is_open and (exception := self.call_back()):
-            raise exception
+    def _raise_cause(self, task: "asyncio.Task[Any]") -> None:
+        """Raise what has cancelled the task, if that was a signal."""
+        if self._raised:
+            task.uncancel()
+            raise self._raised from None
 
-    def call_back(self) -> type[BaseException] | None:
-        """Take back the exception that was sent to the main thread and has not arrived; ``None`` if there is none."""
-        exception, self._to_fetch = self._to_fetch, None
-        return exception
+    @contextmanager
+    def kept_out(self) -> Iterator[None]:
+        """Keep signals out of the block, although a body runs. They raise after it."""
+        was_open, self._is_open = self._is_open, False
+        try:
+            yield
+        finally:
+            self._is_open = was_open
+        if was_open:
+            self.raise_remembered()
 
     def outlive(self, signum: int, frame: FrameType | None) -> None:
         """Handle signals after the command: another signal of the same burst does not change how the command ended."""
@@ -129,42 +127,29 @@ _last: ReceivedSignals | None = None
 def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
     """For a command in the main thread: SIGTERM, SIGINT and SIGHUP end a job's body, and nothing else.
 
-    ``is_last`` means that the process exits after the block. In other threads signals do what they did before, because
-    only the main thread can set handlers.
+    ``is_last`` means that the process exits after the block. Otherwise, and in other threads, signals do what they did
+    before: they are the program's.
     """
-    if not here.is_main:
+    if not (is_last and _is_main()):
         yield ReceivedSignals()
         return
     global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
     before, deferred = in_force, ReceivedSignals()
-    handlers = _handlers()
+    # Ignored signals stay ignored, as under nohup or in a shell's background job.
+    handlers = {signum: handler for signum in ENDING_SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
     try:
         for signum in handlers:
-            signal.signal(signum, deferred.fetch if signum == _FETCH else deferred.handle)
-        in_force = held.harmless = deferred
+            signal.signal(signum, deferred.handle)
+        in_force = deferred
         yield deferred
     finally:
-        is_ending = is_last and deferred.received is not None
+        is_ending = deferred.received is not None
         for signum, handler in handlers.items():
             # None: it was not set from Python
             signal.signal(signum, deferred.outlive if is_ending else handler or signal.SIG_DFL)
         if is_ending:
             _last = deferred
-        in_force = held.harmless = before
-
-
-ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
-_ALL = signal.valid_signals()
-# Calls the main thread out of a blocking call. Signals with the same number merge, so a signal that others send could
-# be lost. No other program sends this one, and without a handler it does nothing.
-_FETCH: int | None = getattr(signal, "SIGURG", None)
-
-
-def _handlers() -> dict[int, Any]:
-    """The handlers that a command replaces, by signal."""
-    # Ignored signals stay ignored, as under nohup or in a shell's background job.
-    handlers = {signum: handler for signum in ENDING_SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
-    return handlers if _FETCH is None else {**handlers, _FETCH: signal.getsignal(_FETCH)}
+        in_force = before
 
 
 @atexit.register
@@ -176,26 +161,26 @@ def _ignore() -> None:
             signal.signal(signum, signal.SIG_IGN)
 
 
+# --- what they mean for this thread
+
+
+class _Thread(threading.local):
+    """``is_of_command``: whether the thread works for a command that signals can end."""
+
+    is_of_command = False
+
+
+_thread = _Thread()
+
+
 def heed_signals() -> None:
-    """Mark this thread as one that works for the main thread's command, so that signals to the command end it too."""
-    here.is_hand = True
-    _hands.add(threading.get_ident())
-
-
-# These threads live as long as the process.
-_hands: set[int] = set()
-
-
-def threads_of_command() -> frozenset[int]:
-    """The main thread and the threads that work for it."""
-    return frozenset(_hands | {threading.main_thread().ident or 0})
+    """Mark this thread as one that works for the main thread's command."""
+    _thread.is_of_command = True
 
 
 def is_shutdown_requested() -> bool:
-    """Whether a signal is waiting for this thread's job, or an interrupt for the job that called it."""
-    if in_force is not None and (here.is_main or here.is_hand) and in_force.received is not None:
-        return True
-    return here.innermost is not None and here.innermost.is_outer_awaited
+    """Whether a signal has asked this thread's command to end."""
+    return in_force is not None and in_force.received is not None and (_is_main() or _thread.is_of_command)
 
 
 def is_second_signal_received() -> bool:
@@ -203,49 +188,51 @@ def is_second_signal_received() -> bool:
     return in_force is not None and in_force.is_repeated
 
 
-def gave_up_since(instant: float) -> bool:
-    """Whether a second signal has ended a database call since ``instant``, a value of ``local_now()``."""
-    signals = in_force or _last
-    return signals is not None and signals.gave_up_at >= instant
+def let_in(body: Callable[[], T]) -> T:
+    """Call the body. If a command handles signals, they end it."""
+    return in_force.call(body) if in_force and _is_main() else body()
 
 
-def is_database_given_up() -> bool:
-    """Whether this process must exit after a second signal without any further database calls."""
-    signals = in_force or _last
-    return signals is not None and signals.is_database_given_up
+async def let_in_async(body: Callable[[], Awaitable[T]]) -> T:
+    """The same for an ``async def``."""
+    return await (in_force.call_async(body) if in_force else body())
 
 
-def stuck_threads() -> frozenset[int]:
-    """The threads in a database call that was given up and still does not return."""
-    return in_force.stuck if in_force else frozenset()
+@contextmanager
+def kept_out() -> Iterator[None]:
+    """Keep the signals of a command out of the block: what it does must not be cut short."""
+    if in_force and _is_main():
+        with in_force.kept_out():
+            yield
+    else:
+        yield
 
 
-def status_if_given_up() -> int:
-    """The exit status of a process that gave up a database call after a second signal; 0 if it did not."""
-    return 128 + (in_force.received or 0) if in_force and gave_up_since(0) else 0
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether ``error``, raised by a job, may be a Ctrl-C and not the job's own exception. If a command handles the
+    signals, they raise only ``JobInterrupted``."""
+    return in_force is None and isinstance(error, KeyboardInterrupt) and not isinstance(error, JobInterrupted)
 
 
-def leave_to_child(handle: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
-    """In a child that runs the body of its parent's command: have these signals call ``handle``, and forget that the
-    parent handles them. Signals that are ignored stay ignored."""
-    global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
-    in_force = _last = here.innermost = held.harmless = None
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+# --- children
+
+
+def take_over_in_child(signals: ReceivedSignals | None = None) -> None:
+    """In a child of a command: handle signals anew, as ``signals`` do; without them, as any program. Signals that are
+    ignored stay ignored."""
+    global in_force, _last
+    in_force, _last = signals, None
+    handle = signals.handle if signals else signal.SIG_DFL
     for signum in ENDING_SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, handle)
     # A process that the body forks, as multiprocessing does, is none of ours. Python drops a signal with a handler that
     # arrives before the process has begun. A pool would wait for ever for one that it has ended so early.
-    os.register_at_fork(
-        before=_forking.block, after_in_parent=_forking.let_in, after_in_child=partial(_begin_anew, handle)
-    )
-
-
-def note_in_child() -> None:
-    """The same in a child whose threads run bodies: signals are noted, see ``is_shutdown_requested``."""
-    global in_force  # noqa: PLW0603
-    noted = ReceivedSignals()
-    leave_to_child(noted.handle)
-    in_force = noted
+    os.register_at_fork(before=_forking.block, after_in_parent=_forking.let_in, after_in_child=_begin_anew)
 
 
 class _Forking(threading.local):
@@ -263,21 +250,26 @@ class _Forking(threading.local):
 _forking = _Forking()
 
 
-def _begin_anew(handle: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
-    stop_handling(handle)
+def _begin_anew() -> None:
+    stop_handling()
     _forking.let_in()
 
 
-def stop_handling(handle: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
-    """Have the signals that call ``handle`` do what they do in any program."""
+def stop_handling() -> None:
+    """Have signals do what they do in any program."""
+    global in_force
+    signals, in_force = in_force, None
     for signum in ENDING_SIGNALS:
-        if signal.getsignal(signum) == handle:
+        if signals and signal.getsignal(signum) == signals.handle:
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
 
 
 def unblock() -> None:
     """Let signals in that ``blocked_signals`` has blocked, in a process that was forked inside its block."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ALL)
+
+
+# --- threads
 
 
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread:

@@ -19,10 +19,10 @@ from django.db import transaction
 
 from django_singlejob import database
 from django_singlejob.clock import DBNow, local_now, since
-from django_singlejob.cutoff import limited
 from django_singlejob.escaping import printable
 from django_singlejob.logs import about
 from django_singlejob.querysets.runs import runs
+from django_singlejob.time_limits import limited
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock

@@ -17,11 +17,10 @@ from django_singlejob.exceptions import (
     JobTimeout,
     UnsafeTransaction,
 )
-from django_singlejob.interrupt import is_ctrl_c
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
 from django_singlejob.logs import about, about_grant
-from django_singlejob.received_signals import is_shutdown_requested
+from django_singlejob.received_signals import is_ctrl_c, is_shutdown_requested
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
 from django_singlejob.running.child import ChildTraceback, LogInChild

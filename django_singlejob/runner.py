@@ -19,7 +19,7 @@ from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.holder import this_process
 from django_singlejob.in_loop import acquire_in_loop, finished
-from django_singlejob.interrupt import Window
+from django_singlejob.interrupt import interrupt_behind
 from django_singlejob.locking.acquire import Acquisition, acquire
 from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
@@ -29,6 +29,7 @@ from django_singlejob.one_offs.enqueue import Order, place, result_of_job, value
 from django_singlejob.one_offs.values import comes_back
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
+from django_singlejob.received_signals import is_ctrl_c, let_in, let_in_async
 from django_singlejob.registry import Job
 from django_singlejob.results import AlsoWrite, Ending, ending
 from django_singlejob.running.child import BodyEnd, LogInChild
@@ -159,19 +160,18 @@ def run(
 
 def run_here(asked: "RunRequest") -> Outcome:
     """Carry out the request in this process."""
-    with Window() as window:
-        if asked.job.is_async:
-            return async_to_sync(_run_in_loop)(asked, window)
-        answer = acquire(asked.of_lock())
-        if isinstance(answer, Refusal):
-            return _skip(asked.job, answer)
-        execution = _Execution(asked, answer, window)
-        try:
-            with execution.surroundings():
-                execution.value = window.run(execution.body)
-        except BaseException as error:
-            execution.failure = error
-        return execution.finish()
+    if asked.job.is_async:
+        return async_to_sync(_run_in_loop)(asked)
+    answer = acquire(asked.of_lock())
+    if isinstance(answer, Refusal):
+        return _skip(asked.job, answer)
+    execution = _Execution(asked, answer)
+    try:
+        with execution.surroundings():
+            execution.value = let_in(execution.body)
+    except BaseException as error:
+        execution.failure = interrupt_behind(error) or error
+    return execution.finish()
 
 
 def run_steps(asked: "RunRequest", supervisor: Supervisor, log: LogInChild) -> Steps[Outcome]:
@@ -179,7 +179,7 @@ def run_steps(asked: "RunRequest", supervisor: Supervisor, log: LogInChild) -> S
     answer = yield from _acquire_steps(asked.of_lock())
     if isinstance(answer, Refusal):
         return _skip(asked.job, answer)
-    execution = _Execution(asked, answer, Window())
+    execution = _Execution(asked, answer)
     try:
         yield from execution.body_steps(supervisor, log)
     except BaseException as error:
@@ -200,17 +200,17 @@ def _acquire_steps(request: LockRequest) -> Steps[Lease | Refusal]:
 
 async def run_async(job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Outcome:
     """The same for an ``async def``. The job runs in the caller's event loop; only database queries use a thread."""
-    return await _run_in_loop(RunRequest(job, local_now(), args, kwargs or {}), Window())
+    return await _run_in_loop(RunRequest(job, local_now(), args, kwargs or {}))
 
 
-async def _run_in_loop(asked: "RunRequest", window: Window) -> Outcome:
+async def _run_in_loop(asked: "RunRequest") -> Outcome:
     answer = await acquire_in_loop(asked.of_lock())
     if isinstance(answer, Refusal):
         return _skip(asked.job, answer)
-    execution = _Execution(asked, answer, window)
+    execution = _Execution(asked, answer)
     try:
         with execution.surroundings():
-            execution.value = await window.run_async(execution.body_in_loop)
+            execution.value = await let_in_async(execution.body_in_loop)
     except BaseException as error:
         execution.failure = error
     return await finished(execution.finish)
@@ -281,25 +281,26 @@ def held_message(name: str, refusal: Refusal) -> str:
 class _Execution:
     """One run: its heartbeat, its context and its outcome."""
 
-    def __init__(self, asked: RunRequest, lease: Lease, window: Window) -> None:
+    def __init__(self, asked: RunRequest, lease: Lease) -> None:
         self.value: Any = None
         #: What the body raised. It is raised again once the lock is released.
         self.failure: BaseException | None = None
         self._asked = asked
         self._lease = lease
-        self._window = window
         #: How the body ended, as its child process has reported; ``None`` if there was none, or no report.
         self._reported: Ending | None = None
         self._run = CurrentRun(job=asked.job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
         self._acquire_duration = since(asked.asked_at)
         self._started_at = local_now()
+        if asked.job.max_runtime:
+            lease.runtime_ends_at = self._started_at + asked.job.max_runtime.total_seconds()
         if asked.on_grant:
             asked.on_grant(lease)
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
         """Keep the lease alive while the body runs, and have ``current_run()`` return this run."""
-        with self._as_current(), kept_alive(self._lease, self._window, self._asked.job.max_runtime):
+        with self._as_current(), kept_alive(self._lease):
             self._send_started()
             yield
 
@@ -357,7 +358,6 @@ class _Execution:
     def finish(self, pause: Callable[[float], object] = sleep) -> Outcome:
         """Release the lock and send the signal. Then raise the job's own exception, or else ``LeaseLost`` if the lease
         was lost. ``pause`` waits before a release is tried again."""
-        self._window.close()
         end = self._ending()
         status = self._release(end, pause)
         if not self._lease.is_inherited:
@@ -373,8 +373,8 @@ class _Execution:
         return Outcome(status=status, value=self.value, run_id=run_id, duration=end.duration, slot=grant.slot)
 
     def _ending(self) -> Ending:
-        is_ctrl_c = self.failure is not None and self._window.is_ctrl_c(self.failure)
-        end = self._reported or self._ending_of(self.failure, is_ctrl_c=is_ctrl_c)
+        was_ctrl_c = self.failure is not None and is_ctrl_c(self.failure)
+        end = self._reported or self._ending_of(self.failure, is_ctrl_c=was_ctrl_c)
         return end._replace(also_write=self._also_write(end))
 
     def _ending_of(self, failure: BaseException | None, *, is_ctrl_c: bool) -> Ending:

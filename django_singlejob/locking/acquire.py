@@ -17,7 +17,6 @@ from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO, options
 from django_singlejob.cursor import follow, is_followed, pass_by, report_misfires
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError, UnreadableRow
-from django_singlejob.handlers import signals_let_in
 from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import announce, forget, release_granted
 from django_singlejob.locking.grant import Grant, Granting
@@ -35,7 +34,7 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.logs import about, about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.received_signals import is_shutdown_requested
+from django_singlejob.received_signals import is_shutdown_requested, kept_out
 from django_singlejob.recording import Writer, writers
 from django_singlejob.scheduling.slots import Claim
 from django_singlejob.signals import lock_taken_over
@@ -98,7 +97,8 @@ class Acquisition:
         database.refuse_open_transaction(database.alias(), is_of_job=bool(self.request.job_name))
         announce(self.token, self.request.name)
         try:
-            answer = self._ask_despite_trouble()
+            with kept_out():
+                answer = self._ask_despite_trouble()
         except Exception as error:
             if not self._in_doubt:
                 forget(self.token)
@@ -117,8 +117,7 @@ class Acquisition:
     def wait(self, seconds: float) -> None:
         """Wait until it is time to ask again. Nothing is granted meanwhile, so a signal may raise here."""
         try:
-            with signals_let_in():
-                sleep(seconds)
+            sleep(seconds)
         except BaseException:
             self.leave_nothing()
             raise

@@ -12,7 +12,6 @@ from django_singlejob.logs import about
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import gave_up_since
 from django_singlejob.recording import end_for, writers
 
 logger = logging.getLogger("django_singlejob")
@@ -41,10 +40,6 @@ def release_granted(token: UUID) -> bool:
     if granted is None:
         return True
     name, _ = granted
-    if gave_up_since(0):
-        message = "The lock %r is left to expire, because the database did not answer."
-        logger.warning(message, name, extra=about(lock=name, token=token))
-        return False
     try:
         return _release_row(name, token)
     except Exception as error:

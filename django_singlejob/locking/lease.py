@@ -21,14 +21,15 @@ from django.db import Error, connections, transaction
 
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now, sleep
-from django_singlejob.exceptions import LeaseLost
-from django_singlejob.interrupt import Window, interrupt_behind
+from django_singlejob.exceptions import JobTimeout, LeaseLost
+from django_singlejob.interrupt import interrupt_behind
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.release import Release
 from django_singlejob.logs import about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
+from django_singlejob.received_signals import kept_out
 from django_singlejob.results import Ending
 from django_singlejob.scheduling.schedule import duration_in_words
 
@@ -80,6 +81,8 @@ class Lease:
         # Why it is not known whether the lock was released, or that it was not; empty if no release failed.
         self._unreleased = ""
         self._own_transaction: Callable[[], bool] | None = None
+        #: When the run's ``max_runtime`` is over, as ``local_now()``.
+        self.runtime_ends_at = float("inf")
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
@@ -142,9 +145,12 @@ class Lease:
         self._state.is_lost = True
 
     def check(self) -> None:
-        """Raise ``LeaseLost`` unless the lease can be trusted at this moment. Does not query the database."""
+        """Raise ``LeaseLost`` unless the lease can be trusted at this moment, and ``JobTimeout`` if the run has taken
+        longer than its ``max_runtime``. Does not query the database."""
         if self.lost:
             raise LeaseLost(self.why_lost())
+        if local_now() >= self.runtime_ends_at:
+            raise JobTimeout
 
     def prove(self) -> None:
         """``check``, before the job starts. A lease that has expired, for example because the process was stopped after
@@ -202,8 +208,7 @@ class Lease:
     def release(self) -> bool:
         """Release the lock; not inside a transaction. ``False`` if it was no longer ours: then nothing was changed."""
         database.refuse_open_transaction(database.alias())
-        with Window():
-            return not self._state.is_over and self.finish()
+        return not self._state.is_over and self.finish()
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -375,7 +380,8 @@ class Lease:
     def _end(self, release: Release) -> bool:
         self._state.is_ending = True
         try:
-            is_kept = release.carry_out()
+            with kept_out():
+                is_kept = release.carry_out()
             # A heartbeat that is under way finds no row, and must not report that as a loss.
             self._state.is_lost, self._state.is_over, self._unreleased = not is_kept, True, ""
         except LeaseLost as loss:

@@ -11,7 +11,6 @@ from django.db.models import F
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
-from django_singlejob.cutoff import cut_off_at
 from django_singlejob.database import words_of
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking import single_statement
@@ -21,7 +20,7 @@ from django_singlejob.logs import about_grant
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import gave_up_since, is_database_given_up, is_second_signal_received
+from django_singlejob.received_signals import is_second_signal_received
 from django_singlejob.recording import HistoryFailed, Writer, alone, writers
 from django_singlejob.results import Ending, summary
 from django_singlejob.unusable import refusal
@@ -90,13 +89,11 @@ class Release:
         alias = database.alias()
         give_up_at = local_now() + max(self._left().total_seconds(), 2)
         for pause in backoff():
-            began_at = local_now()
             try:
-                with cut_off_at(alias, give_up_at):
-                    database.leave_no_transaction(alias)
-                    return self._carry_out_once()
+                database.leave_no_transaction(alias)
+                return self._carry_out_once()
             except Error as error:
-                is_too_late = local_now() + pause > give_up_at or _is_pointless(began_at, pause, error)
+                is_too_late = local_now() + pause > give_up_at or _is_pointless(pause, error)
                 if is_too_late or (pause > 0 and database.lack(error)):
                     forget(self._token)  # otherwise the process would wait for it, or fail, again when it exits
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
@@ -282,11 +279,9 @@ def _is_hopeless(pause: float, error: Error) -> bool:
     return pause > 0 and not (database.is_transient(error) or database.is_connection_lost(error))
 
 
-def _is_pointless(began_at: float, pause: float, error: Error) -> bool:
-    """Whether a second signal rules out another try, after this pause, of what began at ``began_at``. One try on a new
-    connection is still made, unless this one hung and was given up."""
-    is_still_away = pause > 0 and not database.is_transient(error)
-    return gave_up_since(began_at) or is_database_given_up() or (is_second_signal_received() and is_still_away)
+def _is_pointless(pause: float, error: Error) -> bool:
+    """Whether a second signal rules out another try, after this pause. One on a new connection is still made."""
+    return is_second_signal_received() and pause > 0 and not database.is_transient(error)
 
 
 def _status_result(ending: Ending) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from django_singlejob.exceptions import (
 )
 from django_singlejob.locking.request import Reason
 from django_singlejob.logs import in_english
-from django_singlejob.received_signals import status_if_given_up
 from django_singlejob.reports import Report
 from django_singlejob.results import summary
 from django_singlejob.runner import Outcome
@@ -138,7 +137,7 @@ def explanation_of(error: Exception) -> CommandError | None:
             return error
         case Error() if is_connection_lost(error) or is_transient(error):
             message = str(error) if isinstance(error, SingleJobError) else unreachable(error)
-            return CommandError(shown(message), returncode=status_if_given_up() or EX_UNAVAILABLE)
+            return CommandError(shown(message), returncode=EX_UNAVAILABLE)
         case SingleJobError() | ImproperlyConfigured() | ConnectionDoesNotExist():
             return CommandError(shown(" ".join(str(error).split())), returncode=_status_of_mistake(error))
     return None

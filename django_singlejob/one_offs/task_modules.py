@@ -4,14 +4,13 @@ makes a process import a module that the project has not chosen for tasks."""
 import logging
 import sys
 from importlib import import_module
-from traceback import walk_tb
 from types import ModuleType
 
 from django.apps import apps
 
-from django_singlejob.handlers import HeldSignals
-from django_singlejob.interrupt import Window
+from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.logs import about
+from django_singlejob.received_signals import is_ctrl_c, kept_out
 from django_singlejob.results import summary
 
 logger = logging.getLogger("django_singlejob")
@@ -67,25 +66,18 @@ def imported(name: str) -> ModuleType | None:
     logged once, and the module is not imported again in this process. Interrupts from outside are raised."""
     if name in _broken or not all(name.split(".")):
         return None
-    with Window():  # interrupts wait, so what the import raises is its own
-        try:
+    try:
+        with kept_out():  # so that what the import raises is its own
             return import_module(name)
-        except BaseException as error:
-            if _is_of_a_handler(error):
-                raise
-            if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-                return None  # nothing was run
-            message = (
-                "The module %r cannot be imported (%s). Fix it and restart this process: until then its tasks wait."
-            )
-            logger.error(message, name, summary(error), exc_info=error, extra=about(reason=error))
-            _broken.add(name)
-            return None
-
-
-def _is_of_a_handler(error: BaseException) -> bool:
-    """Whether a signal raised it: the second one is let through, so that an import that hangs can be ended."""
-    return any(frame.f_code is HeldSignals.handle.__code__ for frame, _ in walk_tb(error.__traceback__))
+    except BaseException as error:
+        if is_ctrl_c(error) or isinstance(error, JobInterrupted):
+            raise
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            return None  # nothing was run
+        message = "The module %r cannot be imported (%s). Fix it and restart this process: until then its tasks wait."
+        logger.error(message, name, summary(error), exc_info=error, extra=about(reason=error))
+        _broken.add(name)
+        return None
 
 
 def _module_of(path: str) -> str:

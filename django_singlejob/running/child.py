@@ -1,6 +1,5 @@
 """The child process of a supervisor. Its main thread runs the body, and raises there what has to end it."""
 
-import asyncio
 import atexit
 import ctypes
 import inspect
@@ -9,10 +8,9 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import FrameType
 from typing import Any, NamedTuple, NoReturn, cast
 
 from asgiref.sync import async_to_sync
@@ -21,9 +19,9 @@ from django.db import connections
 from django_singlejob import received_signals
 from django_singlejob.clock import local_now, sleep
 from django_singlejob.exceptions import JobFailed, JobInterrupted, JobTimeout, LeaseLost
-from django_singlejob.handlers import SECOND_SIGNAL
 from django_singlejob.interrupt import interrupt_behind
 from django_singlejob.locking.lease import Lease
+from django_singlejob.received_signals import ReceivedSignals
 from django_singlejob.results import Ending, summary
 from django_singlejob.running.shared import SharedMemory, flush_streams
 
@@ -105,22 +103,25 @@ def run_as_child(
     ``is_interruptible`` has to ask itself whether a signal has come.
     """
     pid = os.getpid()
-    signals = _Signals(memory, lease) if is_interruptible else _NotedSignals()
+    signals = _Signals(memory, lease)
+    received_signals.take_over_in_child(signals)
     value, failure = None, None
     with lease.held_by_child():
         try:
             received_signals.start_thread(partial(_watch, lease, memory), "watch over a lease")
-            value = signals.let_in(body)
+            received_signals.unblock()
+            value = _called(signals, body) if is_interruptible else body()
         except BaseException as error:
             if os.getpid() != pid:
                 _exit(_status_after(error))  # a process that the body has forked
-            failure = (interrupt_behind(error) if isinstance(error, Exception) else None) or error
+            failure = interrupt_behind(error) or error
         if os.getpid() != pid:
             _exit()
         memory.message = _packed(end(value, failure))
         if failure:
             log(failure, lease)
-    signals.leave_to_threads()
+    if received_signals.has_other_threads():
+        received_signals.stop_handling()  # the body is over: a signal ends the threads that go on
     _exit()
 
 
@@ -146,74 +147,20 @@ def _watch(lease: Lease, memory: SharedMemory) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Signals:
-    """What signals do in the child: while the body runs, they raise why it has to end."""
+class _Signals(ReceivedSignals):
+    """Raise in the body why it has to end: what the supervisor says, or else the signal."""
 
     def __init__(self, memory: SharedMemory, lease: Lease) -> None:
+        super().__init__()
         self._memory, self._lease = memory, lease
-        self._is_open = False
-        #: A signal that has come while it was not.
-        self._came: int | None = None
-        self._raised: BaseException | None = None
-        self._raised_at = float("-inf")
-        self._cancel: Callable[[], object] | None = None
 
-    def let_in(self, body: Callable[[], Any]) -> Any:
-        """Call the body. Signals that came before raise at once."""
-        received_signals.leave_to_child(self.handle)
-        try:
-            if inspect.iscoroutinefunction(body):
-                received_signals.unblock()
-                return async_to_sync(self._let_in_loop)(body)
-            self._is_open = True
-            received_signals.unblock()
-            return body()
-        finally:
-            self._is_open = False
-
-    async def _let_in_loop(self, body: Callable[[], Awaitable[Any]]) -> Any:
-        """The same in an event loop, which may have a thread of its own: what ends the body cancels its task."""
-        task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._cancel = partial(task.get_loop().call_soon_threadsafe, task.cancel)
-        self._is_open = True
-        if self._came:
-            raise self._reason(self._came)
-        try:
-            return await body()
-        except asyncio.CancelledError:
-            if self._raised is None:
-                raise
-            raise self._raised from None
-
-    def handle(self, signum: int, frame: FrameType | None) -> None:
-        """Raise what ends the body, once for a burst of signals."""
-        if not self._is_open:
-            self._came = signum
-        elif local_now() - self._raised_at >= SECOND_SIGNAL:
-            self._raised, self._raised_at = self._reason(signum), local_now()
-            if self._cancel is None:
-                raise self._raised
-            self._cancel()
-
-    def leave_to_threads(self) -> None:
-        """The body is over: let a signal end the process if threads go on."""
-        if received_signals.has_other_threads():
-            received_signals.stop_handling(self.handle)
-
-    def _reason(self, signum: int) -> BaseException:
+    def reason(self, signum: int) -> BaseException:
         return exception_for(self._memory.reason or signum, self._lease)
 
 
-class _NotedSignals:
-    """What signals do in a child whose threads run bodies: it asks now and then whether one has come."""
-
-    def let_in(self, body: Callable[[], Any]) -> Any:
-        received_signals.note_in_child()
-        received_signals.unblock()
-        return body()
-
-    def leave_to_threads(self) -> None:
-        """Do nothing: they end with the process."""
+def _called(signals: ReceivedSignals, body: Callable[[], Any]) -> Any:
+    """Call the body. Signals end it, also one that came before."""
+    return async_to_sync(signals.call_async)(body) if inspect.iscoroutinefunction(body) else signals.call(body)
 
 
 def _status_after(error: BaseException) -> int:

@@ -180,7 +180,7 @@ def _become(command: ShellCommand, memory: SharedMemory, pipe: Pipe | None) -> N
     """Replace this process with the command."""
     if pipe:
         os.set_inheritable(pipe.write, True)
-    received_signals.leave_to_child(signal.SIG_DFL)
+    received_signals.take_over_in_child()
     for signum in signal.SIGPIPE, signal.SIGXFSZ:  # Python ignores them
         signal.signal(signum, signal.SIG_DFL)
     received_signals.unblock()

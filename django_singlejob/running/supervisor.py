@@ -4,7 +4,6 @@ Its main thread does all that needs the database, see ``keep``. A second thread 
 ``watch``. What takes several steps, such as the run of a job, is a generator: so the main thread can look after many.
 """
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -15,20 +14,15 @@ from typing import Any, NoReturn, Self, TypeVar, cast
 
 from django_singlejob import database, received_signals
 from django_singlejob.clock import local_now, sleep
-from django_singlejob.cutoff import cut_off_at
-from django_singlejob.exceptions import JobDied, LeaseLost
-from django_singlejob.locking.heartbeat import EARLY, Pulse, renew
+from django_singlejob.exceptions import JobDied
+from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.locking.lease import Lease
-from django_singlejob.logs import about_grant
 from django_singlejob.received_signals import ENDING_SIGNALS, blocked_signals
 from django_singlejob.running.child import LOST, BodyEnd, LogInChild, exception_for, run_as_child, unpacked
 from django_singlejob.running.process import Process, leave_connections, words_of
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.waker import Waker, wait_for
 from django_singlejob.running.watch import DAY, Child, Watch
-from django_singlejob.signals import lease_lost
-
-logger = logging.getLogger("django_singlejob")
 
 T = TypeVar("T")
 #: Goes on when a child is over, or after so many seconds.
@@ -72,7 +66,7 @@ class Supervisor:
         self._watch = Watch(self.waker)
         # Each with whether its lease is kept only for it.
         self._children: dict[Child, bool] = {}
-        self._kept: dict[Lease, _Kept] = {}
+        self._heartbeats = Heartbeats(self._watch.wake)
         self._life = ExitStack()
 
     def __enter__(self) -> Self:
@@ -106,9 +100,9 @@ class Supervisor:
             lease.share(memory)
             begun = process(become, has_terminal=self._has_terminal)
             started = child(begun, lease, memory, max_runtime=max_runtime, patience=self.patience)
-            self._children[started] = lease not in self._kept
+            self._children[started] = lease not in self._heartbeats
             self._watch.add(started)
-        self._keep(lease)
+        self._heartbeats.keep(lease)
         return started
 
     def collect(self, child: Child) -> int:
@@ -123,7 +117,7 @@ class Supervisor:
         """Watch over the child, and keep its lease, no longer."""
         self._watch.remove(child)
         if self._children.pop(child, False):
-            self._kept.pop(child.lease, None)
+            self._heartbeats.leave(child.lease)
         child.memory.is_only_writer = False
 
     def end_all(self, signum: int, patience: timedelta) -> None:
@@ -133,15 +127,11 @@ class Supervisor:
     @contextmanager
     def keeping(self, lease: Lease) -> Iterator[None]:
         """Keep a lease that has no child."""
-        self._keep(lease)
+        self._heartbeats.keep(lease)
         try:
             yield
         finally:
-            self._kept.pop(lease, None)
-
-    def _keep(self, lease: Lease) -> None:
-        if lease not in self._kept:
-            self._kept[lease] = _Kept(lease, self._watch.wake)
+            self._heartbeats.leave(lease)
 
     # --- waiting
 
@@ -179,63 +169,23 @@ class Supervisor:
         """Keep all leases until ``is_over``, which waits for at most the seconds that it is passed. Returns ``False``
         after so many ``seconds`` without that."""
         end = local_now() + seconds
-        while not is_over(max(0.0, min(end, self._next_at) - local_now())):
+        while not self._wait(is_over, min(end, self._heartbeats.next_at) - local_now()):
             if local_now() >= end:
                 return False
-            self._beat()
+            self._heartbeats.beat()
         return True
 
-    @property
-    def _next_at(self) -> float:
-        return min((kept.next_at for kept in self._kept.values()), default=float("inf"))
-
-    def _beat(self) -> None:
-        pulses = [kept.pulse for kept in self._kept.values()]
-        if any(pulse.is_due(local_now()) for pulse in pulses):
-            due = [pulse for pulse in pulses if pulse.is_due(local_now(), EARLY)]
-            for pulse in due:
-                pulse.skip()
-            _send(due)
-        for kept in list(self._kept.values()):
-            kept.report_loss()
+    def _wait(self, is_over: Callable[[float], bool], seconds: float) -> bool:
+        self._watch.busy_since = float("inf")
+        try:
+            return is_over(max(0.0, seconds))
+        finally:
+            self._watch.busy_since = local_now()
 
 
 def _never(timeout: float) -> bool:
     sleep(timeout)
     return False
-
-
-class _Kept:
-    """A lease that the main thread keeps."""
-
-    def __init__(self, lease: Lease, wake: Callable[[], object]) -> None:
-        self._lease = lease
-        self.pulse = Pulse(lease, wake)
-        self._is_loss_reported = False
-
-    @property
-    def next_at(self) -> float:
-        """When there is something to do."""
-        is_reported = self._is_loss_reported or self._lease.is_over
-        return min(self.pulse.due_at, float("inf") if is_reported else self._lease.deadline)
-
-    def report_loss(self) -> None:
-        """Report that the lease is lost, if that is news."""
-        is_lost = self._lease.lost and not self._lease.is_over
-        if is_lost and not self._is_loss_reported:
-            loss = LeaseLost(self._lease.why_lost())
-            logger.error("%s", loss, extra=about_grant(self._lease.grant, reason=loss))
-            lease_lost.send_robust(sender=Lease, name=self._lease.name, lease=self._lease)
-        self._is_loss_reported = is_lost
-
-
-def _send(pulses: list[Pulse]) -> None:
-    try:
-        with cut_off_at(database.alias(), local_now() + min(pulse.interval for pulse in pulses)):
-            renew(pulses)
-    except Exception as error:  # it could not connect
-        for pulse in pulses:
-            pulse.retry_soon(error)
 
 
 def body_steps(

@@ -4,26 +4,40 @@ nothing, and a body is over before anybody else may begin, whatever it is doing.
 A body first gets a signal, which raises an exception in it, and then SIGKILL.
 """
 
+import logging
 import os
 import signal
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Self
 
-from django_singlejob.clock import local_now
+from django_singlejob.clock import local_now, wait
 from django_singlejob.conf import ZERO
-from django_singlejob.handlers import SECOND_SIGNAL
 from django_singlejob.locking.lease import Lease
-from django_singlejob.received_signals import ENDING_SIGNALS, start_thread
+from django_singlejob.logs import about
+from django_singlejob.received_signals import ENDING_SIGNALS, SECOND_SIGNAL, start_thread
 from django_singlejob.running.child import LOST, TIMEOUT, grace_of
 from django_singlejob.running.process import Process
-from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.waker import Waker, wait_for
+
+logger = logging.getLogger("django_singlejob")
 
 # Seconds between a second signal, or the end of the patience with it, and SIGKILL.
 LAST_GRACE = 3.0
 # A wait that is as good as endless.
 DAY = 86_400.0
+
+
+# Seconds for the main thread to record the end of a child that was killed.
+RECORDING = 1.0
+# If the main thread of a supervisor does not wait for so long, it hangs: no lease is kept any more. Seconds.
+LONGEST_CALL = 120.0
+# The last message may delay the exit for this long, if nothing reads it. Seconds.
+LAST_WORDS = 0.5
+# The exit status without a signal, of sysexits.h: the database is unreachable.
+EX_UNAVAILABLE = 69
 
 
 class Child:
@@ -129,12 +143,16 @@ class Watch:
         self._children: dict[Child, None] = {}
         #: Is woken when a signal has come.
         self._woken = woken
+        #: Since when the main thread has not waited; infinite while it waits.
+        self.busy_since = float("inf")
         self._signum: int | None = None
+        self._first_at = self._second_at = float("inf")
         self._is_over = False
         self._former = -1
 
     def __enter__(self) -> Self:
         self._waker = Waker()
+        self.busy_since = local_now()
         self._thread = start_thread(self._run, "watch over jobs")
         self._former = signal.set_wakeup_fd(self._waker.writer, warn_on_full_buffer=False)
         return self
@@ -174,22 +192,56 @@ class Watch:
     def _run(self) -> None:
         while not self._is_over:
             signums = self._hear()
-            if signums:
-                self._signum = signums[-1]
             now = local_now()
+            self._note(signums, now)
             for child in list(self._children):
                 for signum in signums:
                     child.receive(signum, now)
                 child.look(now)
             if signums:
                 self._woken.wake()
+            if now >= self._gives_up_at:
+                self._end_process()
+
+    def _note(self, signums: list[int], now: float) -> None:
+        for signum in signums:
+            self._signum = signum
+            if signum in Child.insistent:
+                self._first_at = min(self._first_at, now)
+                if now - self._first_at >= SECOND_SIGNAL:
+                    self._second_at = min(self._second_at, now)
+
+    @property
+    def _gives_up_at(self) -> float:
+        """When this process ends if its main thread does not come back: a call to a database may never return."""
+        # Children were killed by then, and there is some time to record that.
+        after_second = self._second_at + LAST_GRACE + (RECORDING if self._children else 0)
+        return min(after_second, self.busy_since + LONGEST_CALL)
+
+    def _end_process(self) -> None:
+        # Not logged in this thread: the main thread may hold a lock that logging needs.
+        writer = start_thread(partial(_log_end, has_signal=self._second_at < float("inf")), "last words")
+        wait(writer.join, LAST_WORDS)
+        for child in list(self._children):
+            child.process.kill()
+        os._exit(128 + self._signum if self._signum else EX_UNAVAILABLE)
 
     def _hear(self) -> list[int]:
         """The signals that have come by now. Waits until there may be something to do."""
-        next_at = min((child.next_at for child in list(self._children)), default=float("inf"))
+        next_at = min([self._gives_up_at, *(child.next_at for child in list(self._children))])
         ready = wait_for([self._waker.descriptor], min(next_at - local_now(), DAY))
         signums = self._waker.taken().strip(b"\0") if ready else b""
         if signums and self._former != -1:
             with suppress(OSError):
                 os.write(self._former, signums)
         return [signum for signum in signums if signum in ENDING_SIGNALS]
+
+
+def _log_end(*, has_signal: bool) -> None:
+    when = "After a second signal" if has_signal else f"For {LONGEST_CALL:.0f} seconds"
+    message = (
+        "%s, a database call did not return, so the process ends. If it was a COMMIT, its outcome is unknown. "
+        "A lock that was not released is left to expire."
+    )
+    logger.error(message, when, extra=about())
+    flush_streams()

@@ -21,7 +21,7 @@ from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window
+from django_singlejob.interrupt import interrupt_behind
 from django_singlejob.locking.lease import Lease
 from django_singlejob.logs import about, about_grant
 from django_singlejob.one_offs import django_tasks
@@ -30,7 +30,7 @@ from django_singlejob.one_offs.task_modules import takes_import
 from django_singlejob.one_offs.values import Unstorable, stored_result
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import RELEASED, line_of, one_offs
-from django_singlejob.received_signals import is_second_signal_received
+from django_singlejob.received_signals import is_ctrl_c, is_second_signal_received, let_in
 from django_singlejob.reports import Report
 from django_singlejob.results import ending
 
@@ -78,12 +78,12 @@ class Claimed:
             self.result = dict(RELEASED)
             return self.failed(LeaseLost(self.lease.why_lost()))
         started_at = local_now()
-        with Window() as window:
-            try:
-                value = self._perform(window)
-            except BaseException as failure:
-                self.end(since(started_at), failure=failure, is_ctrl_c=window.is_ctrl_c(failure))
-                return self.failed(failure)
+        try:
+            value = let_in(self._perform)
+        except BaseException as error:
+            failure = interrupt_behind(error) or error
+            self.end(since(started_at), failure=failure, is_ctrl_c=is_ctrl_c(failure))
+            return self.failed(failure)
         self.end(since(started_at), value)
         outcome = runner.Outcome(status="successful", value=value, duration=self.duration)
         return Report(self.name, outcome, is_task=True)
@@ -112,13 +112,12 @@ class Claimed:
         if "finished_at" in self.result:
             _send_finished_before_recording(self, self.result)
 
-    def _perform(self, window: Window) -> object:
+    def _perform(self) -> object:
         row, task = self.row, django_tasks.find(self.row)
         assert task is not None  # noqa: S101  (a task that is not known here is not claimed)
         args, kwargs = arguments_of(row)
         call = partial(task.func, *django_tasks.begin(row, task), *args, **kwargs)
-        is_async = inspect.iscoroutinefunction(task.func)
-        value = async_to_sync(window.run_async)(call) if is_async else window.run(call)
+        value = async_to_sync(call)() if inspect.iscoroutinefunction(task.func) else call()
         try:
             return stored_result(value)
         except Unstorable as error:

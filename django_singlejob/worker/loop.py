@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import cast
 
@@ -14,9 +14,8 @@ from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
 from django_singlejob.locking.keeper import kept_alive
-from django_singlejob.locking.lease import Lease
 from django_singlejob.logs import about
-from django_singlejob.received_signals import is_database_given_up, is_shutdown_requested
+from django_singlejob.received_signals import is_shutdown_requested
 from django_singlejob.reports import Report
 from django_singlejob.running.supervisor import Supervisor, can_supervise
 from django_singlejob.running.watch import DAY
@@ -52,7 +51,7 @@ class Worker:
             task_plan = TaskPlan(1 if plan.once else plan.threads, plan.queues, plan.is_endless)
             self._tasks = TaskProcess(self._supervisor, self._lock, task_plan, report)
         else:
-            self._lock = WorkerLock(plan.queues, _kept_alive)
+            self._lock = WorkerLock(plan.queues, kept_alive)
             self._pool = Inline()
             self._tasks = TasksHere(self._lock, plan.queues)
         self._tick = Tick(plan, self._pool, self._tasks, self._lock)
@@ -142,27 +141,13 @@ class Worker:
                 message = "Tasks could not be put back: %s"
                 logger.warning(message, database.words_of(error), extra=about(reason=error))
                 database.drop(database.alias())
-        if is_database_given_up():
-            self._lock.leave_to_expire()
-        else:
-            self._tasks.close()
-            self._lock.close(_PATIENCE_WHEN_AWAY if self._is_database_away else None)
+        self._tasks.close()
+        self._lock.close(_PATIENCE_WHEN_AWAY if self._is_database_away else None)
 
 
 def _supervisor(plan: Plan) -> Supervisor:
     # Jobs that run beside each other cannot share a terminal, and a worker decides when they get a signal.
     return Supervisor() if plan.once else Supervisor(plan.grace, has_terminal=False)
-
-
-def _kept_alive(lease: Lease) -> AbstractContextManager[None]:
-    return kept_alive(lease, _Nobody())
-
-
-class _Nobody:
-    """Whom the loss of the lease interrupts: a task that this process runs finds out when it is recorded."""
-
-    def fire(self, exception: type[BaseException]) -> None:
-        pass
 
 
 def _news(reports: list[Report]) -> Iterator[Report]:

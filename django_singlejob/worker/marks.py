@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from django_singlejob import database
-from django_singlejob.cutoff import limited
 from django_singlejob.holder import this_process
 from django_singlejob.logs import about
 from django_singlejob.querysets.passes import passes
+from django_singlejob.time_limits import limited
 
 logger = logging.getLogger("django_singlejob")
 

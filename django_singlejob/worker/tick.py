@@ -16,7 +16,6 @@ from django.db import Error
 from django_singlejob import database, registry
 from django_singlejob.clock import local_now
 from django_singlejob.exceptions import DatabaseUnreachable, InvalidOrder, JobInterrupted
-from django_singlejob.interrupt import is_ctrl_c
 from django_singlejob.locking.clear import Watchman
 from django_singlejob.locking.request import Reason
 from django_singlejob.one_offs import django_tasks
@@ -24,6 +23,7 @@ from django_singlejob.one_offs.enqueue import arguments_of
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import is_ctrl_c
 from django_singlejob.registry import Job
 from django_singlejob.reports import FINAL, Report, logged, most_slots, report_steps, waitless
 from django_singlejob.runner import RunRequest

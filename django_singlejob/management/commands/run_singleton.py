@@ -34,7 +34,6 @@ from django_singlejob.reports import Report, log_in_child, logged_quietly, repor
 from django_singlejob.running.command import ShellCommand
 from django_singlejob.scheduling.schedule import next_slot
 from django_singlejob.scheduling.words import schedule_in_words
-from django_singlejob.second_signal import second_signal_heeded
 
 
 class Command(CallableCommand):
@@ -145,7 +144,6 @@ class Command(CallableCommand):
             refuse_settings()
             with (
                 deferred_signals(is_last=self._is_last) as signals,
-                second_signal_heeded(signals, is_last=self._is_last),
             ):
                 command = self._shell_command(given)
                 job = _with_options(_job(given, command), given)

@@ -27,9 +27,8 @@ from django_singlejob.management.exit_status import (
 )
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.names import PATH_LENGTH
-from django_singlejob.received_signals import ReceivedSignals, deferred_signals, status_if_given_up
+from django_singlejob.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.reports import Report
-from django_singlejob.second_signal import second_signal_heeded
 from django_singlejob.unusable import name_of
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
@@ -128,7 +127,6 @@ class Command(CallableCommand):
         refuse_settings()
         with (
             deferred_signals(is_last=self._is_last) as signals,
-            second_signal_heeded(signals, is_last=self._is_last),
             explained(),
         ):
             status = self._work(given, signals)
@@ -156,9 +154,8 @@ class Command(CallableCommand):
         if is_reloaded and code.is_outdated() and not signals.received:
             self.stdout.write("The code has changed. The worker restarts.")
             start_anew()
-        if plan.is_endless:
-            status = status_if_given_up() or status  # a signal is the normal way to stop it
-        elif signals.received and not (plan.once and status):
+        # For an endless worker, a signal is the normal way to stop.
+        if signals.received and not (plan.is_endless or (plan.once and status)):
             status = 128 + signals.received
         return status
 
