@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, cast
@@ -127,10 +127,10 @@ _last: ReceivedSignals | None = None
 def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
     """For a command in the main thread: SIGTERM, SIGINT and SIGHUP end a job's body, and nothing else.
 
-    ``is_last`` means that the process exits after the block. Otherwise, and in other threads, signals do what they did
-    before: they are the program's.
+    ``is_last`` means that the process exits after the block. In other threads signals do what they did before, because
+    only the main thread can set handlers.
     """
-    if not (is_last and _is_main()):
+    if not _is_main():
         yield ReceivedSignals()
         return
     global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
@@ -143,13 +143,19 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
         in_force = deferred
         yield deferred
     finally:
-        is_ending = deferred.received is not None
+        is_ending = is_last and deferred.received is not None
         for signum, handler in handlers.items():
             # None: it was not set from Python
             signal.signal(signum, deferred.outlive if is_ending else handler or signal.SIG_DFL)
         if is_ending:
             _last = deferred
         in_force = before
+
+
+def signals_of_command(*, is_program: bool) -> AbstractContextManager[ReceivedSignals]:
+    """``deferred_signals``, if the command is the program of this process. Otherwise, signals are the program's, and do
+    what they did before."""
+    return deferred_signals(is_last=True) if is_program else nullcontext(ReceivedSignals())
 
 
 @atexit.register

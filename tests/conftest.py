@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import connection
 
 from django_singlejob import recording
-from django_singlejob.locking import crew, keeper
+from django_singlejob.locking import keeper
 from tests.children import ROOT, Spawn
 from tests.locking.keeping import dismiss
 from tests.proxy import Proxy
@@ -38,10 +38,9 @@ def no_history_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_keeper_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A test may fork, or replace the clocks, and begins without the threads of those before it."""
-    monkeypatch.setattr(crew, "IDLE", 0.1)
+    monkeypatch.setattr(keeper, "IDLE", 0.1)
     yield
-    if keeper._keeper._thread:
-        dismiss(keeper._keeper)
+    dismiss()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -11,10 +11,9 @@ from django.db import connection, connections
 
 from django_singlejob import registry
 from django_singlejob.database import drop
-from django_singlejob.locking import at_exit, keeper
+from django_singlejob.locking import at_exit
 from django_singlejob.worker import loop
 from tests.contract.acts import InlinePool, closing
-from tests.locking.keeping import dismiss
 from tests.ports import quiet_port
 
 if TYPE_CHECKING:
@@ -37,15 +36,6 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.autodiscover()  # a module registers its jobs only once, so load them before this test
     monkeypatch.setattr(registry, "_jobs", {})
     monkeypatch.setattr(at_exit, "_granted", {})
-
-
-@pytest.fixture
-def fresh_keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[keeper.Keeper]:
-    """A keeper that has no thread yet. Its thread ends with the test."""
-    fresh = keeper.Keeper()
-    monkeypatch.setattr(keeper, "_keeper", fresh)
-    yield fresh
-    dismiss(fresh)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the tests of the keeper and of its heartbeats share: bodies whose lease is kept alive, and its threads."""
+"""The thread that keeps the leases of the tests' own process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from django_singlejob.interrupt import Window
-from django_singlejob.locking.keeper import Keeper, kept_alive
+from django_singlejob.locking import keeper
+from django_singlejob.locking.keeper import kept_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,32 +19,26 @@ BEAT = timedelta(seconds=0.05)
 PATIENCE = 10
 
 
-def dismiss(keeper: Keeper) -> None:
-    """End the keeper's thread, if it has one, and wait for those that it started."""
-    thread, keeper._watcher, keeper._thread = keeper._thread, None, None
-    keeper.wake()
-    for each in threading.enumerate():
-        if each is thread or each.name.startswith(("heartbeats ", "reports of leases ")):
-            each.join(PATIENCE)
-            assert not each.is_alive()
+def dismiss() -> None:
+    """End the thread, if there is one."""
+    if thread := keeper._keeper._thread:
+        keeper._keeper._heartbeats._kept.clear()
+        keeper._keeper._calls.put(None)
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
-def keep(lease: Lease, body: Callable[[], object], max_runtime: timedelta | None = None) -> None:
-    with Window() as window, kept_alive(lease, window, max_runtime):
-        window.run(body)
+def keep(lease: Lease, body: Callable[[], object]) -> None:
+    with kept_alive(lease):
+        body()
 
 
 def wait_until(see: Callable[[], object]) -> None:
-    """In short steps, so that an interrupt gets in."""
     deadline = time.monotonic() + PATIENCE
     while not see():
         assert time.monotonic() < deadline, "It was never seen."
         time.sleep(0.01)
 
 
-def never() -> bool:
-    return False
-
-
-def threads(name: str) -> list[str]:
-    return [thread.name for thread in threading.enumerate() if name in thread.name]
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "heartbeats"]

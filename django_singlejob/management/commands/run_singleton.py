@@ -29,7 +29,7 @@ from django_singlejob.management.exit_status import (
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.names import validate_own_name
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.received_signals import ReceivedSignals, deferred_signals
+from django_singlejob.received_signals import ReceivedSignals, signals_of_command
 from django_singlejob.reports import Report, log_in_child, logged_quietly, report_of, run_due
 from django_singlejob.running.command import ShellCommand
 from django_singlejob.scheduling.schedule import next_slot
@@ -143,7 +143,7 @@ class Command(CallableCommand):
                 return
             refuse_settings()
             with (
-                deferred_signals(is_last=self._is_last) as signals,
+                signals_of_command(is_program=self._is_last) as signals,
             ):
                 command = self._shell_command(given)
                 job = _with_options(_job(given, command), given)

@@ -27,7 +27,7 @@ from django_singlejob.management.exit_status import (
 )
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.names import PATH_LENGTH
-from django_singlejob.received_signals import ReceivedSignals, deferred_signals
+from django_singlejob.received_signals import ReceivedSignals, signals_of_command
 from django_singlejob.reports import Report
 from django_singlejob.unusable import name_of
 from django_singlejob.worker.loop import Worker
@@ -126,7 +126,7 @@ class Command(CallableCommand):
             raise CommandError(message, returncode=EX_USAGE)
         refuse_settings()
         with (
-            deferred_signals(is_last=self._is_last) as signals,
+            signals_of_command(is_program=self._is_last) as signals,
             explained(),
         ):
             status = self._work(given, signals)
