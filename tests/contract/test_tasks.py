@@ -428,7 +428,7 @@ def test_so_is_one_whose_process_is_told_to_end(tasks: Any, name: str) -> None:
 
 def worked() -> object:
     """What a worker with one thread does. That thread is not this one."""
-    return list(Worker(Plan(threads=1, max_jobs=2)).work())
+    return list(Worker(Plan(max_jobs=2)).work())
 
 
 def leave_a_transaction() -> None:

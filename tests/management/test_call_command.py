@@ -217,7 +217,6 @@ def test_what_does_not_go_together_is_refused_for_keywords_too(given: list[dict[
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("inline_pool")
 @pytest.mark.parametrize("values", [{"once": True}, {"interval": 0.2, "grace": 1, "threads": 1, "max_jobs": 1}])
 def test_a_worker_runs_what_is_in_the_queue_that_it_is_given(values: dict[str, Any]) -> None:
     singleton_job("mail")(len).enqueue("hello")

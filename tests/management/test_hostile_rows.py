@@ -31,7 +31,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import ask, expire, start_run, ticked
 
 pytest_plugins = "tests.fixtures"
-pytestmark = [pytest.mark.usefixtures("fresh_process", "inline_pool", "log"), pytest.mark.django_db]
+pytestmark = [pytest.mark.usefixtures("fresh_process", "log"), pytest.mark.django_db]
 
 #: Each of these is forbidden in what a command writes and in what is logged.
 BAD = [

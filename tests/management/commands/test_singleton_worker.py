@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tests.fixtures import Away
 
 pytest_plugins = "tests.fixtures"
-pytestmark = [pytest.mark.usefixtures("fresh_process", "inline_pool"), pytest.mark.django_db]
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 committed = pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 
 
