@@ -459,15 +459,14 @@ def test_a_job_is_not_under_way_for_ever_whatever_goes_wrong(
 ) -> None:
     mail: Any = singleton_job("mail")(lambda: None)
     mail.enqueue()
-    usual = tick._one_off_steps
     troubles = [SystemExit, ZeroDivisionError]
 
-    def run(*arguments: Any) -> Any:
+    def begin(job: Any) -> Any:
         if troubles:
             raise troubles.pop()
-        return usual(*arguments)
+        return job
 
-    monkeypatch.setattr(tick, "_one_off_steps", run)
+    monkeypatch.setattr(tick, "waitless", begin)
     assert ran() == ["mail"]
     assert "ZeroDivisionError" in caplog.text
 

@@ -18,9 +18,7 @@ from tests.contract.acts import HOUR, MINUTE, SECOND, fall_behind, scheduled, ta
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
-in_each_mode = pytest.mark.parametrize(
-    "plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"]
-)
+in_each_mode = pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"])
 
 
 def ran(plan: Plan) -> list[str]:
@@ -83,15 +81,13 @@ def test_an_interrupt_that_a_body_raises_does_not_end_a_drain(error: type[Except
 
 @in_each_mode
 def test_one_that_was_cancelled_just_now_keeps_no_other_waiting(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = tick._one_off_steps
-
-    def run(job: Any, row: Any, supervisor: Any) -> Any:
+    def cancel(job: Any) -> Any:
         one_offs().filter(pk=cancelled.pk).cancel()
-        return usual(job, row, supervisor)
+        return job
 
     mail: Any = singleton_job("mail")(lambda: None)
     cancelled, *_ = [mail.enqueue() for _ in range(3)]
-    monkeypatch.setattr(tick, "_one_off_steps", run)
+    monkeypatch.setattr(tick, "waitless", cancel)
     assert ran(plan) == ["mail"] * 2
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-
 class Stop(BaseException):
     pass
 
@@ -108,7 +107,7 @@ def test_as_many_errands_as_threads_run_at_once_and_the_others_wait(go: threadin
 
 def test_a_thread_is_started_when_it_is_needed() -> None:
     pool = Pool(5)
-    assert len({done(pool, lambda: threading.get_ident()) for _ in range(3)}) == 1
+    assert len({done(pool, threading.get_ident) for _ in range(3)}) == 1
 
 
 def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
@@ -178,7 +177,8 @@ def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_no_thread_waiting_for
             idle.clear()
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
     """
-    done = subprocess.run([sys.executable, "-c", dedent(code)], env={}, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", dedent(code)]
+    done = subprocess.run(command, env={}, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -191,7 +191,6 @@ def test_what_an_errand_raises_is_in_its_report(error: type[BaseException]) -> N
     assert isinstance(done(pool, fail), error)
     # The thread goes on.
     assert done(pool, lambda: "next") == "next"
-
 
 
 def test_its_threads_are_not_started_with_signals_blocked() -> None:
@@ -285,7 +284,7 @@ def test_a_forked_child_that_comes_back_from_its_errand_ends(
 def test_inline_it_is_done_at_once_in_this_thread_one_at_a_time() -> None:
     inline = Inline()
     assert (inline.free, inline.is_idle, brought(inline)) == (1, True, [])
-    inline.send(Errand(lambda: threading.get_ident()))
+    inline.send(Errand(threading.get_ident))
     assert (inline.free, inline.is_idle) == (0, False)
     assert brought(inline) == [threading.get_ident()]
     assert (inline.free, inline.is_idle, inline.recall()) == (1, True, [])

@@ -101,7 +101,7 @@ def test_it_keeps_nothing_waiting(ours: WorkerLock, monkeypatch: pytest.MonkeyPa
         patch.setattr("django_singlejob.worker.lock.acquire", be_undecided)
         assert ours.hold() is None
     assert asked == [FIRST]
-    assert held(ours)  # at the next look
+    assert held(ours).name == FIRST  # at the next look
 
 
 def test_one_that_is_to_end_asks_for_no_other(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
