@@ -27,7 +27,7 @@ from django.db import connection, transaction
 
 from django_singlejob import Reason, current_run, database, registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.exceptions import InvalidOrder, JobInterrupted
+from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
 from django_singlejob.one_offs.django_tasks import _as_enqueued
@@ -997,6 +997,13 @@ def test_nor_can_a_worker_whose_lock_was_cleared_which_goes_on_under_another(
     assert (result.status, result.attempts, result.return_value) == ("SUCCESSFUL", 2, 2)
     assert len(set(tokens)) == 2
     assert not locks().exists()
+
+
+@pytest.mark.xfail(strict=True, reason="A task is reported before the transaction that records it.")
+def test_nor_is_it_reported_as_successful(tasks: Any) -> None:
+    tasks.body = lambda: locks().look_up(FIRST) and clear(lock(FIRST), force=True)
+    tasks.plain.enqueue()
+    assert isinstance(ticked()[0].error, LeaseLost)
 
 
 def test_a_lock_that_was_deleted_by_hand_leaves_none_in_progress_for_ever(tasks: Any) -> None:
