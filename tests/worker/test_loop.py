@@ -7,6 +7,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import django
 import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
@@ -19,7 +20,7 @@ from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker import due, lock as worker_lock, loop, pool, tick
@@ -136,6 +137,26 @@ def test_it_leaves_its_lock_to_expire_if_the_database_was_given_up(passes: list[
     with deferred_signals() as signals:
         passes += [lambda: setattr(signals, "is_database_given_up", True)]
         list(Worker(PLAN).work())
+    assert not is_free("django_singlejob.worker.1")
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0")
+@pytest.mark.xfail(strict=True, reason="The lock is released, and the row stays in progress without one.")
+def test_nor_is_it_released_if_a_task_could_not_be_recorded(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a second signal, that is tried once."""
+
+    def be_away(*_: Any) -> Any:
+        raise OperationalError
+
+    def be_told_twice() -> None:
+        signals.is_repeated = True
+        monkeypatch.setattr(OneOffJobQuerySet, "finish_all", be_away)
+
+    monkeypatch.setattr("tests.app.django_tasks.body", be_told_twice)
+    Order(task_path="tests.app.django_tasks.plain", max_attempts=3, backend="default").enqueue()
+    with deferred_signals() as signals:
+        list(Worker(PLAN).work())
+    assert one_offs().get().status == "in_progress"
     assert not is_free("django_singlejob.worker.1")
 
 
