@@ -12,8 +12,7 @@ from django.db import connection, connections
 from django_singlejob import registry
 from django_singlejob.database import drop
 from django_singlejob.locking import at_exit, keeper
-from django_singlejob.worker import loop
-from tests.contract.acts import InlinePool, closing
+from tests.contract.acts import closing
 from tests.locking.keeping import dismiss
 from tests.ports import quiet_port
 
@@ -46,11 +45,6 @@ def fresh_keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[keeper.Keeper]:
     monkeypatch.setattr(keeper, "_keeper", fresh)
     yield fresh
     dismiss(fresh)
-
-
-@pytest.fixture
-def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "Pool", InlinePool)
 
 
 @pytest.fixture

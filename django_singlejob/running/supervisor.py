@@ -31,7 +31,7 @@ from django_singlejob.signals import lease_lost
 logger = logging.getLogger("django_singlejob")
 
 T = TypeVar("T")
-#: Goes on when a child is over, or after so many seconds.
+#: Goes on when a child is over, or after this number of seconds.
 Steps = Generator[Child | float, None, T]
 
 # Where the system cannot tell when a child ends, this is how often the supervisor looks. Seconds.
@@ -157,12 +157,12 @@ class Supervisor:
             )
 
     def keep(self, seconds: float) -> bool:
-        """Keep all leases until a child is over, or until somebody wakes this process. Returns ``False`` after so many
-        ``seconds`` without that."""
+        """Keep all leases until a child is over, or until somebody wakes this process. Returns ``False`` if
+        ``seconds`` pass without that."""
         return self.keep_until(self.is_over, seconds)
 
     def pause(self, seconds: float) -> None:
-        """Keep all leases for so long."""
+        """Keep all leases for ``seconds``."""
         self.keep_until(_never, seconds)
 
     def is_over(self, timeout: float) -> bool:
@@ -177,7 +177,7 @@ class Supervisor:
 
     def keep_until(self, is_over: Callable[[float], bool], seconds: float) -> bool:
         """Keep all leases until ``is_over``, which waits for at most the seconds that it is passed. Returns ``False``
-        after so many ``seconds`` without that."""
+        if ``seconds`` pass without that."""
         end = local_now() + seconds
         while not is_over(max(0.0, min(end, self._next_at) - local_now())):
             if local_now() >= end:

@@ -27,7 +27,7 @@ from django.db import connection, transaction
 
 from django_singlejob import Reason, current_run, database, registry, singleton_job
 from django_singlejob.clock import DBNow
-from django_singlejob.exceptions import InvalidOrder, JobInterrupted
+from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost
 from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
 from django_singlejob.one_offs.django_tasks import _as_enqueued
@@ -428,7 +428,7 @@ def test_so_is_one_whose_process_is_told_to_end(tasks: Any, name: str) -> None:
 
 def worked() -> object:
     """What a worker with one thread does. That thread is not this one."""
-    return list(Worker(Plan(threads=1, max_jobs=2)).work())
+    return list(Worker(Plan(max_jobs=2)).work())
 
 
 def leave_a_transaction() -> None:
@@ -750,12 +750,11 @@ def test_a_task_that_this_release_does_not_know_waits_and_is_told_of(
 
 
 def test_a_worker_tells_once_of_what_it_does_not_know(tasks: Any, caplog: pytest.LogCaptureFixture) -> None:
-    batches = Batches()
+    batches = Batches(take(FIRST))
     for _ in range(3):
         tasks.plain.enqueue()
         one_offs().update(task_path="tests.app.django_tasks.gone")
         assert batches.record_and_claim(10) == []
-    batches.close()
     assert caplog.text.count("This release of the code has no task") == 1
 
 
@@ -993,14 +992,18 @@ def test_nor_can_a_worker_whose_lock_was_cleared_which_goes_on_under_another(
     tasks.body = lose_the_first
     result = tasks.plain.enqueue()
     ticked()
-    assert statuses() == [("waiting", 1)]
-    assert "was taken over or cleared. Others retry the one-offs that this worker was running." in caplog.text
-    assert "has finished after its lease was lost, so it is not recorded: others retry it." in caplog.text
-    ticked()
+    assert "was lost: it was taken over, cleared, or its row was deleted. Others retry the one-offs" in caplog.text
     result.refresh()
     assert (result.status, result.attempts, result.return_value) == ("SUCCESSFUL", 2, 2)
     assert len(set(tokens)) == 2
     assert not locks().exists()
+
+
+@pytest.mark.xfail(strict=True, reason="A task is reported before the transaction that records it.")
+def test_nor_is_it_reported_as_successful(tasks: Any) -> None:
+    tasks.body = lambda: locks().look_up(FIRST) and clear(lock(FIRST), force=True)
+    tasks.plain.enqueue()
+    assert isinstance(ticked()[0].error, LeaseLost)
 
 
 def test_a_lock_that_was_deleted_by_hand_leaves_none_in_progress_for_ever(tasks: Any) -> None:
