@@ -12,8 +12,7 @@ from django.db import connection, connections
 from django_singlejob import registry
 from django_singlejob.database import drop
 from django_singlejob.locking import at_exit
-from django_singlejob.worker import loop
-from tests.contract.acts import InlinePool, closing
+from tests.contract.acts import closing
 from tests.ports import quiet_port
 
 if TYPE_CHECKING:
@@ -36,11 +35,6 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.autodiscover()  # a module registers its jobs only once, so load them before this test
     monkeypatch.setattr(registry, "_jobs", {})
     monkeypatch.setattr(at_exit, "_granted", {})
-
-
-@pytest.fixture
-def inline_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "Pool", InlinePool)
 
 
 @pytest.fixture

@@ -32,8 +32,15 @@ TESTED_BY = {
     "recording": "contract/test_record",
     "running/child": "processes/test_supervisor",
     "running/command": "processes/test_left_behind",
+    "running/process": "processes/test_supervisor",
     "running/shared": "processes/test_supervisor",
     "running/supervisor": "processes/test_supervisor",
+    "running/waker": "processes/test_worker",
+    "running/watch": "processes/test_supervisor",
+    "worker/lock": "worker/test_worker_lock",
+    "worker/processes": "processes/test_worker",
+    "worker/task_process": "processes/test_worker",
+    "worker/tasks": "worker/test_ahead",
 }
 
 

@@ -34,7 +34,7 @@ def test_a_module_imports_only_from_floors_below_its_own() -> None:
 #: What reads a clock, or waits for a limited time. Waits without a limit are allowed anywhere.
 TIME = re.compile(
     r"^(?:import|from) (?:time|sched)\b|\b(?:datetime|timezone)\.(?:now|utcnow)\b|\bdate\.today\b|\bTimer\b|\btimeout="
-    r"|\basyncio\.(?:sleep|wait_for|timeout)\b|(?<!acquisition)\.wait\([^)]|\.select\(",
+    r"|\basyncio\.(?:sleep|wait_for|timeout)\b|(?<!acquisition)(?<!pool)\.wait\([^)]|\.select\(",
     re.MULTILINE,
 )
 

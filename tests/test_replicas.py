@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 pytest_plugins = ["tests.fixtures", "tests.admin.people"]
-pytestmark = [pytest.mark.usefixtures("fresh_process", "inline_pool"), pytest.mark.django_db]
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 OURS: list[type[Model]] = [
     model for model in apps.get_app_config("django_singlejob").get_models() if not model._meta.proxy

@@ -259,7 +259,7 @@ def refusing(lack_code: str, times: int = 1000) -> Any:
     return acquire
 
 
-@pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True), Plan(threads=1)], ids=["once", "drain", "endless"])
+@pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True), Plan()], ids=["once", "drain", "endless"])
 def test_a_worker_that_can_run_nothing_ends(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,7 +277,7 @@ def test_one_that_is_read_only_may_be_replaced_by_another(monkeypatch: pytest.Mo
     monkeypatch.setattr(runner, "acquire", refusing("25006", times=2))
     job: Any = singleton_job("nightly")(print)
     job.enqueue()
-    reports = [*Worker(Plan(threads=1, max_jobs=2, interval=timedelta(seconds=0.01))).work()]
+    reports = [*Worker(Plan(max_jobs=2, interval=timedelta(seconds=0.01))).work()]
     assert [report.outcome and report.outcome.status for report in reports if report.name == "nightly"][
         -1
     ] == "successful"

@@ -351,8 +351,8 @@ class Lease:
         pause: Callable[[float], object] = sleep,
     ) -> bool:
         """Release the lock and record how the run ended (``None`` if there was no run). If the database does not
-        answer, retry for ``patience``, or until the lease expires if it is ``None``. ``pause`` waits so many seconds
-        before another try.
+        answer, retry for ``patience``, or until the lease expires if it is ``None``. ``pause`` is called
+        with the seconds to wait before another try.
 
         Returns ``False`` if the lock was no longer ours: then only our own run's row is closed. Raises ``LeaseLost`` if
         the database could not be reached while the lease lasted.

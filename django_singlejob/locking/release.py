@@ -39,7 +39,7 @@ class Release:
         is_lost: whether the lease is known to be lost.
         is_private: whether no other process can see the lock.
         is_in_doubt: whether this release, or one that gave up, sent a COMMIT whose answer never came.
-        pause: waits so many seconds before another try.
+        pause: is called with the seconds to wait before another try.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from django_singlejob.running.waker import Waker, wait_for
 from django_singlejob.running.watch import DAY, Child, Watch
 
 T = TypeVar("T")
-#: Goes on when a child is over, or after so many seconds.
+#: Goes on when a child is over, or after this number of seconds.
 Steps = Generator[Child | float, None, T]
 
 # Where the system cannot tell when a child ends, this is how often the supervisor looks. Seconds.
@@ -147,12 +147,12 @@ class Supervisor:
             )
 
     def keep(self, seconds: float) -> bool:
-        """Keep all leases until a child is over, or until somebody wakes this process. Returns ``False`` after so many
-        ``seconds`` without that."""
+        """Keep all leases until a child is over, or until somebody wakes this process. Returns ``False`` if
+        ``seconds`` pass without that."""
         return self.keep_until(self.is_over, seconds)
 
     def pause(self, seconds: float) -> None:
-        """Keep all leases for so long."""
+        """Keep all leases for ``seconds``."""
         self.keep_until(_never, seconds)
 
     def is_over(self, timeout: float) -> bool:
@@ -167,7 +167,7 @@ class Supervisor:
 
     def keep_until(self, is_over: Callable[[float], bool], seconds: float) -> bool:
         """Keep all leases until ``is_over``, which waits for at most the seconds that it is passed. Returns ``False``
-        after so many ``seconds`` without that."""
+        if ``seconds`` pass without that."""
         end = local_now() + seconds
         while not self._wait(is_over, min(end, self._heartbeats.next_at) - local_now()):
             if local_now() >= end:

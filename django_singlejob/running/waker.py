@@ -9,7 +9,8 @@ from django_singlejob.clock import wait
 
 
 class Waker:
-    """A pair of sockets: whoever waits for one of them is woken by a byte in the other. Both ends outlive a fork."""
+    """A pair of sockets: a byte in one of them wakes the thread or process that waits for the other. Both ends
+    outlive a fork."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()

@@ -191,6 +191,9 @@ class Batches:
             was_uncertain = self._is_uncertain
             try:
                 claimed = self._record_and_claim(most, until, ahead)
+            except LeaseLost:
+                self._log_losses()
+                raise
             except Error as error:
                 self._raise_unless_retryable(error, was_uncertain=was_uncertain)
                 continue
@@ -217,8 +220,9 @@ class Batches:
             task.result = dict(RELEASED)
             self._performed[task] = None
 
-    def record_all(self) -> None:
-        """Record what was handed in. This is retried while the lease lasts; after a second signal it is tried once."""
+    def record_all(self) -> bool:
+        """Record what was handed in. This is retried while the lease lasts; after a second signal it is tried once.
+        Returns whether all is recorded."""
         while not self._lease.lost and (self._performed or self._is_uncertain):
             try:
                 self.record_and_claim(0)
@@ -229,8 +233,14 @@ class Batches:
                 logger.warning(message, database.words_of(error), extra=about_grant(self._lease.grant, reason=error))
                 database.drop(database.alias())
                 if is_second_signal_received():
-                    return
+                    break
                 sleep(_SOON)
+        return not (self._performed or self._is_uncertain)
+
+    def _log_losses(self) -> None:
+        for task in self._performed:
+            message = "%s has finished after its lease was lost, so it is not recorded: others retry it."
+            logger.error(message, task.row, extra=task.about())
 
     # --- record and claim
 

@@ -85,24 +85,20 @@ class WorkerLock:
             if answer.reason == Reason.UNDECIDED or is_shutdown_requested():
                 return  # otherwise another worker was faster
 
-    def put_back(self, error: str = "") -> None:
-        """Put back the tasks that were in progress under the lock: their process is over. Without an ``error``, it is
-        as if they had never begun; with one, the attempt counts. If the database does not answer, ``hold`` tries
-        again."""
+    def put_back(self, error: str) -> None:
+        """Put back the tasks that were in progress under the lock: their process is over. The attempt counts. If the
+        database does not answer, ``hold`` tries again."""
         self._error = error
         self._put_back_if_left()
 
     def _put_back_if_left(self) -> None:
         if self._error is None or self.lease is None:
             return
-        token = self.lease.token
         with database.durable(database.alias()):
-            ours = one_offs().filter(token=token)
-            count = ours.put_back(self._error, JobDied) if self._error else one_offs().release(token)
+            count = one_offs().filter(token=self.lease.token).put_back(self._error, JobDied)
         if count:
-            message = "%d one-offs that this worker was running wait again. %s"
-            why = self._error or "They did not end within the grace."
-            logger.warning(message, count, why, extra=about_grant(self.lease.grant))
+            message = "%d tasks that this worker was running have been put back: %s"
+            logger.warning(message, count, self._error, extra=about_grant(self.lease.grant))
         self._error = None
 
     def release(self, patience: timedelta | None = None) -> None:

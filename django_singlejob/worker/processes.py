@@ -12,6 +12,10 @@ from django_singlejob.running.watch import DAY, Child
 class Supervised(Protocol):
     """A run that takes several steps."""
 
+    @property
+    def name(self) -> str:
+        """The name of the job, for the report."""
+
     def steps(self, supervisor: Supervisor) -> Steps[Report]: ...
 
 
@@ -72,5 +76,8 @@ class Processes:
         except StopIteration as end:
             self._under_way.pop(run, None)
             self._returns.append((run, end.value))
+        except Exception as error:  # whatever goes wrong, the run must not stay under way for ever
+            self._under_way.pop(run, None)
+            self._returns.append((run, Report(run.name, error=error)))
         else:
             self._under_way[run] = _UnderWay(steps, local_now() + step if isinstance(step, float) else step)

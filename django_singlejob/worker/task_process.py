@@ -60,6 +60,7 @@ class _Memory(SharedMemory):
         most: how many may begin, altogether.
         status: the exit status that the command should have because of them.
         is_winding_up: whether the process was asked to end, and begins nothing more.
+        is_unrecorded: whether the result of a task could not be recorded.
     """
 
     asked = number(7, int)
@@ -69,6 +70,7 @@ class _Memory(SharedMemory):
     most = number(11, float)
     status = number(12, int)
     is_winding_up = number(13, bool)
+    is_unrecorded = number(14, bool)
 
 
 class TaskProcess:
@@ -148,7 +150,13 @@ class TaskProcess:
         self._child = None
         code = self._supervisor.collect(child)
         end = unpacked(self._memory.message) if self._memory.message else None
-        is_asked = self._memory.is_winding_up and not (end and end.failure)
+        failure = end.failure if end else None
+        error = f"The process that ran it {words_of(code)}."
+        if self._memory.is_winding_up and not failure:
+            is_unrecorded = self._memory.is_unrecorded
+            error = "Its result could not be recorded." if is_unrecorded else "It did not end within the grace."
+        else:
+            logger.error("The process of the tasks %s.", words_of(code), extra=about_grant(child.lease.grant))
         self._begun, self._ended, self._status = self.begun, self.ended, self.status
         self._memory = _Memory()
         if child.lease is not self._lock.lease or child.lease.lost:
@@ -156,10 +164,6 @@ class TaskProcess:
                 message = "%d tasks were running under a lock that this worker has lost. Others retry them."
                 logger.error(message, count, extra=about_grant(child.lease.grant))
             return
-        failure = end.failure if end else None
-        error = "" if is_asked else f"The process that ran it {words_of(code)}."
-        if not is_asked:
-            logger.error("The process of the tasks %s.", words_of(code), extra=about_grant(child.lease.grant))
         self._lock.put_back(error)
         if failure and not isinstance(failure, LeaseLost):
             raise failure
@@ -217,7 +221,7 @@ class TaskProcess:
         while not pool.is_idle and local_now() < end and not is_second_signal_received():
             self._record(tasks)
             self._come_back(tasks, pool, min(end - local_now(), _NAP))
-        tasks.batches.record_all()
+        self._memory.is_unrecorded = not tasks.batches.record_all()
         if not pool.is_idle:  # no thread can be ended, and Python would wait for some
             flush_streams()
             os._exit(0)

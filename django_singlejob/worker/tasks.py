@@ -8,6 +8,7 @@ from django_singlejob import database
 from django_singlejob.clock import local_now
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.lease import Lease
+from django_singlejob.logs import about
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.reports import Report, logged
 from django_singlejob.worker.ahead import Ahead
@@ -142,7 +143,7 @@ class TasksHere:
             tasks.hand_out()
         except LeaseLost as loss:
             self._tasks = None  # the worker gets another lock
-            logger.error("%s Others retry the one-offs that were not recorded.", loss)
+            logger.error("%s Others retry the one-offs that were not recorded.", loss, extra=about(reason=loss))
             return True
         self.begun += tasks.begun - begun
         for task, report in self._pool.come_back():
@@ -158,6 +159,10 @@ class TasksHere:
         return reports
 
     def close(self) -> None:
-        """Record what has ended."""
-        if self._tasks:
-            self._tasks.batches.record_all()
+        """Record what has ended. If that is impossible, the lock is left to expire."""
+        try:
+            is_recorded = self._tasks is None or self._tasks.batches.record_all()
+        except LeaseLost:
+            return
+        if not is_recorded:
+            self._lock.leave_to_expire()

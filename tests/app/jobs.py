@@ -26,7 +26,6 @@ from django_singlejob.clock import local_now
 from django_singlejob.holder import this_process
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.signals import lease_lost
 from tests.app.models import Counter
 from tests.waiting import work_for
 
@@ -68,6 +67,12 @@ def is_told() -> bool:
 
 def wait_until_told() -> None:
     while not is_told():
+        work_for(0.01)
+
+
+def check_until_told() -> None:
+    while not is_told():
+        this_run().lease.check()
         work_for(0.01)
 
 
@@ -236,7 +241,7 @@ def stops_while_writing() -> None:
 def stops_then_works() -> None:
     stop()
     try:
-        work()
+        check_until_told()
     except LeaseLost:
         say("caught")
         raise
@@ -248,40 +253,20 @@ def stops_then_works() -> None:
 @singleton_job(lease=LEASE)
 def believes_what_it_is_told() -> None:
     say("started")
-    wait_until_told()
+    check_until_told()
 
 
 @singleton_job(lease=LEASE)
 def waits_for_better_times() -> None:
     say("started")
     try:
-        wait_until_told()
+        check_until_told()
     except LeaseLost:
         say("caught")
     while this_run().lease.lost:
         work_for(0.01)
     say("recovered")
     wait_until_told()
-
-
-@singleton_job(lease=LEASE)
-def looks_at_its_lease() -> None:
-    lease_lost.connect(lambda **_: say("signal sent"), weak=False)
-    threading.Thread(target=_say_when_check_raises, args=[this_run().lease], daemon=True).start()
-    say("started")
-    try:
-        work()
-    except LeaseLost:
-        say("caught")
-        raise
-
-
-def _say_when_check_raises(lease: Lease) -> None:
-    with suppress(LeaseLost):
-        while True:
-            lease.check()
-            work_for(0.01)
-    say("check raised")
 
 
 @singleton_job(lease=LEASE)

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from statistics import quantiles
+from typing import cast
 from unittest import mock
 
 from django.contrib.auth import get_user_model
@@ -24,8 +25,9 @@ from django_singlejob.models import JobStatus
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.reports import Report
 from django_singlejob.scheduling.schedule import next_slot, parse
+from django_singlejob.worker import loop
 from django_singlejob.worker.pool import Inline, PoolTask
-from django_singlejob.worker.tick import Plan, Tick
+from django_singlejob.worker.tick import Plan, Run
 from tests.benchmarks.throughput import analyze
 
 COUNTS = (10, 100, 1_000, 10_000)
@@ -90,8 +92,9 @@ class Worker:
     """A worker between two passes. It has its lock already."""
 
     def __init__(self) -> None:
-        self._pool = Refusing()
-        self._tick = Tick(Plan(), self._pool)
+        self._worker = loop.Worker(Plan())
+        self._tick = self._worker._tick
+        self._tick._pool = self._pool = Refusing()
         self._tick._prune_at += 3600
         self.look()
 
@@ -105,11 +108,11 @@ class Worker:
         self._tick.look_again()
         self._tick.look()
         self._tick.hand_out()
-        for task, said in self._pool.come_back(0):
-            self._tick.settle(task, said)
+        for task, said in self._pool.come_back():
+            self._tick.settle(cast("Run", task), said)
 
     def close(self) -> None:
-        self._tick.batches.close()
+        self._worker._lock.release()
 
 
 def check() -> None:

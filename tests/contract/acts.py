@@ -24,7 +24,6 @@ from django_singlejob.querysets.runs import runs
 from django_singlejob.scheduling.schedule import EPOCH, latest_slot, next_slot
 from django_singlejob.timeline import GRANT_BITS, Timeline
 from django_singlejob.worker.loop import Worker
-from django_singlejob.worker.pool import Inline
 from django_singlejob.worker.tick import Plan
 from tests.waiting import PATIENCE, work_for
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from django_singlejob import Job
     from django_singlejob.models import JobLock, JobRun, JobStatus
     from django_singlejob.reports import Report
-    from django_singlejob.worker.pool import PoolTask
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -299,24 +297,6 @@ def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
 
     with ThreadPoolExecutor(len(acts)) as pool:
         return list(pool.map(closing, [begin] * len(acts), acts))
-
-
-class InlinePool(Inline):
-    """Replaces this many threads, because another thread would not see what a test has written."""
-
-    def __init__(self, size: int, wait: Callable[[float], object] | None = None) -> None:
-        super().__init__()
-        self.size = size
-        self.wait = wait or super().come_back
-
-    @property
-    def free(self) -> int:
-        return self.size
-
-    def come_back(self, timeout: float) -> list[tuple[PoolTask, Report]]:
-        if self.is_idle and timeout > 0:
-            self.wait(timeout)
-        return super().come_back(0)
 
 
 def without_seconds(said: str) -> str:

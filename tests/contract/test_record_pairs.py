@@ -194,7 +194,7 @@ def test_a_worker_that_prunes_waits_for_no_lock_on_it(history: History) -> None:
     nightly = singleton_job("nightly")(lambda: "done")
     nightly.enqueue()
     with history.broken("locked"):
-        reports = list(Worker(Plan(threads=1, max_jobs=1)).work())
+        reports = list(Worker(Plan(max_jobs=1)).work())
     assert [report.error for report in reports] == [None]
 
 

@@ -13,7 +13,6 @@ from django.db import OperationalError, connection, transaction
 
 from django_singlejob import UnsafeTransaction, clock, timeline
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
-from django_singlejob.management.commands import clear_stale_locks
 from django_singlejob.querysets.locks import locks
 from django_singlejob.signals import lock_taken_over
 from tests.contract.acts import expire, lock, stop_the_clock, take
@@ -50,7 +49,7 @@ def test_a_sign_of_life_in_the_last_moment_saves_it_too(monkeypatch: pytest.Monk
     expire()
     watched = [lock()]
     lease.renew()
-    monkeypatch.setattr(clear_stale_locks, "dead_locks", lambda _: watched)
+    monkeypatch.setattr("django_singlejob.management.commands.clear_stale_locks.dead_locks", lambda _: watched)
     assert output_of("clear_stale_locks").startswith("Left nightly, because it has a new holder, ")
     assert lock().token == lease.token
 

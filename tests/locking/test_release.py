@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from django.db import OperationalError, connection
 
-from django_singlejob import Lease, LeaseLost, database, job_lock
+from django_singlejob import LeaseLost, database, job_lock
 from django_singlejob.clock import local_now
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.clear import clear
@@ -269,13 +269,12 @@ LOST, MISTAKE, READ_ONLY = an_error("08006"), an_error("42601"), an_error("25006
 
 @pytest.fixture
 def trying(monkeypatch: pytest.MonkeyPatch) -> Trying:
-    def release(error: Exception, act: Callable[[Lease], bool] = Lease.release) -> Tries:
+    def release(error: Exception, **terms: Any) -> Tries:
         tries = Tries(error)
         monkeypatch.setattr(Release, "_carry_out_once", lambda _: tries.fail())
-        monkeypatch.setattr("django_singlejob.locking.release.sleep", tries.sleep)
         monkeypatch.setattr("django_singlejob.locking.release.local_now", lambda: local_now() + tries.passed)
         with pytest.raises(LeaseLost, match="is left to expire") as caught:
-            act(take())
+            take().finish(pause=tries.sleep, **terms)
         tries.loss = str(caught.value)
         return tries
 
@@ -290,7 +289,7 @@ def test_a_database_that_is_away_is_asked_until_the_lease_expires(trying: Trying
 
 
 def test_a_caller_may_have_less_patience(trying: Trying) -> None:
-    tries = trying(LOST, lambda lease: lease.finish(patience=timedelta(seconds=20)))
+    tries = trying(LOST, patience=timedelta(seconds=20))
     assert 15 < tries.passed <= 20
 
 

@@ -39,7 +39,10 @@ NAMES: list[tuple[Any, list[str]]] = [
 SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     **{name: [(value, [text]) for value, text in SECONDS.items()] for name in ("wait", "lease", "grace", "interval")},
     "min_interval": [(value, [text]) for value, text in SECONDS.items()],
-    **{name: [(value, [text]) for value, text in COUNTS.items()] for name in ("threads", "max_jobs", "days", "keep")},
+    **{
+        name: [(value, [text]) for value, text in COUNTS.items()]
+        for name in ("threads", "processes", "max_jobs", "days", "keep")
+    },
     "conflict_exit_code": [(75, ["75"]), ("75", ["75"]), (0, ["0"])],
     "args": [
         ([1, "a"], ['[1, "a"]']),
@@ -64,7 +67,7 @@ NONSENSE: dict[str, list[Any]] = {
         name: [-1, timedelta(-1), "often", float("nan"), float("inf"), True, [1], b"5"]
         for name in ("wait", "lease", "grace", "interval", "min_interval")
     },
-    **{name: [-1, 1.5, "many", "1.5", True, [1]] for name in ("threads", "max_jobs", "days", "keep")},
+    **{name: [-1, 1.5, "many", "1.5", True, [1]] for name in ("threads", "processes", "max_jobs", "days", "keep")},
     "conflict_exit_code": [256, -1, "some", 1.5, True],
     "args": ["{", "5", 5, {1, 2}, True],
     **{name: [5, [5], [None], True, "a\0", "\ud800", "", " "] for name in TEXTS},
@@ -217,7 +220,6 @@ def test_what_does_not_go_together_is_refused_for_keywords_too(given: list[dict[
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("inline_pool")
 @pytest.mark.parametrize("values", [{"once": True}, {"interval": 0.2, "grace": 1, "threads": 1, "max_jobs": 1}])
 def test_a_worker_runs_what_is_in_the_queue_that_it_is_given(values: dict[str, Any]) -> None:
     singleton_job("mail")(len).enqueue("hello")

@@ -12,16 +12,14 @@ import re
 from contextlib import suppress
 from datetime import timedelta
 from io import StringIO
-from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
 from django.apps import apps
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, get_commands
 from django.db import connection, models
 
-import django_singlejob.management.commands
 from django_singlejob import singleton_job
 from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.exceptions import SingleJobError
@@ -31,7 +29,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from tests.contract.acts import ask, expire, start_run, ticked
 
 pytest_plugins = "tests.fixtures"
-pytestmark = [pytest.mark.usefixtures("fresh_process", "inline_pool", "log"), pytest.mark.django_db]
+pytestmark = [pytest.mark.usefixtures("fresh_process", "log"), pytest.mark.django_db]
 
 #: Each of these is forbidden in what a command writes and in what is logged.
 BAD = [
@@ -42,7 +40,7 @@ BAD = [
 #: A colour, a line that is not ours, and everything else.
 HOSTILE = f"x\x1b[31m\nforged: all is well\r\n{''.join(BAD)}y"
 COLUMNS = (models.CharField, models.TextField, models.JSONField)
-COMMANDS = {path.stem for path in Path(django_singlejob.management.commands.__path__[0]).glob("[a-z]*.py")}
+COMMANDS = {name for name, app in get_commands().items() if app == "django_singlejob"}
 
 FORMATS = [["--format", "text"], ["--format", "json"]]
 RUNNING = {"run_singleton", "singleton_worker"}

@@ -723,16 +723,14 @@ OTHERS = (
         edits=(
             Edit(
                 BATCHES,
-                "            if not gates().hold(lease.name, lease.token):\n                raise",
-                "            if False:\n                raise",
+                "            if not gates().hold(lease.name, lease.token):\n                lease.distrust()",
+                "            if False:\n                lease.distrust()",
             ),
         ),
         tests=(
             Witness(
-                "tests/worker/test_batches.py::test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another",
-                WITH_TASKS,
+                "tests/worker/test_batches.py::test_without_its_lock_a_worker_neither_records_nor_claims", WITH_TASKS
             ),
-            Witness("tests/worker/test_batches.py::test_nor_does_it_claim", WITH_TASKS),
         ),
     ),
     Mutant(

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import django
 import pytest
 
+from django_singlejob.exceptions import LeaseLost
 from django_singlejob.models import OneOffJob
 from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.worker import ahead, tick
+from django_singlejob.worker import ahead, tasks
 from django_singlejob.worker.ahead import Ahead
 from django_singlejob.worker.batches import Claimed
 from django_singlejob.worker.pool import Inline
-from django_singlejob.worker.tick import Plan, Tick
-from tests.contract.acts import HOUR
+from django_singlejob.worker.tasks import Tasks
+from tests.contract.acts import take, ticked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from django_singlejob.worker.pool import PoolTask
 
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ahead, tick:
+    for module in ahead, tasks:
         monkeypatch.setattr(module, "local_now", clock)
     return clock
 
@@ -100,11 +100,11 @@ def test_each_batch_has_so_long_to_begin(clock: Clock) -> None:
     for number in range(2):
         clock.now = number
         waiting.add(batches[number], clock.now)
-    for tasks in batches:
-        assert waiting.longest_wait_ends() == batches.index(tasks) + 0.5
-        tasks[0].is_begun = True
-        assert waiting.longest_wait_ends() == batches.index(tasks) + 0.5
-        tasks[1].is_begun = True
+    for number, (first, last) in enumerate(batches):
+        assert waiting.longest_wait_ends() == number + 0.5
+        first.is_begun = True
+        assert waiting.longest_wait_ends() == number + 0.5
+        last.is_begun = True
     assert waiting.longest_wait_ends() == float("inf")
 
 
@@ -164,8 +164,8 @@ class Working:
 
     def __init__(self, threads: int) -> None:
         self.threads = Threads(threads)
-        self.tick = Tick(Plan(threads=threads, interval=HOUR), self.threads)
-        self.tick._prune_at = float("inf")
+        self.lease = take(f"{WORKER_LOCK}.1")
+        self.tasks = Tasks(self.lease, self.threads)
 
     @property
     def ahead(self) -> int:
@@ -174,30 +174,28 @@ class Working:
 
     def step(self, perform: int = 0) -> None:
         self.threads.perform(perform)
-        for task, report in self.threads.come_back(0):
-            self.tick.settle(task, report)
-        self.tick.recall_if_stuck()
-        self.tick.look()
-        self.tick.hand_out()
+        for task, report in self.threads.come_back():
+            self.tasks.settle(cast("Claimed", task), report)
+        self.tasks.hand_out()
+
+    def look(self) -> None:
+        self.tasks.may_be_more = True
+        self.step()
+
+    def steps(self) -> None:
+        while True:
+            self.step(perform=1)
 
     def warm_up(self) -> None:
-        for _ in range(20):
+        self.look()
+        for _ in range(19):
             self.step(perform=self.threads.size)
 
 
 @pytest.fixture
-def working(clock: Clock) -> Iterator[Any]:
+def working(clock: Clock) -> Callable[[int], Working]:
     """Returns a worker with a given number of threads."""
-    workers: list[Working] = []
-
-    def start(threads: int) -> Working:
-        workers.append(Working(threads))
-        return workers[-1]
-
-    yield start
-    for worker in workers:
-        worker.tick.recall()
-        worker.tick.batches.close()
+    return Working
 
 
 def enqueue(count: int) -> None:
@@ -213,7 +211,9 @@ def waiting() -> int:
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
 @pytest.mark.parametrize("threads", [1, 10])
-def test_of_short_tasks_as_many_are_claimed_ahead_for_one_thread_as_for_ten(working: Any, threads: int) -> None:
+def test_of_short_tasks_as_many_are_claimed_ahead_for_one_thread_as_for_ten(
+    working: Callable[[int], Working], threads: int
+) -> None:
     enqueue(20 * threads + 100)
     busy = working(threads)
     busy.warm_up()
@@ -228,19 +228,22 @@ def test_of_short_tasks_as_many_are_claimed_ahead_for_one_thread_as_for_ten(work
 @needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
-def test_of_long_tasks_none_is(working: Any, clock: Clock) -> None:
+def test_of_long_tasks_none_is(working: Callable[[int], Working], clock: Clock) -> None:
     enqueue(30)
     busy = working(2)
+    busy.look()
     for _ in range(10):
-        busy.step(perform=2)
         clock.now += 1
+        busy.step(perform=2)
         assert busy.ahead == 0
 
 
 @needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
-def test_what_has_waited_long_is_given_back_even_if_others_were_claimed_since(working: Any, clock: Clock) -> None:
+def test_what_has_waited_long_is_given_back_even_if_others_were_claimed_since(
+    working: Callable[[int], Working], clock: Clock
+) -> None:
     enqueue(200)
     stuck = working(1)
     stuck.warm_up()
@@ -259,7 +262,7 @@ def test_what_has_waited_long_is_given_back_even_if_others_were_claimed_since(wo
 @needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
-def test_nothing_waits_for_the_next_look_to_be_given_back(working: Any, clock: Clock) -> None:
+def test_nothing_waits_for_the_next_look_to_be_given_back(working: Callable[[int], Working], clock: Clock) -> None:
     """However seldom the worker looks."""
     enqueue(50)
     stuck = working(1)
@@ -267,13 +270,15 @@ def test_nothing_waits_for_the_next_look_to_be_given_back(working: Any, clock: C
     while stuck.ahead > FEW:
         stuck.step(perform=1)
     assert waiting() == 0
-    assert stuck.tick.patience <= 0.5
+    assert stuck.tasks.patience <= 0.5
 
 
 @needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
-def test_what_was_given_back_runs_as_soon_as_the_thread_is_free(working: Any, clock: Clock) -> None:
+def test_what_was_given_back_runs_as_soon_as_the_thread_is_free(
+    working: Callable[[int], Working], clock: Clock
+) -> None:
     """It does not wait for the next look, however seldom the worker looks."""
     enqueue(50)
     stuck = working(1)
@@ -292,70 +297,45 @@ def test_what_was_given_back_runs_as_soon_as_the_thread_is_free(working: Any, cl
 @needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
-def test_what_has_not_begun_when_the_lock_is_lost_is_left_to_others(
-    working: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without an error for each: only one that a thread is just about to begin fails."""
-    enqueue(100)
-    robbed = working(1)
-    robbed.warm_up()
-    gates().revoke(f"{WORKER_LOCK}.1")
-    while robbed.tick.batches._lease:
-        robbed.step(perform=1)
-    left = set(one_offs().in_progress().values_list("pk", flat=True))
-    assert robbed.ahead > FEW
-    robbed.step(perform=1)
-    assert robbed.ahead <= 0
-    failed = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
-    assert failed == ["The task 'tests.app.django_tasks.plain' failed."]
-    assert left <= set(one_offs().in_progress().values_list("pk", flat=True))
-
-
-@needs_tasks
-@pytest.mark.django_db
-@pytest.mark.usefixtures("fresh_process")
-def test_what_is_on_its_last_attempt_is_claimed_only_for_a_free_thread(working: Any) -> None:
+def test_what_is_on_its_last_attempt_is_claimed_only_for_a_free_thread(working: Callable[[int], Working]) -> None:
     """If the worker is killed, it fails. Until a thread is free, the worker does not ask again and again."""
     enqueue(50)
     one_offs().order_by("pk").filter(pk__gt=one_offs().order_by("pk")[29].pk).update(attempt=2)
     busy = working(2)
+    busy.look()
     while waiting():
         busy.step(perform=2)
-        began = {task.row.pk for task in busy.threads.waiting[:2]}
+        began = {cast("Claimed", task).row.pk for task in busy.threads.waiting[:2]}
         ahead = one_offs().in_progress().exclude(pk__in=began)
         assert set(ahead.values_list("attempt", flat=True)) <= {1}
-        assert busy.tick.patience > 0 or not busy.tick.batches.has_spared
+        assert busy.tasks.patience > 0 or not busy.tasks.batches.has_spared
     assert one_offs().filter(attempt=3).count() == 20
 
 
 @needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
-def test_a_worker_that_loses_its_lock_then_does_not_ask_again_and_again(working: Any) -> None:
+def test_what_has_not_begun_when_the_lock_is_lost_is_left_to_others(working: Callable[[int], Working]) -> None:
     enqueue(100)
-    robbed = working(2)
+    robbed = working(1)
     robbed.warm_up()
-    one_offs().waiting().update(attempt=2)
-    while not robbed.tick.batches.has_spared:
-        robbed.step(perform=2)
-    gates().revoke(f"{WORKER_LOCK}.1")
-    one_offs().waiting().cancel()
-    for _ in range(FEW):
-        robbed.step(perform=2)
-    assert robbed.tick.patience > 0
+    gates().revoke(robbed.lease.name)
+    with pytest.raises(LeaseLost):  # as soon as it claims again
+        robbed.steps()
+    left = one_offs().in_progress().count()
+    assert robbed.ahead > FEW
+    robbed.threads.perform(robbed.ahead)
+    reports = [report for _, report in robbed.threads.come_back()]
+    assert {type(report.error) for report in reports} == {LeaseLost}
+    assert one_offs().in_progress().count() == left
 
 
 @needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
-def test_a_pass_without_threads_claims_one_at_a_time(clock: Clock) -> None:
+def test_a_pass_in_the_calling_thread_claims_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr("tests.app.django_tasks.body", lambda: seen.append(waiting()))
     enqueue(FEW)
-    inline = Inline()
-    alone = Tick(Plan(once=True, interval=timedelta(seconds=1)), inline)
-    for left in reversed(range(FEW)):
-        alone.look()
-        alone.hand_out()
-        assert waiting() == left
-        for task, report in inline.come_back(0):
-            alone.settle(task, report)
-    alone.batches.close()
+    assert len(ticked()) == FEW
+    assert seen == [*reversed(range(FEW))]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,18 +17,13 @@ from django.test.utils import CaptureQueriesContext
 from django_singlejob import database
 from django_singlejob.exceptions import JobInterrupted, LeaseLost
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window
-from django_singlejob.locking import acquire
 from django_singlejob.locking.clear import clear
-from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models import OneOffJob
 from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
-from django_singlejob.reports import Report
 from django_singlejob.worker.batches import Batches, Claimed, _alike
-from tests.contract.acts import is_free, lock, take
+from tests.contract.acts import lock, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,10 +37,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def batches() -> Iterator[Batches]:
-    batches = Batches()
-    yield batches
-    batches.close()
+def batches() -> Batches:
+    return Batches(take("django_singlejob.worker.1"))
 
 
 @pytest.fixture
@@ -84,8 +76,7 @@ def enqueue(count: int, **order: Any) -> None:
 
 def perform(batches: Batches, claimed: list[Claimed]) -> None:
     for task in claimed:
-        with Window() as window:
-            batches.hand_in(task, task(window))
+        batches.hand_in(task, task())
 
 
 def rows() -> list[tuple[str, int]]:
@@ -106,14 +97,6 @@ def test_what_is_claimed_is_performed_and_recorded(batches: Batches) -> None:
     assert first.finished_at >= first.started_at
 
 
-def test_nothing_is_held_if_nothing_is_due(batches: Batches) -> None:
-    assert batches.record_and_claim(10) == []
-    enqueue(1)
-    one_offs().update(run_after=OneOffJob.objects.get().created_at + timedelta(hours=1))
-    assert batches.record_and_claim(10) == []
-    assert not locks().exists()
-
-
 def test_many_that_nobody_knows_take_few_queries(batches: Batches) -> None:
     for number in range(300):
         enqueue(1, task_path=f"tests.app.gone.task_{number}", priority=10)
@@ -126,145 +109,6 @@ def test_many_that_nobody_knows_take_few_queries(batches: Batches) -> None:
     assert [status for status, _ in rows()[600:]] == ["in_progress", "waiting", "waiting"]
 
 
-def test_two_workers_claim_different_ones_under_locks_of_their_own(batches: Batches) -> None:
-    enqueue(4)
-    other = Batches()
-    ours, theirs = batches.record_and_claim(2), other.record_and_claim(2)
-    assert {task.row.pk for task in ours}.isdisjoint({task.row.pk for task in theirs})
-    assert {*locks().values_list("name", flat=True)} == {"django_singlejob.worker.1", "django_singlejob.worker.2"}
-    perform(other, theirs)
-    other.close()
-    assert rows() == [("in_progress", 1)] * 2 + [("done", 1)] * 2
-    assert lock("django_singlejob.worker.1").token == ours[0].lease.token
-
-
-def test_if_another_worker_is_faster_it_takes_the_next_lock(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a worker with --drain would exit although something is due."""
-    enqueue(1)
-    usual = acquire.acquire
-
-    def be_slow(request: Any) -> Any:
-        if request.name == "django_singlejob.worker.1":
-            take(request.name)
-        return usual(request)
-
-    monkeypatch.setattr("django_singlejob.worker.batches.acquire", be_slow)
-    (task,) = batches.record_and_claim(1)
-    assert task.lease.name == "django_singlejob.worker.2"
-    perform(batches, [task])
-
-
-def test_one_that_stands_by_holds_its_lock_and_asks_nothing_more(batches: Batches) -> None:
-    batches.stand_by()
-    (held,) = locks()
-    with CaptureQueriesContext(connection) as queries:
-        batches.stand_by()
-    assert len(queries) == 0
-    enqueue(1)
-    perform(batches, batches.record_and_claim(1))
-    batches.stand_by()
-    assert rows() == [("done", 1)]
-    assert [lock.token for lock in locks()] == [held.token]
-    batches.close()
-    assert not locks().exists()
-
-
-def test_one_that_stands_by_keeps_nothing_waiting_for_its_lock(
-    batches: Batches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each try may take five seconds if something is in the way each time, and jobs may be due meanwhile."""
-    asked: list[str] = []
-
-    def be_undecided(request: Any) -> Refusal:
-        asked.append(request.name)
-        return Refusal(Reason.UNDECIDED)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("django_singlejob.worker.batches.acquire", be_undecided)
-        batches.stand_by()
-    assert asked == ["django_singlejob.worker.1"]
-    batches.stand_by()  # at the next look
-    assert locks().exists()
-
-
-def test_one_that_is_to_end_asks_for_no_other_lock(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    enqueue(1)
-    usual = acquire.acquire
-
-    def be_slow(request: Any) -> Any:
-        take(request.name)
-        signal.raise_signal(signal.SIGTERM)
-        return usual(request)
-
-    monkeypatch.setattr("django_singlejob.worker.batches.acquire", be_slow)
-    with deferred_signals():
-        assert batches.record_and_claim(1) == []
-    assert locks().get().name == "django_singlejob.worker.1"
-    assert rows() == [("waiting", 0)]
-
-
-def test_one_that_stands_by_puts_back_what_it_may_have_claimed(
-    batches: Batches, disturb: Callable[[str], None]
-) -> None:
-    """The claim's COMMIT was carried out, and its answer lost: nothing is due any more, and nobody performs it."""
-    batches.stand_by()
-    enqueue(1)
-    disturb("behind")
-    with pytest.raises(OperationalError):
-        batches.record_and_claim(1)
-    assert rows() == [("in_progress", 1)]
-    batches.stand_by()
-    assert rows() == [("waiting", 0)]
-
-
-def test_one_that_stands_by_replaces_a_lock_that_was_lost(batches: Batches, caplog: pytest.LogCaptureFixture) -> None:
-    batches.stand_by()
-    former = lock("django_singlejob.worker.1")
-    assert clear(former, force=True)
-    lease = batches._lease
-    assert lease
-    with pytest.raises(LeaseLost):
-        lease.renew()  # as the next heartbeat does
-    batches.stand_by()
-    assert lock("django_singlejob.worker.1").token != former.token
-    assert "No one-off was running under it." in caplog.text
-
-
-def test_one_that_stands_by_keeps_a_lock_that_is_still_its_own(
-    batches: Batches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After an outage that was longer than the lease."""
-    batches.stand_by()
-    former = lock("django_singlejob.worker.1")
-    monkeypatch.setattr(batches._lease, "is_private", False)
-    assert batches._lease
-    monkeypatch.setattr(batches._lease._state, "proven_at", float("-inf"))
-    batches.stand_by()
-    assert lock("django_singlejob.worker.1").token == former.token
-    assert lock("django_singlejob.worker.1").heartbeats == 1
-
-
-def test_the_lowest_number_is_used_again(batches: Batches) -> None:
-    for _ in range(2):
-        enqueue(1)
-        perform(batches, batches.record_and_claim(1))
-        assert lock("django_singlejob.worker.1").heartbeats == 0
-        batches.close()
-    assert not locks().exists()
-    assert rows() == [("done", 1)] * 2
-
-
-def test_a_lock_is_not_released_while_something_is_performed(batches: Batches) -> None:
-    enqueue(1)
-    claimed = batches.record_and_claim(1)
-    batches.close()
-    assert lock("django_singlejob.worker.1").heartbeats == 0
-    perform(batches, claimed)
-    batches.close()
-    assert not locks().exists()
-    assert rows() == [("done", 1)]
-
-
 def test_what_was_not_begun_is_released(batches: Batches) -> None:
     enqueue(2)
     claimed = batches.record_and_claim(2)
@@ -273,43 +117,18 @@ def test_what_was_not_begun_is_released(batches: Batches) -> None:
     batches.record_and_claim(0)
     assert rows() == [("done", 1), ("waiting", 0)]
     perform(batches, batches.record_and_claim(1))
-    batches.close()
+    batches.record_all()
     assert rows() == [("done", 1)] * 2
 
 
-def test_one_that_may_claim_nothing_takes_no_lock(batches: Batches) -> None:
-    enqueue(1)
-    assert batches.record_and_claim(0) == []
-    assert not locks().exists()
-
-
-def test_what_was_not_begun_under_a_former_lock_is_not_released(
-    batches: Batches, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The process that cleared the lock has put it back already."""
-    enqueue(1)
-    former = batches.record_and_claim(1)
-    assert clear(lock("django_singlejob.worker.1"), force=True)
-    assert batches.record_and_claim(1) == []
-    latter = batches.record_and_claim(1)
-    batches.release(former)
-    assert not batches.has_news
-    batches.record_and_claim(0)
-    assert rows() == [("in_progress", 2)]
-    assert "changed by hand" not in caplog.text
-    perform(batches, latter)
-
-
 def test_one_that_ends_puts_back_what_it_may_have_claimed(batches: Batches, disturb: Callable[[str], None]) -> None:
-    batches.stand_by()
     enqueue(1)
     disturb("behind")
     with pytest.raises(OperationalError):
         batches.record_and_claim(1)
     assert rows() == [("in_progress", 1)]
-    batches.close()
+    batches.record_all()
     assert rows() == [("waiting", 0)]
-    assert not locks().exists()
 
 
 @pytest.mark.parametrize("moment", ["before", "behind"])
@@ -325,7 +144,7 @@ def test_a_claim_whose_answer_was_lost_is_not_lost(
         batches.record_and_claim(2)
     perform(batches, batches.record_and_claim(2))
     perform(batches, batches.record_and_claim(2))
-    batches.close()
+    batches.record_all()
     assert rows() == [("done", 1)] * 4
 
 
@@ -350,9 +169,8 @@ def test_the_end_is_recorded_even_if_the_database_is_away_for_a_while(
     enqueue(1)
     perform(batches, batches.record_and_claim(1))
     disturb("before")
-    batches.close()
+    batches.record_all()
     assert rows() == [("done", 1)]
-    assert not locks().exists()
     assert "could not be recorded and will be retried" in caplog.text
 
 
@@ -364,9 +182,8 @@ def test_after_a_second_signal_it_does_not_wait_for_the_database(
     disturb("before")
     with deferred_signals() as signals:
         signals.is_repeated = True
-        batches.close()
+        batches.record_all()
     assert rows() == [("in_progress", 1)]
-    assert not is_free("django_singlejob.worker.1")
 
 
 def test_a_forked_child_that_returns_from_a_task_does_not_end_it(
@@ -374,38 +191,11 @@ def test_a_forked_child_that_returns_from_a_task_does_not_end_it(
 ) -> None:
     enqueue(1)
     (task,) = batches.record_and_claim(1)
-    with monkeypatch.context() as patch, Window() as window:
+    with monkeypatch.context() as patch:
         patch.setattr(app_tasks(), "body", lambda number: patch.setattr(os, "getpid", lambda: 0))
-        task(window)
+        task()
         assert task.result is None
     perform(batches, [task])
-
-
-def test_without_its_lock_a_worker_records_nothing_and_goes_on_under_another(
-    batches: Batches, caplog: pytest.LogCaptureFixture
-) -> None:
-    enqueue(2)
-    claimed = batches.record_and_claim(1)
-    assert clear(lock("django_singlejob.worker.1"), force=True)
-    assert rows() == [("waiting", 1), ("waiting", 0)]
-    perform(batches, claimed)
-    assert batches.record_and_claim(1) == []
-    assert rows() == [("waiting", 1), ("waiting", 0)]
-    assert "others retry it" in caplog.text
-    again = batches.record_and_claim(2)
-    perform(batches, again)
-    batches.close()
-    assert rows() == [("done", 2), ("done", 1)]
-
-
-def test_what_went_wrong_is_reported_even_if_the_lock_was_lost_as_well(batches: Batches) -> None:
-    enqueue(1)
-    (task,) = batches.record_and_claim(1)
-    assert clear(lock("django_singlejob.worker.1"), force=True)
-    assert batches.record_and_claim(0) == []
-    failure = Report(task.name, error=ZeroDivisionError())
-    assert batches.hand_in(task, failure) == failure
-    assert isinstance(batches.hand_in(task, Report(task.name)).error, LeaseLost)
 
 
 @pytest.mark.parametrize(("most", "status"), [(1, "failed"), (2, "waiting")])
@@ -422,35 +212,6 @@ def test_the_last_attempt_fails_if_the_lease_was_lost_during_it(
     assert rows() == [(status, 1)]
 
 
-def test_a_lock_that_was_deleted_by_hand_is_missed(batches: Batches) -> None:
-    enqueue(2)
-    claimed = batches.record_and_claim(1)
-    locks().all().delete()
-    with suppress(LeaseLost):
-        claimed[0].lease.renew()  # as the next heartbeat does
-    perform(batches, claimed)
-    assert batches.record_and_claim(2) == []
-    perform(batches, batches.record_and_claim(2))
-    batches.close()
-    assert rows() == [("in_progress", 1), ("done", 1)]
-    assert one_offs().abandon_orphans("gone") == 1
-    assert rows() == [("waiting", 1), ("done", 1)]
-
-
-def test_a_lease_that_could_not_be_proven_for_a_while_is_proven_again(
-    batches: Batches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enqueue(2)
-    claimed = batches.record_and_claim(1)
-    perform(batches, claimed)
-    monkeypatch.setattr(claimed[0].lease, "is_private", False)
-    monkeypatch.setattr(claimed[0].lease._state, "proven_at", float("-inf"))
-    assert claimed[0].lease.lost
-    perform(batches, batches.record_and_claim(1))
-    batches.close()
-    assert rows() == [("done", 1)] * 2
-
-
 def test_one_that_is_interrupted_is_released(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(number: int) -> None:
         raise JobInterrupted
@@ -458,7 +219,7 @@ def test_one_that_is_interrupted_is_released(batches: Batches, monkeypatch: pyte
     monkeypatch.setattr(app_tasks(), "body", interrupt)
     enqueue(1)
     perform(batches, batches.record_and_claim(1))
-    batches.close()
+    batches.record_all()
     assert rows() == [("waiting", 0)]
 
 
@@ -472,7 +233,7 @@ def test_an_outcome_that_the_database_refuses_keeps_no_other_from_being_recorded
     poisoned.result["queue_name"] = None
     enqueue(1)
     perform(batches, batches.record_and_claim(1))
-    batches.close()
+    batches.record_all()
     assert rows() == [("done", 1), ("failed", 1), ("done", 1), ("done", 1)]
     assert one_offs().get(status="failed").error.startswith("IntegrityError: ")
     assert "cannot be recorded as it is" in caplog.text
@@ -483,7 +244,7 @@ def test_results_that_are_equal_are_not_the_same(batches: Batches, monkeypatch: 
     monkeypatch.setattr(app_tasks(), "body", lambda number: results[number])
     enqueue(5)
     perform(batches, batches.record_and_claim(5))
-    batches.close()
+    batches.record_all()
     assert [repr(row.result) for row in one_offs().order_by("pk")] == [repr(result) for result in results]
 
 
@@ -511,6 +272,18 @@ def test_grouping_equal_outcomes_takes_linear_time(batches: Batches) -> None:
         assert len(_alike(performed)) == groups
         assert CountedError.comparisons <= 1100
     perform(batches, [claimed])
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_without_its_lock_a_worker_neither_records_nor_claims(batches: Batches, most: int) -> None:
+    enqueue(2)
+    claimed = batches.record_and_claim(1)
+    assert clear(lock("django_singlejob.worker.1"), force=True)
+    assert rows() == [("waiting", 1), ("waiting", 0)]
+    perform(batches, claimed)
+    with pytest.raises(LeaseLost, match="taken over, cleared"):
+        batches.record_and_claim(most)
+    assert rows() == [("waiting", 1), ("waiting", 0)]
 
 
 def test_one_that_has_not_begun_when_the_lease_is_lost_burns_no_attempt(
@@ -546,7 +319,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure(
     monkeypatch.setattr(app_tasks(), "body", lambda number: result)
     enqueue(1)
     perform(batches, batches.record_and_claim(1))
-    batches.close()
+    batches.record_all()
     row = one_offs().get()
     assert (row.status, row.result, row.error_class) == ("failed", None, "builtins.TypeError")
     assert row.error.startswith("TypeError: The task has run, but the result")
@@ -557,26 +330,17 @@ def app_tasks() -> Any:
     return import_module("tests.app.django_tasks")
 
 
-def test_nor_does_it_claim(batches: Batches) -> None:
-    enqueue(2)
-    claimed = batches.record_and_claim(1)
-    assert clear(lock("django_singlejob.worker.1"), force=True)
-    assert batches.record_and_claim(1) == []
-    assert set(one_offs().values_list("status", flat=True)) == {"waiting"}
-    perform(batches, claimed)
-
-
 def test_it_does_not_end_what_another_worker_has_begun_since(batches: Batches) -> None:
     enqueue(1)
     ours = batches.record_and_claim(1)
     one_offs().update(status="waiting")  # by hand
-    other = Batches()
+    other = Batches(take("django_singlejob.worker.2"))
     theirs = other.record_and_claim(1)
     perform(batches, ours)
     batches.record_and_claim(0)
     assert rows() == [("in_progress", 2)]
     perform(other, theirs)
-    other.close()
+    other.record_all()
     assert rows() == [("done", 2)]
 
 

@@ -20,7 +20,7 @@ from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.received_signals import deferred_signals
 from django_singlejob.worker import tick, timetable
 from django_singlejob.worker.due import anything_due, due_jobs, keep_up, next_exclusive
-from django_singlejob.worker.pool import Inline
+from django_singlejob.worker.loop import Worker
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -253,11 +253,11 @@ def test_a_row_of_another_release_is_left_alone(many: None) -> None:
 def test_each_pass_of_a_worker_has_another_turn(many: None, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
     monkeypatch.setattr(tick, "keep_up", turns.append)
-    one = tick.Tick(tick.Plan(), Inline())
+    one = Worker(tick.Plan())._tick
     for _ in range(3):
         one._keep_up_at = one._look_at = local_now()
         one.look()
-    one.batches.close()
+    one._lock.release()
     assert turns == [turns[0], turns[0] + 1, turns[0] + 2]
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import django
 import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
@@ -19,18 +20,18 @@ from django_singlejob.names import WORKER_LOCK
 from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
 from django_singlejob.querysets.runs import runs
 from django_singlejob.received_signals import deferred_signals
-from django_singlejob.worker import batches, due, loop, pool, tick
-from django_singlejob.worker.due import anything_due, next_exclusive
+from django_singlejob.worker import due, lock as worker_lock, loop, pool, tick
+from django_singlejob.worker.due import anything_due
 from django_singlejob.worker.loop import Worker
-from django_singlejob.worker.tick import Plan, run_one_off
+from django_singlejob.worker.pool import Inline
+from django_singlejob.worker.tick import Plan
 from tests.contract.acts import (
     HOUR,
     MINUTE,
     SECOND,
-    InlinePool,
     expire,
     fall_behind,
     gate,
@@ -54,17 +55,17 @@ PLAN = Plan(interval=timedelta(seconds=0.01))
 
 
 class Days:
-    """Threads that carry out their tasks at once, in this thread, and a clock that ticks only when nothing is left to
-    do. Then the next act happens. After the last one, the worker exits."""
+    """A clock that ticks only when nothing is left to do. Then the next act happens. After the last one, the worker
+    exits."""
 
     def __init__(self) -> None:
         self.acts: list[Callable[[], Any]] = []
         self.now = 0.0
         self.is_over = False
 
-    def pool(self, size: int) -> InlinePool:
+    def pool(self) -> Inline:
         self.is_over = False
-        return InlinePool(size, self.pass_by)
+        return Inline()
 
     def pass_by(self, seconds: float) -> None:
         self.now += seconds
@@ -77,7 +78,8 @@ class Days:
 @pytest.fixture
 def days(monkeypatch: pytest.MonkeyPatch) -> Days:
     days = Days()
-    monkeypatch.setattr(loop, "Pool", days.pool)
+    monkeypatch.setattr(pool, "sleep", days.pass_by)
+    monkeypatch.setattr(loop, "Inline", days.pool)
     for module in loop, tick:
         monkeypatch.setattr(module, "local_now", lambda: days.now)
     monkeypatch.setattr(loop, "is_shutdown_requested", lambda: days.is_over)
@@ -138,6 +140,25 @@ def test_it_leaves_its_lock_to_expire_if_the_database_was_given_up(passes: list[
     assert not is_free("django_singlejob.worker.1")
 
 
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0")
+def test_nor_is_it_released_if_a_task_could_not_be_recorded(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a second signal, that is tried once."""
+
+    def be_away(*_: Any) -> Any:
+        raise OperationalError
+
+    def be_told_twice() -> None:
+        signals.is_repeated = True
+        monkeypatch.setattr(OneOffJobQuerySet, "finish_all", be_away)
+
+    monkeypatch.setattr("tests.app.django_tasks.body", be_told_twice)
+    Order(task_path="tests.app.django_tasks.plain", max_attempts=3, backend="default").enqueue()
+    with deferred_signals() as signals:
+        list(Worker(PLAN).work())
+    assert one_offs().get().status == "in_progress"
+    assert not is_free("django_singlejob.worker.1")
+
+
 def test_it_goes_on_if_it_cannot_tell_whether_it_has_the_lock(
     passes: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +167,7 @@ def test_it_goes_on_if_it_cannot_tell_whether_it_has_the_lock(
 
     job: Any = singleton_job("mail")(lambda: None)
     with monkeypatch.context() as patch:
-        patch.setattr(batches, "acquire", be_unreachable)
+        patch.setattr(worker_lock, "acquire", be_unreachable)
         passes += [lambda: None, patch.undo, job.enqueue]
         assert ran() == ["mail"]
 
@@ -188,7 +209,6 @@ def test_a_stale_lock_is_watched_though_it_looks_seldom(days: Days, monkeypatch:
 def test_a_worker_that_is_to_end_does_not_wait_for_the_next_look(
     days: Days, monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
-    monkeypatch.setattr(pool, "sleep", days.pass_by)
     days.acts += [lambda: None] * 1000
     fall_behind(scheduled())
     assert len(list(Worker(plan).work())) == 1
@@ -202,30 +222,10 @@ def test_a_pass_runs_first_what_it_has_seen_however_long_that_takes(
         days.now += 10
         fall_behind(late, 3)
 
-    monkeypatch.setattr(pool, "sleep", days.pass_by)
     late = scheduled("late")
     fall_behind(singleton_job("first", schedule=hourly(ago=40 * MINUTE))(work))
     fall_behind(scheduled("second", schedule=hourly(ago=20 * MINUTE)))
     assert [report.name for report in Worker(Plan(once=True)).work()] == ["first", "second", "late"]
-
-
-def test_a_worker_that_has_begun_its_last_run_waits_to_see_whether_it_is_skipped(
-    days: Days, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class SlowPool(InlinePool):
-        """Its threads take a while: what they have done comes back when it is asked for again."""
-
-        is_asked = False
-
-        def come_back(self, timeout: float) -> Any:
-            self.is_asked = not self.is_asked
-            return [] if self.is_asked else super().come_back(timeout)
-
-    monkeypatch.setattr(loop, "Pool", lambda size: SlowPool(size, days.pass_by))
-    for name in "held", "free":
-        singleton_job(name)(lambda: None).enqueue()
-    take("held")
-    assert one_thread(max_jobs=1) == ["free"]
 
 
 def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
@@ -238,7 +238,6 @@ def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
         expire("other")
         days.now += tick.LONGEST_TICK + 1
 
-    monkeypatch.setattr(pool, "sleep", days.pass_by)
     for module in clear, liveness:
         monkeypatch.setattr(module, "local_now", lambda: days.now)
     days.acts += [lambda: None] * 1000
@@ -309,25 +308,6 @@ def test_one_that_ends_while_the_database_is_away_does_not_try_for_long_to_relea
     assert limits[1]
 
 
-def test_an_error_that_ends_it_does_not_cut_off_its_runs(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have the grace."""
-    usual, calls, fired = next_exclusive, [], []
-
-    def be_away_later(*arguments: Any, **others: Any) -> Any:
-        calls.append(arguments)
-        if len(calls) > 1:
-            raise OperationalError
-        return usual(*arguments, **others)
-
-    monkeypatch.setattr(tick, "next_exclusive", be_away_later)
-    monkeypatch.setattr(InlinePool, "fire", lambda pool, exception: fired.append(exception))
-    singleton_job("mail")(lambda: None).enqueue()
-    with pytest.raises(OperationalError):
-        list(Worker(Plan(drain=True)).work())
-    assert one_offs().get().status == "done"
-    assert not fired
-
-
 @pytest.mark.parametrize("is_lasting", [True, False])
 def test_of_pruning_it_reports_only_what_ends_it(
     passes: list[Any], monkeypatch: pytest.MonkeyPatch, is_lasting: bool
@@ -371,9 +351,9 @@ def test_one_worker_prunes_once_a_day(passes: list[Any], settings: Settings) -> 
 # --- which is next
 
 
-def one_thread(**others: Any) -> list[str]:
-    """Work with one thread, until nothing happens any more. Returns the names of the jobs that ran, in their order."""
-    plan = replace(PLAN, threads=1, **others)
+def in_order(**others: Any) -> list[str]:
+    """Work until nothing happens any more. Returns the names of the jobs that ran, in their order."""
+    plan = replace(PLAN, **others)
     return [report.name for report in Worker(plan).work() if report.outcome and not report.outcome.reason]
 
 
@@ -383,7 +363,7 @@ def test_a_flood_of_one_offs_keeps_no_slot_waiting(days: Days) -> None:
     for _ in range(5):
         flood.enqueue()
     fall_behind(night)
-    assert one_thread().index("nightly") <= 1
+    assert in_order().index("nightly") <= 1
 
 
 def test_nor_does_a_job_that_is_always_due_keep_one_offs_waiting(days: Days) -> None:
@@ -392,7 +372,7 @@ def test_nor_does_a_job_that_is_always_due_keep_one_offs_waiting(days: Days) -> 
     fall_behind(always)
     for _ in range(3):
         mail.enqueue()
-    assert one_thread(max_jobs=8).count("mail") == 3
+    assert in_order(max_jobs=8).count("mail") == 3
 
 
 def test_those_that_share_a_lock_take_turns(days: Days) -> None:
@@ -425,7 +405,7 @@ def test_a_job_that_enqueues_itself_goes_on(days: Days) -> None:
 
     again: Any = singleton_job("again")(run)
     again.enqueue()
-    assert one_thread(max_jobs=5) == ["again"] * 5
+    assert in_order(max_jobs=5) == ["again"] * 5
     assert one_offs().waiting().count() == 1
 
 
@@ -484,7 +464,14 @@ def test_it_ends_after_max_jobs_runs_of_any_kind(days: Days) -> None:
     for _ in range(5):
         mail.enqueue()
     fall_behind(scheduled())
-    assert len(one_thread(max_jobs=4)) == 4
+    assert len(in_order(max_jobs=4)) == 4
+
+
+def test_one_that_is_skipped_does_not_count(days: Days) -> None:
+    for name in "held", "free":
+        singleton_job(name)(lambda: None).enqueue()
+    take("held")
+    assert in_order(max_jobs=1) == ["free"]
 
 
 def test_a_job_is_not_under_way_for_ever_whatever_goes_wrong(
@@ -492,15 +479,14 @@ def test_a_job_is_not_under_way_for_ever_whatever_goes_wrong(
 ) -> None:
     mail: Any = singleton_job("mail")(lambda: None)
     mail.enqueue()
-    usual = run_one_off
     troubles = [SystemExit, ZeroDivisionError]
 
-    def run(*arguments: Any) -> Any:
+    def begin(job: Any) -> Any:
         if troubles:
             raise troubles.pop()
-        return usual(*arguments)
+        return job
 
-    monkeypatch.setattr(tick, "run_one_off", run)
+    monkeypatch.setattr(tick, "waitless", begin)
     assert ran() == ["mail"]
     assert "ZeroDivisionError" in caplog.text
 

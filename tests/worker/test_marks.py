@@ -22,7 +22,7 @@ from tests.contract.acts import ticked
 from tests.waiting import PATIENCE
 
 pytest_plugins = "tests.fixtures"
-pytestmark = [pytest.mark.usefixtures("fresh_process", "inline_pool"), pytest.mark.django_db]
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 
 def marked() -> list[list[str]]:

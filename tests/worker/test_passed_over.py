@@ -11,21 +11,14 @@ from django_singlejob.clock import local_now
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, UnsafeTransaction
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.worker import loop, tick
+from django_singlejob.worker import tick
 from django_singlejob.worker.loop import Worker
-from django_singlejob.worker.tick import Plan, run_one_off
-from tests.contract.acts import HOUR, MINUTE, SECOND, InlinePool, fall_behind, scheduled, take
+from django_singlejob.worker.tick import Plan
+from tests.contract.acts import HOUR, MINUTE, SECOND, fall_behind, scheduled, take
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
-in_each_mode = pytest.mark.parametrize(
-    "plan", [Plan(once=True), Plan(drain=True), Plan(drain=True, threads=1)], ids=["once", "drain", "drain by one"]
-)
-
-
-@pytest.fixture(autouse=True)
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "Pool", InlinePool)
+in_each_mode = pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"])
 
 
 def ran(plan: Plan) -> list[str]:
@@ -83,18 +76,18 @@ def test_an_interrupt_that_a_body_raises_does_not_end_a_drain(error: type[Except
 
     singleton_job("fails")(fail).enqueue()
     singleton_job("mail")(lambda: None).enqueue()
-    assert ran(Plan(drain=True, threads=1)) == ["mail"]
+    assert ran(Plan(drain=True)) == ["mail"]
 
 
 @in_each_mode
 def test_one_that_was_cancelled_just_now_keeps_no_other_waiting(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(job: Any, row: Any, plan: Plan) -> Any:
+    def cancel(job: Any) -> Any:
         one_offs().filter(pk=cancelled.pk).cancel()
-        return run_one_off(job, row, plan)
+        return job
 
     mail: Any = singleton_job("mail")(lambda: None)
     cancelled, *_ = [mail.enqueue() for _ in range(3)]
-    monkeypatch.setattr(tick, "run_one_off", run)
+    monkeypatch.setattr(tick, "waitless", cancel)
     assert ran(plan) == ["mail"] * 2
 
 

@@ -18,13 +18,11 @@ from django_singlejob.reports import Report
 from django_singlejob.worker import pool
 from django_singlejob.worker.pool import Inline, Pool
 from tests.children import ROOT
-from tests.waiting import PATIENCE, a_moment, eventually, seconds_of
+from tests.waiting import PATIENCE, a_moment, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from django_singlejob.interrupt import Window
 
 
 class Stop(BaseException):
@@ -43,24 +41,24 @@ def go() -> Iterator[threading.Event]:
 class Errand:
     """A task that reports what its function returns."""
 
-    act: Callable[[Window], Any]
+    act: Callable[[], Any]
     name: str = "errand"
 
-    def __call__(self, window: Window) -> Report:
-        return Report(self.name, Outcome(status="successful", value=self.act(window)))
+    def __call__(self) -> Report:
+        return Report(self.name, Outcome(status="successful", value=self.act()))
 
 
 def wait_for(go: threading.Event, value: Any = None) -> Errand:
-    def act(window: Window) -> Any:
+    def act() -> Any:
         assert go.wait(PATIENCE)
         return value
 
     return Errand(act)
 
 
-def brought(pool: Pool | Inline, timeout: float = 0) -> list[Any]:
+def brought(pool: Pool | Inline) -> list[Any]:
     """What the tasks that came back have returned or raised, in their order."""
-    return [report.outcome.value if report.outcome else report.error for _, report in pool.come_back(timeout)]
+    return [report.outcome.value if report.outcome else report.error for _, report in pool.come_back()]
 
 
 def all_back(pool: Pool) -> list[Any]:
@@ -68,14 +66,14 @@ def all_back(pool: Pool) -> list[Any]:
     results: list[Any] = []
 
     def are_back() -> bool:
-        results.extend(brought(pool, 1))
+        results.extend(brought(pool))
         return pool.is_idle
 
     eventually(are_back)
     return results
 
 
-def done(pool: Pool, act: Callable[[Window], Any]) -> Any:
+def done(pool: Pool, act: Callable[[], Any]) -> Any:
     pool.send(Errand(act))
     (result,) = all_back(pool)
     return result
@@ -87,7 +85,7 @@ def done(pool: Pool, act: Callable[[Window], Any]) -> Any:
 def test_as_many_errands_as_threads_run_at_once_and_the_others_wait(go: threading.Event) -> None:
     pool, begun = Pool(2), threading.Semaphore(0)
 
-    def task(window: Window) -> int:
+    def task() -> int:
         begun.release()
         assert go.wait(PATIENCE)
         return threading.get_ident()
@@ -109,7 +107,7 @@ def test_as_many_errands_as_threads_run_at_once_and_the_others_wait(go: threadin
 
 def test_a_thread_is_started_when_it_is_needed() -> None:
     pool = Pool(5)
-    assert len({done(pool, lambda window: threading.get_ident()) for _ in range(3)}) == 1
+    assert len({done(pool, threading.get_ident) for _ in range(3)}) == 1
 
 
 def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
@@ -124,51 +122,31 @@ def test_what_nobody_has_begun_can_be_recalled(go: threading.Event) -> None:
     assert pool.recall() == []
     go.set()
     assert all_back(pool) == ["begun"]
-    assert pool.come_back(0) == []
+    assert pool.come_back() == []
 
 
 # --- tasks that come back
-
-
-@pytest.mark.slow
-def test_it_waits_no_longer_than_that(go: threading.Event) -> None:
-    pool = Pool(1)
-    pool.send(wait_for(go))
-    assert brought(pool) == brought(pool, -1) == []
-    assert seconds_of(lambda: brought(pool, 0.2)) >= 0.2
-    assert not pool.is_idle
 
 
 def test_results_come_back_all_at_once() -> None:
     pool = Pool(1)
     numbers = iter(range(3))
     for _ in range(3):
-        pool.send(Errand(lambda window: next(numbers)))
+        pool.send(Errand(lambda: next(numbers)))
     eventually(lambda: pool._returns.qsize() == 3)
-    assert brought(pool, PATIENCE) == [0, 1, 2]
+    assert brought(pool) == [0, 1, 2]
 
 
-COMES_BACK = """
-    for _ in range(1000):
-        signal.setitimer(signal.ITIMER_REAL, 0.001)
-        one.come_back(0.001)
-"""
-IS_IDLE = """
-    idle = threading.Event()
-    pool.IDLE, pool.connections = 0.001, SimpleNamespace(close_all=idle.set)
-    for number in range(1000):
-        one.send(Errand())
-        ((_, thread),) = one.come_back(PATIENCE)
-        work_for(number % 20 / 10_000)
-        signal.pthread_kill(thread, signal.SIGALRM)
-        idle.wait()
-        idle.clear()
-"""
+def test_it_says_when_something_has_come_back() -> None:
+    woken = threading.Event()
+    pool = Pool(1, woken.set)
+    pool.send(Errand(lambda: 5))
+    assert woken.wait(PATIENCE)
+    assert brought(pool) == [5]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("waits", [COMES_BACK, IS_IDLE], ids=["main thread", "thread of its own"])
-def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_no_thread_waiting_for_ever(waits: str) -> None:
+def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_no_thread_waiting_for_ever() -> None:
     """In a process of its own, because it may hang."""
     code = """
         import faulthandler, signal, threading
@@ -179,102 +157,69 @@ def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_no_thread_waiting_for
         class Errand:
             name = "errand"
 
-            def __call__(self, window):
+            def __call__(self):
                 return threading.get_ident()
 
-        one = pool.Pool(1)
+        idle, back = threading.Event(), threading.Event()
+        one = pool.Pool(1, back.set)
+        pool.IDLE, pool.connections = 0.001, SimpleNamespace(close_all=idle.set)
         pool.drop_dead = pool.forget_queries = pool.tidy_up = lambda: None
         signal.signal(signal.SIGALRM, lambda *arguments: None)
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
+        for number in range(1000):
+            one.send(Errand())
+            assert back.wait(PATIENCE)
+            back.clear()
+            ((_, thread),) = one.come_back()
+            work_for(number % 20 / 10_000)
+            signal.pthread_kill(thread, signal.SIGALRM)
+            idle.wait()
+            idle.clear()
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
     """
-    command = [sys.executable, "-c", dedent(code) + dedent(waits) + "signal.signal(signal.SIGALRM, signal.SIG_IGN)"]
+    command = [sys.executable, "-c", dedent(code)]
     done = subprocess.run(command, env={}, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, Stop])
 def test_what_an_errand_raises_is_in_its_report(error: type[BaseException]) -> None:
-    def fail(window: Window) -> None:
+    def fail() -> None:
         raise error
 
     pool = Pool(1)
     assert isinstance(done(pool, fail), error)
     # The thread goes on.
-    assert done(pool, lambda window: "next") == "next"
-
-
-# --- interrupts
-
-
-def test_running_errands_are_interrupted_and_nothing_else(go: threading.Event) -> None:
-    pool, begun = Pool(2), threading.Semaphore(0)
-
-    def stay() -> str:
-        begun.release()
-        eventually(go.is_set)
-        return "stayed"
-
-    def task(window: Window) -> str:
-        try:
-            return window.run(stay)
-        except Stop:
-            return "stopped"
-
-    for _ in range(2):
-        pool.send(Errand(task))
-    for _ in range(2):
-        assert begun.acquire(timeout=PATIENCE)
-    pool.fire(Stop)
-    assert all_back(pool) == ["stopped", "stopped"]
-    pool.fire(Stop)
-    go.set()
-    assert done(pool, task) == "stayed"
-
-
-def test_an_errand_that_has_not_opened_its_window_is_interrupted_when_it_does(go: threading.Event) -> None:
-    pool, begun = Pool(1), threading.Event()
-
-    def task(window: Window) -> str:
-        begun.set()
-        assert go.wait(PATIENCE)
-        with pytest.raises(Stop):
-            window.run(lambda: pytest.fail("it began"))
-        return "stopped"
-
-    pool.send(Errand(task))
-    assert begun.wait(PATIENCE)
-    pool.fire(Stop)
-    go.set()
-    assert all_back(pool) == ["stopped"]
+    assert done(pool, lambda: "next") == "next"
 
 
 def test_its_threads_are_not_started_with_signals_blocked() -> None:
     """The processes that a job starts would inherit that."""
-    assert not done(Pool(1), lambda window: signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    assert not done(Pool(1), lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []))
 
 
 # --- their connections
 
 
-def connect(window: Window) -> Any:
+def connect() -> Any:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     return connections["default"]
 
 
-def break_it(window: Window) -> None:
+def break_it() -> None:
     with contextlib.suppress(Error), connection.cursor() as cursor:
         connection.connection.close()
         cursor.execute("SELECT 1")
     assert connection.errors_occurred
 
 
-def leave_a_transaction(window: Window) -> None:
+def leave_a_transaction() -> None:
     transaction.atomic().__enter__()
-    connect(window)
+    connect()
 
 
-def turn_autocommit_off(window: Window) -> None:
+def turn_autocommit_off() -> None:
     transaction.set_autocommit(False)
 
 
@@ -285,20 +230,20 @@ def test_a_connection_serves_one_errand_after_the_other_and_is_closed_when_there
 ) -> None:
     monkeypatch.setattr(pool, "IDLE", 0.3)
     one = Pool(1)
-    first = done(one, lambda window: connect(window).connection)
+    first = done(one, lambda: connect().connection)
     second = done(one, connect)
     assert second.connection is first or second.connection is None  # it was idle, on a busy machine
     eventually(lambda: second.connection is None)
-    assert done(one, lambda window: connect(window).connection is not None)
+    assert done(one, lambda: connect().connection is not None)
     eventually(lambda: second.connection is None)
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("leave", [break_it, leave_a_transaction, turn_autocommit_off])
-def test_what_an_errand_leaves_of_its_connection_does_not_touch_the_next_one(leave: Callable[[Window], None]) -> None:
+def test_what_an_errand_leaves_of_its_connection_does_not_touch_the_next_one(leave: Callable[[], None]) -> None:
     one = Pool(1)
     done(one, leave)
-    assert done(one, lambda window: (connect(window).in_atomic_block, connection.get_autocommit())) == (False, True)
+    assert done(one, lambda: (connect().in_atomic_block, connection.get_autocommit())) == (False, True)
 
 
 # --- forks
@@ -316,7 +261,7 @@ def test_a_forked_child_that_comes_back_from_its_errand_ends(
         with tidy.open("a") as pids:
             pids.write(f"{os.getpid()}\n")
 
-    def fork(window: Window) -> int:
+    def fork() -> int:
         if pid := os.fork():
             return pid
         if how == "raises":
@@ -329,7 +274,7 @@ def test_a_forked_child_that_comes_back_from_its_errand_ends(
     left, status = os.waitpid(pid, 0)
     assert (left, os.waitstatus_to_exitcode(status)) == (pid, 0)
     assert one.is_idle
-    assert done(one, lambda window: 5) == 5
+    assert done(one, lambda: 5) == 5
     assert {*tidy.read_text().split()} == {str(os.getpid())}, "A child's connections are the parent's."
 
 
@@ -339,7 +284,7 @@ def test_a_forked_child_that_comes_back_from_its_errand_ends(
 def test_inline_it_is_done_at_once_in_this_thread_one_at_a_time() -> None:
     inline = Inline()
     assert (inline.free, inline.is_idle, brought(inline)) == (1, True, [])
-    inline.send(Errand(lambda window: threading.get_ident()))
+    inline.send(Errand(threading.get_ident))
     assert (inline.free, inline.is_idle) == (0, False)
     assert brought(inline) == [threading.get_ident()]
     assert (inline.free, inline.is_idle, inline.recall()) == (1, True, [])
@@ -347,7 +292,7 @@ def test_inline_it_is_done_at_once_in_this_thread_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, Stop])
 def test_inline_too_what_an_errand_raises_is_in_its_report(error: type[BaseException]) -> None:
-    def fail(window: Window) -> None:
+    def fail() -> None:
         raise error
 
     inline = Inline()
@@ -357,7 +302,7 @@ def test_inline_too_what_an_errand_raises_is_in_its_report(error: type[BaseExcep
 
 
 def test_but_not_what_a_forked_child_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave_as_a_child(window: Window) -> None:
+    def leave_as_a_child() -> None:
         monkeypatch.setattr(os, "getpid", lambda: 0)
         raise Stop
 
@@ -374,15 +319,9 @@ def test_nor_does_a_forked_child_that_comes_back_with_a_report_go_on(
     class Fork:
         name = "forks"
 
-        def __call__(self, window: Window) -> Report:
+        def __call__(self) -> Report:
             monkeypatch.setattr(os, "getpid", lambda: 0)
             return Report(self.name, error=error)
 
     with pytest.raises(type(error) if error else SystemExit):
         Inline().send(Fork())
-
-
-@pytest.mark.slow
-def test_inline_too_it_waits_no_longer_than_that() -> None:
-    assert brought(Inline(), -1) == []
-    assert seconds_of(lambda: brought(Inline(), 0.2)) >= 0.2

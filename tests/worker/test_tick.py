@@ -90,23 +90,6 @@ def test_but_one_that_a_job_of_a_command_raises_does_not(error: type[BaseExcepti
     assert last_run("broken").status == ("failed" if error is KeyboardInterrupt else "interrupted")
 
 
-@pytest.mark.usefixtures("inline_pool")
-def test_nor_does_one_that_a_job_in_another_thread_raises() -> None:
-    """Python raises a Ctrl-C in the main thread."""
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    job: Any = singleton_job("broken", schedule=hourly(ago=30 * MINUTE))(interrupt)
-    fall_behind(job)
-    due(schedule=hourly(ago=10 * MINUTE))
-    try:
-        first, second = Worker(Plan(drain=True)).work()
-    except KeyboardInterrupt:  # this would end all tests
-        pytest.fail("It ended the pass.")
-    assert (first.name, type(first.error), second.name, second.error) == ("broken", KeyboardInterrupt, "nightly", None)
-
-
 def test_what_a_one_off_enqueues_is_left_to_the_next_pass() -> None:
     """Also if others begin meanwhile. Otherwise one that enqueues itself would never let the pass end."""
     last: Any = singleton_job("last")(lambda: None)
@@ -124,7 +107,6 @@ def test_what_a_one_off_enqueues_is_left_to_the_next_pass() -> None:
 
 
 @pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"])
-@pytest.mark.usefixtures("inline_pool")
 def test_a_pass_does_not_watch_a_lock_for_ever(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its holder may show signs of life all the time, and never renew its lease."""
     stop_the_clock(monkeypatch)

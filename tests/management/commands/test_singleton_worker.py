@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tests.fixtures import Away
 
 pytest_plugins = "tests.fixtures"
-pytestmark = [pytest.mark.usefixtures("fresh_process", "inline_pool"), pytest.mark.django_db]
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 committed = pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 
 
@@ -427,9 +427,8 @@ def test_one_that_ends_by_itself_does_not(restarts: list[str], mode: str) -> Non
 
 def test_nor_does_one_that_is_told_to_end(restarts: list[str]) -> None:
     singleton_job("last")(end_it).using(priority=1).enqueue()
-    one_offs().filter(job_name="deploy").update(priority=2)
-    worked(threads=2)
-    assert restarts == ["deployed"]
+    worked()
+    assert restarts == []
 
 
 @pytest.mark.parametrize(("is_debug", "no_reload"), [(False, False), (True, True)])
@@ -450,7 +449,10 @@ def test_what_is_no_number_is_refused(option: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "option"),
     [
-        *[("once", option) for option in ("drain", "threads=8", "grace=5", "interval=5", "max-jobs=5", "no-reload")],
+        *[
+            ("once", option)
+            for option in ("drain", "processes=8", "threads=8", "grace=5", "interval=5", "max-jobs=5", "no-reload")
+        ],
         *[("drain", option) for option in ("interval=5", "no-reload")],
     ],
 )
@@ -465,7 +467,7 @@ def test_what_a_mode_would_ignore_is_refused(mode: str, option: str) -> None:
 
 @pytest.mark.parametrize("mode", ["once", "drain"])
 def test_none_is_an_option_that_is_not_given(mode: str) -> None:
-    options: dict[str, Any] = dict.fromkeys(["threads", "grace", "interval", "max_jobs"])
+    options: dict[str, Any] = dict.fromkeys(["processes", "threads", "grace", "interval", "max_jobs"])
     said = StringIO()
     call_command("singleton_worker", **{mode: True}, no_reload=False, stdout=said, **options)
     assert (behind_the_first_line(said) if mode == "drain" else said.getvalue()) == ""
@@ -492,13 +494,11 @@ def test_its_first_line_says_what_it_works_with(monkeypatch: pytest.MonkeyPatch)
     name, vendor = connection.settings_dict["NAME"], connection.vendor
     monkeypatch.setattr("django_singlejob.management.commands.singleton_worker.version", lambda name: "1.2")
     assert first_line() == (
-        "django-singlejob 1.2: 4 threads, all queues, 1 job (1 with a schedule), "
+        "django-singlejob 1.2: this process, all queues, 1 job (1 with a schedule), "
         f"database 'default' ({vendor}, {name}).\n"
     )
     singleton_job("on_demand")(print)
-    assert "1 thread, queues 'mail', 'media', 2 jobs (1 with a schedule), " in first_line(
-        threads=1, queues=["mail", "media"]
-    )
+    assert "queues 'mail', 'media', 2 jobs (1 with a schedule), " in first_line(queues=["mail", "media"])
 
 
 def test_it_can_be_kept_quiet() -> None:
@@ -515,7 +515,7 @@ def test_a_package_that_is_copied_into_a_project_has_no_version(monkeypatch: pyt
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("django_singlejob.management.commands.singleton_worker.version", fail)
-    assert first_line().startswith("django-singlejob (unknown version): 4 threads")
+    assert first_line().startswith("django-singlejob (unknown version): this process")
 
 
 def test_nobody_has_to_read_the_first_line() -> None:

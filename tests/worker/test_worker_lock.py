@@ -1,0 +1,171 @@
+"""The lock of a worker, by which others see it, and under which its tasks are in progress."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+
+from django_singlejob import database
+from django_singlejob.holder import this_process
+from django_singlejob.locking import acquire
+from django_singlejob.locking.clear import clear
+from django_singlejob.locking.request import Reason, Refusal
+from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.querysets.locks import locks
+from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.received_signals import deferred_signals
+from django_singlejob.worker.lock import WorkerLock
+from tests.contract.acts import is_free, lock, take
+
+if TYPE_CHECKING:
+    from django_singlejob import Lease
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
+FIRST, SECOND = "django_singlejob.worker.1", "django_singlejob.worker.2"
+
+
+@pytest.fixture
+def ours() -> WorkerLock:
+    return WorkerLock(["mail"], nullcontext)
+
+
+def held(ours: WorkerLock) -> Lease:
+    lease = ours.hold()
+    assert lease
+    return lease
+
+
+def begin(token: Any) -> None:
+    """A task is in progress under the lock."""
+    Order(task_path="tests.app.django_tasks.plain", max_attempts=3, backend="default").enqueue()
+    assert one_offs().claim_locked(one_offs().parallel().lock_due(1), token, this_process())
+
+
+def rows() -> list[tuple[str, int]]:
+    return list(one_offs().order_by("pk").values_list("status", "attempt"))
+
+
+def be_away(*_: Any) -> Any:
+    raise OperationalError
+
+
+# --- held
+
+
+def test_it_is_held_without_another_question_until_it_is_released(ours: WorkerLock) -> None:
+    lease = held(ours)
+    with CaptureQueriesContext(connection) as queries:
+        assert ours.hold() is lease
+    assert len(queries) == 0
+    assert lock(FIRST).queues == ["mail"]
+    ours.release()
+    assert (ours.lease, is_free(FIRST)) == (None, True)
+
+
+def test_each_worker_has_the_lowest_number_that_is_free(ours: WorkerLock) -> None:
+    other = WorkerLock([], nullcontext)
+    assert [held(ours).name, held(other).name] == [FIRST, SECOND]
+    ours.release()
+    assert held(ours).name == FIRST
+
+
+def test_if_another_worker_is_faster_it_takes_the_next_one(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a worker with --drain would exit although something is due."""
+    usual = acquire.acquire
+
+    def be_slow(request: Any) -> Any:
+        if request.name == FIRST:
+            take(request.name)
+        return usual(request)
+
+    monkeypatch.setattr("django_singlejob.worker.lock.acquire", be_slow)
+    assert held(ours).name == SECOND
+
+
+def test_it_keeps_nothing_waiting(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try may take five seconds if something is in the way each time, and jobs may be due meanwhile."""
+    asked: list[str] = []
+
+    def be_undecided(request: Any) -> Refusal:
+        asked.append(request.name)
+        return Refusal(Reason.UNDECIDED)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("django_singlejob.worker.lock.acquire", be_undecided)
+        assert ours.hold() is None
+    assert asked == [FIRST]
+    assert held(ours).name == FIRST  # at the next look
+
+
+def test_one_that_is_to_end_asks_for_no_other(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = acquire.acquire
+
+    def be_slow(request: Any) -> Any:
+        take(request.name)
+        signal.raise_signal(signal.SIGTERM)
+        return usual(request)
+
+    monkeypatch.setattr("django_singlejob.worker.lock.acquire", be_slow)
+    with deferred_signals():
+        assert ours.hold() is None
+    assert locks().get().name == FIRST
+
+
+def lose_trust(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an outage that was longer than the lease."""
+    monkeypatch.setattr(lease, "is_private", False)
+    monkeypatch.setattr(lease._state, "proven_at", float("-inf"))
+
+
+def test_one_that_was_lost_is_replaced(ours: WorkerLock) -> None:
+    former = held(ours)
+    assert clear(lock(FIRST), force=True)
+    former.distrust()
+    assert held(ours).token != former.token
+    assert lock(FIRST).token == held(ours).token
+
+
+def test_one_that_is_still_its_own_is_kept(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = held(ours)
+    lose_trust(lease, monkeypatch)
+    assert ours.hold() is lease
+    assert lock(FIRST).heartbeats == 1
+
+
+# --- what was running under it
+
+
+@pytest.mark.parametrize(("error", "row"), [("", ("waiting", 0)), ("It died.", ("waiting", 1))])
+def test_what_was_in_progress_is_put_back(ours: WorkerLock, error: str, row: tuple[str, int]) -> None:
+    begin(held(ours).token)
+    begin(take("elsewhere").token)
+    ours.put_back(error)
+    assert rows() == [row, ("in_progress", 1)]
+
+
+def test_that_is_tried_again(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(held(ours).token)
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "durable", be_away)
+        with pytest.raises(OperationalError):
+            ours.put_back()
+    assert rows() == [("in_progress", 1)]
+    held(ours)
+    assert rows() == [("waiting", 0)]
+
+
+def test_if_that_is_not_possible_the_lock_is_left_to_expire(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then others put it back."""
+    begin(held(ours).token)
+    monkeypatch.setattr(database, "durable", be_away)
+    with pytest.raises(OperationalError):
+        ours.put_back()
+    ours.close()
+    assert (ours.lease, is_free(FIRST)) == (None, False)
