@@ -7,7 +7,7 @@ Its main thread does all that needs the database, see ``keep``. A second thread 
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar, cast
@@ -111,7 +111,16 @@ class Supervisor:
         child.process.kill()
         code = child.process.collect()
         self.let_go(child)
+        if os.getpid() == 1:
+            self._bury_orphans()
         return code
+
+    def _bury_orphans(self) -> None:
+        """Collect what children have left behind. As process 1 of a container, this process is the parent of that."""
+        ours = {child.process.pid for child in self._children}
+        with suppress(ChildProcessError):
+            while (over := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and over.si_pid not in ours:
+                os.waitpid(over.si_pid, 0)
 
     def let_go(self, child: Child) -> None:
         """Watch over the child, and keep its lease, no longer."""

@@ -35,13 +35,14 @@ logger = logging.getLogger("django_singlejob")
 _MOST_REPORTED = 1_000
 
 
-def keep_up(turn: int = 0) -> None:
+def keep_up(turn: int = 0, between: Callable[[], object] = lambda: None) -> None:
     """Update the schedules in the database to those in the code. A new or changed schedule begins at its next slot from
     now, and a schedule that was removed is forgotten. A restart alone changes nothing. One-offs whose lock was deleted
     by hand are put back.
 
     Only rows that differ from the code, or that look odd, are read in full, and besides them a part of the others:
-    the one whose ``turn`` it is. So this costs about the same for any number of jobs.
+    the one whose ``turn`` it is. So this costs about the same for any number of jobs. ``between`` is called between two
+    rows that change.
     """
     one_offs().abandon_orphans(ORPHANED)
     code, rows = timetable(), gates().scheduled()
@@ -52,10 +53,12 @@ def keep_up(turn: int = 0) -> None:
     if new := wanted - statuses.keys():
         for name in _until_a_signal(new):
             _despite_others(name, partial(gates().remember, name))
+            between()
         # A gate is missing if others were at it.
         statuses |= gates().look_up(new, ZERO)
     for name in _until_a_signal(filter(registry.is_known, statuses)):
         _keep_up_with(registry.get(name), statuses[name])
+        between()
 
 
 def _until_a_signal(names: Iterable[str]) -> Iterator[str]:

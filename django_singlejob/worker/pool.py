@@ -151,6 +151,9 @@ class Inline:
         returns, self._returns = self._returns, []
         return returns
 
+    def beat(self) -> None:
+        """Do nothing: another thread sends heartbeats."""
+
     def wait(self, seconds: float) -> bool:
         """Wait. Returns ``False``: nothing can have happened. A signal is only remembered, so each wait is short."""
         if not self._returns:

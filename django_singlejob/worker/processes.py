@@ -70,6 +70,10 @@ class Processes:
         resumes = [each.awaited - local_now() for each in self._under_way.values() if isinstance(each.awaited, float)]
         return self._supervisor.keep(min([seconds, DAY, *resumes]))
 
+    def beat(self) -> None:
+        """Send the heartbeats that are due."""
+        self._supervisor.pause(0)
+
     def _go_on(self, run: Supervised, steps: Steps[Report]) -> None:
         try:
             step = next(steps)

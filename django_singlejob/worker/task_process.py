@@ -152,7 +152,7 @@ class TaskProcess:
         end = unpacked(self._memory.message) if self._memory.message else None
         failure = end.failure if end else None
         error = f"The process that ran it {words_of(code)}."
-        if self._memory.is_winding_up and not failure:
+        if self._memory.is_winding_up and not failure and (code == 0 or child.has_killed):
             is_unrecorded = self._memory.is_unrecorded
             error = "Its result could not be recorded." if is_unrecorded else "It did not end within the grace."
         else:
@@ -206,11 +206,14 @@ class TaskProcess:
         wait_for([self._waker.descriptor], min(seconds, DAY))
         self._waker.taken()
         database.forget_queries()
-        for task, report in pool.come_back():
+        returns = pool.come_back()
+        for task, report in returns:
             if isinstance(task, Claimed):
                 status = self._report(tasks.settle(task, report))
                 self._memory.status = self._memory.status or status
                 self._memory.ended += 1
+        if returns:
+            flush_streams()  # this process may be killed
 
     def _wind_up(self, tasks: Tasks, pool: Pool) -> None:
         """Begin nothing more, and record what ends within the grace."""

@@ -243,7 +243,7 @@ class Tick:
             return
         self._is_stale, self._tasks_seen = False, self._tasks.ended
         if local_now() >= self._keep_up_at:
-            keep_up(self._turn)
+            keep_up(self._turn, self._pool.beat)
             self._turn += 1
             self._may_be_unknown = True
             self._be_seen()

@@ -669,3 +669,19 @@ def ends_a_child() -> int:
 def tells_the_edition() -> int:
     edition: int = getattr(settings, "EDITION", 0)
     return edition
+
+
+@singleton_job(lease=LEASE)
+def kills_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@singleton_job(lease=LEASE)
+def leaves_an_orphan() -> None:
+    """A process that outlives its parent, but not the job's process group."""
+    subprocess.run(["sh", "-c", "sleep 60 &"], check=True)
+
+
+@singleton_job(lease=LEASE)
+def counts_zombies() -> int:
+    return sum(" Z " in path.read_text() for path in Path("/proc").glob("[0-9]*/stat"))

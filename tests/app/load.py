@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from threading import Event
 from typing import Any
 
@@ -52,3 +54,22 @@ async def tells_async() -> None:
 @task
 def forks(how_the_child_ends: str) -> Any:
     return jobs.forks.__wrapped__(how_the_child_ends)
+
+
+@task(takes_context=True)
+def crashes_once(context: TaskContext[..., Any]) -> int:
+    jobs.say("started", os.getpid())
+    if context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return context.attempt
+
+
+@task
+def kills_its_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+def says_its_process() -> None:
+    jobs.say("started", os.getpid())
+    jobs.wait_until_told()

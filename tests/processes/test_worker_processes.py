@@ -1,0 +1,107 @@
+"""The processes of a worker: one for each run of a job, and one for all tasks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from django.db import connection, transaction
+
+from django_singlejob.models import OneOffJob
+from tests.databases import APPS
+from tests.processes.witness import ends, is_alive
+from tests.processes.workers import PATIENCE, SETTINGS, all_are_done, end, enqueue, enqueue_noted, needs_tasks, worker
+from tests.waiting import eventually, seconds_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.children import Child, Spawn
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
+
+
+def bodies(child: Child) -> list[int]:
+    """The processes that have said `started PID`."""
+    return [int(found) for found in re.findall(r"started (\d+)", child.output)]
+
+
+@needs_tasks
+def test_after_a_crash_of_their_process_tasks_are_run_again_at_once(spawn: Spawn) -> None:
+    enqueue("tasks.crashes_once")
+    enqueue_noted("tasks", range(10))
+    child = worker(spawn)
+    assert seconds_of(lambda: eventually(all_are_done)) < PATIENCE
+    assert "The process of the tasks was killed by SIGSEGV." in child.output
+    assert OneOffJob.objects.get(task_path__endswith="crashes_once").result == 2
+    assert len({*bodies(child)}) == 2
+    assert "lost" not in child.output
+    end(child)
+
+
+@needs_tasks
+def test_a_task_that_always_kills_its_process_fails(spawn: Spawn) -> None:
+    enqueue("tasks.kills_its_process")
+    OneOffJob.objects.update(max_attempts=2)
+    child = worker(spawn)
+    eventually(lambda: OneOffJob.objects.get().status == "failed")
+    end(child)
+    one_off = OneOffJob.objects.get()
+    assert (one_off.attempt, one_off.error) == (2, "The process that ran it was killed by SIGKILL.")
+    assert one_off.error_class.endswith("JobDied")
+
+
+def test_a_job_that_kills_its_process_costs_its_neighbours_nothing(spawn: Spawn, go: Path) -> None:
+    enqueue("tells")
+    enqueue("kills_itself")
+    child = worker(spawn)
+    child.wait_for("started")
+    eventually(lambda: ends("kills_itself") == ["failed"])
+    go.touch()
+    eventually(lambda: ends("tells") == ["successful"])
+    end(child)
+
+
+@needs_tasks
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+def test_all_processes_end_with_their_worker(spawn: Spawn) -> None:
+    enqueue("tasks.says_its_process")
+    enqueue("stubborn", "swallows every exception")
+    child = worker(spawn)
+    eventually(lambda: len(bodies(child)) == 2)
+    child.send_signal(signal.SIGKILL)
+    eventually(lambda: not any(map(is_alive, bodies(child))))
+
+
+@pytest.mark.on_database("postgresql")
+def test_a_look_that_waits_delays_no_deadline(spawn: Spawn) -> None:
+    enqueue("stubborn_for_too_long", "swallows every exception")
+    child = worker(spawn)
+    eventually(lambda: bodies(child))
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE django_singlejob_oneoffjob IN ACCESS EXCLUSIVE MODE")
+        (body,) = bodies(child)
+        eventually(lambda: not is_alive(body))
+    eventually(lambda: ends("stubborn_for_too_long") == ["interrupted"])
+    end(child)
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="there are no namespaces")
+def test_as_process_1_of_a_container_it_collects_what_jobs_leave_behind(spawn: Spawn) -> None:
+    for _ in range(3):
+        enqueue("leaves_an_orphan")
+    command = ["unshare", "--fork", "--pid", "--mount-proc", sys.executable, "-m", "django"]
+    if subprocess.run([*command[:4], "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this process may not make a namespace")
+    words = [*command, "singleton_worker", "--interval", "0.05"]
+    child = spawn("-c", f"import os; os.execvp('unshare', {words!r})", **SETTINGS)
+    eventually(all_are_done)
+    enqueue("counts_zombies")
+    eventually(all_are_done)
+    assert OneOffJob.objects.get(job_name="counts_zombies").result <= 1  # which the next one collects
+    child.kill_all()
