@@ -231,9 +231,10 @@ def test_the_first_process_of_a_container_does_not_wait_for_dead_orphans(spawn: 
     child = spawn.code(
         """
         import ctypes
-        from django.core.management import call_command
+        from django_singlejob.management.commands.run_singleton import Command
         assert ctypes.CDLL(None).prctl(36, 1) == 0  # PR_SET_CHILD_SUBREAPER
-        call_command("run_singleton", "nightly", "--lease", "600", "--", "sh", "-c", "sh $ENDS_ON_SIGTERM; exit 7")
+        words = ["run_singleton", "nightly", "--lease", "600", "--", "sh", "-c", "sh $ENDS_ON_SIGTERM; exit 7"]
+        Command().run_from_argv(["manage.py", *words])
         """
     )
     pid("rest", child)
