@@ -129,9 +129,9 @@ class Supervisor:
             self._heartbeats.leave(child.lease)
         child.memory.is_only_writer = False
 
-    def end_all(self, signum: int, patience: timedelta) -> None:
-        """End all children, as if this signal had come, with that much patience."""
-        self._watch.end(signum, patience)
+    def end_within(self, patience: timedelta) -> None:
+        """End all children, as after a signal, with that much patience."""
+        self._watch.end_within(patience)
 
     @contextmanager
     def keeping(self, lease: Lease) -> Iterator[None]:

@@ -48,6 +48,7 @@ class Child:
         has_killed: whether it was killed.
         patience: how long a first signal waits before it is passed on. ``None``: it does not wait, and the child may
             take its time to clean up, until there is a second one.
+        last_grace: how many seconds after such a wait it is killed.
     """
 
     #: The signals of which a second one kills. A job may take SIGHUP for "read the configuration again".
@@ -66,15 +67,18 @@ class Child:
         self.grace = grace_of(lease)
         self.signum: int | None = None
         self.has_killed = False
+        self.last_grace = LAST_GRACE
         self.patience = patience
         self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
         self._pass_on_at = self._kill_at = float("inf")
         self._is_loss_told = False
         self._first_signal_at = float("inf")
 
-    def be_patient(self, patience: timedelta) -> None:
-        """Change how long a first signal waits."""
-        self.patience = patience
+    def end_within(self, patience: timedelta) -> None:
+        """End the child as after a signal, with that much patience. A signal that comes later is still the first."""
+        self.signum = signal.SIGTERM
+        self._pass_on_at = min(self._pass_on_at, local_now() + patience.total_seconds())
+        self.kill_by(self._pass_on_at + self.last_grace)
 
     def kill_by(self, instant: float) -> None:
         """Kill the child at this instant, a value of ``local_now()``, unless it has ended by then."""
@@ -101,8 +105,10 @@ class Child:
 
     def limit_after_signal(self, now: float, *, is_second: bool) -> None:
         """Decide by when to kill the child."""
-        if is_second or self.patience is not None:
-            self.kill_by(max(now, self._pass_on_at) + LAST_GRACE)
+        if is_second:
+            self.kill_by(now + LAST_GRACE)
+        elif self.patience is not None:
+            self.kill_by(self._pass_on_at + self.last_grace)
 
     def look(self, now: float) -> None:
         """Do what it is time for."""
@@ -176,11 +182,10 @@ class Watch:
         """Send nothing to it any more."""
         self._children.pop(child, None)
 
-    def end(self, signum: int, patience: timedelta) -> None:
-        """End all children, as if this signal had come, with that much patience."""
+    def end_within(self, patience: timedelta) -> None:
+        """End all children, as after a signal, with that much patience."""
         for child in list(self._children):
-            child.be_patient(patience)
-            child.receive(signum, local_now())
+            child.end_within(patience)
         self.wake()
 
     def wake(self) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
@@ -132,7 +131,7 @@ class Worker:
     def _wind_up(self, grace: timedelta) -> Iterator[Report]:
         """Begin nothing new. Runs that are under way may go on for the grace period, then they are interrupted."""
         if self._supervisor and not is_shutdown_requested():
-            self._supervisor.end_all(signal.SIGTERM, grace)
+            self._supervisor.end_within(grace)
         while not (self._pool.is_idle and self._tasks.is_over):
             self._pool.wait(DAY)
             try:

@@ -244,15 +244,12 @@ class _TaskChild(Child):
     but not while it may still record something."""
 
     def __init__(self, *args: Any, patience: timedelta | None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, patience=ZERO, **kwargs)
         longest = (patience or ZERO) + self.lease.grant.request.lease
-        self._longest = longest.total_seconds() + LAST_GRACE
+        self.last_grace = longest.total_seconds() + LAST_GRACE
 
-    def be_patient(self, patience: timedelta) -> None:
-        """Do nothing: the process itself is patient with its tasks."""
-
-    def limit_after_signal(self, now: float, *, is_second: bool) -> None:
-        self.kill_by(now + (LAST_GRACE if is_second else self._longest))
+    def end_within(self, patience: timedelta) -> None:
+        super().end_within(ZERO)
 
 
 def _end(value: object, failure: BaseException | None) -> BodyEnd:
