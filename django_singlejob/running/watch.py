@@ -70,7 +70,7 @@ class Child:
         self.last_grace = LAST_GRACE
         self.patience = patience
         self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
-        self._pass_on_at = self._kill_at = float("inf")
+        self._pass_on_at = self._kill_at = self._kill_for_loss_at = float("inf")
         self._is_loss_told = False
         self._first_signal_at = float("inf")
 
@@ -90,7 +90,7 @@ class Child:
     def next_at(self) -> float:
         """When there is something to do."""
         deadline = float("inf") if self._is_loss_told or self.lease.is_over else self.lease.deadline
-        return min(deadline, self._timeout_at, self._pass_on_at, self._kill_at)
+        return min(deadline, self._timeout_at, self._pass_on_at, self._kill_at, self._kill_for_loss_at)
 
     def receive(self, signum: int, now: float) -> None:
         """Pass on a signal that has come, once the patience with the child is over. A second one, not of the same
@@ -117,24 +117,26 @@ class Child:
             self._send(self.signum)
         if now >= self._timeout_at:
             self._timeout_at = float("inf")
-            self._end(TIMEOUT, now)
+            self._end(TIMEOUT)
+            self.kill_by(now + self.grace)
         self._look_at_lease(now)
-        if now >= self._kill_at:
-            self._kill_at, self.has_killed = float("inf"), True
+        if now >= min(self._kill_at, self._kill_for_loss_at):
+            self._kill_at = self._kill_for_loss_at = float("inf")
+            self.has_killed = True
             self.process.kill()
 
     def _look_at_lease(self, now: float) -> None:
         is_lost = self.lease.lost and not self.lease.is_over
         if is_lost and not self._is_loss_told:
-            self._end(LOST, now)
-        elif self._is_loss_told and not is_lost and self.memory.reason == LOST:
-            self._kill_at = float("inf")  # a late heartbeat got through, so nobody else can begin
+            self._end(LOST)
+            self._kill_for_loss_at = now + self.grace
+        elif not is_lost:
+            self._kill_for_loss_at = float("inf")  # a late heartbeat got through, so nobody else can begin
         self._is_loss_told = is_lost
 
-    def _end(self, reason: int, now: float) -> None:
+    def _end(self, reason: int) -> None:
         self.memory.reason = reason
         self._send(signal.SIGTERM)
-        self.kill_by(now + self.grace)
 
     def _send(self, signum: int) -> None:
         with suppress(ProcessLookupError, PermissionError):  # the latter for example of sudo
