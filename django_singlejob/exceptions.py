@@ -96,7 +96,7 @@ class JobInterrupted(KeyboardInterrupt):
     This is not an ``Exception``, so a job's ``except Exception`` does not swallow it.
 
     Attributes:
-        signum: the signal's number, or 0 in a worker's thread, which receives no signals itself.
+        signum: the signal's number; 0 if it is not known.
     """
 
     def __init__(self, signum: int = 0) -> None:

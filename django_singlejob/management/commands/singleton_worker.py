@@ -100,7 +100,7 @@ class Command(CallableCommand):
             "--max-jobs",
             type=whole_number,
             metavar="N",
-            help="Exits after N runs, so that a supervisor starts a new worker.",
+            help="Exits after about N runs, so that a supervisor starts a new worker.",
         )
         parser.add_argument(
             "--no-reload", action="store_true", help="Does not restart when the code changes, even if DEBUG is True."
