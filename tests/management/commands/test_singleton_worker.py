@@ -14,8 +14,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_singlejob import received_signals, runner, singleton_job
-from django_singlejob.clock import local_now
+from django_singlejob import runner, singleton_job
 from django_singlejob.codes import Lack
 from django_singlejob.exceptions import DatabaseUnusable, JobInterrupted
 from django_singlejob.locking import acquire
@@ -383,18 +382,6 @@ def test_a_database_that_does_not_permit_it_is_the_status(
     with pytest.raises(SystemExit) as left:
         call_command("singleton_worker", *modes, stdout=StringIO(), stderr=StringIO())
     assert left.value.code == 77
-
-
-def test_one_that_gave_up_the_database_for_a_signal_ends_with_it() -> None:
-    def give_up() -> None:
-        assert received_signals.in_force
-        received_signals.in_force.gave_up_at = local_now()
-        end_it()
-
-    due("last", give_up)
-    with pytest.raises(SystemExit) as left:
-        worked()
-    assert left.value.code == 128 + signal.SIGTERM
 
 
 # --- new code
