@@ -145,9 +145,9 @@ def test_it_cancels_a_coroutine(signals: ReceivedSignals) -> None:
     async def nightly() -> None:
         try:
             send()
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)
+            await asyncio.to_thread(int)
             cleaned.append(True)
 
     cleaned: list[bool] = []
