@@ -6,6 +6,7 @@ between a COMMIT and what follows from it.
 
 import asyncio
 import atexit
+import inspect
 import os
 import signal
 import threading
@@ -15,6 +16,8 @@ from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
+
+from asgiref.sync import async_to_sync
 
 from django_singlejob.clock import local_now
 from django_singlejob.exceptions import JobInterrupted
@@ -69,8 +72,10 @@ class ReceivedSignals:
             self._is_remembered, self._raised_at = False, local_now()
             raise self.reason(self.received)
 
-    def call(self, body: Callable[[], T]) -> T:
-        """Call the body, and let signals in."""
+    def call(self, body: Callable[[], Any]) -> Any:
+        """Call the body, which may be an ``async def``, and let signals in."""
+        if inspect.iscoroutinefunction(body):
+            return async_to_sync(self.call_async)(body)
         was_open, self._is_open = self._is_open, True
         try:
             self.raise_remembered()
@@ -79,7 +84,7 @@ class ReceivedSignals:
             self._is_open = was_open
 
     async def call_async(self, body: Callable[[], Awaitable[T]]) -> T:
-        """The same for an ``async def``: what ends it cancels its task."""
+        """The same in an event loop: what ends the body cancels its task."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         was_open, former, self._raised = self._is_open, self._cancel, None
         self._cancel = partial(task.get_loop().call_soon_threadsafe, task.cancel)
@@ -194,13 +199,15 @@ def is_second_signal_received() -> bool:
     return in_force is not None and in_force.is_repeated
 
 
-def let_in(body: Callable[[], T]) -> T:
-    """Call the body. If a command handles signals, they end it."""
-    return in_force.call(body) if in_force and _is_main() else body()
+def let_in(body: Callable[[], Any]) -> Any:
+    """Call the body, which may be an ``async def``. If a command handles signals, they end it."""
+    if in_force and _is_main():
+        return in_force.call(body)
+    return async_to_sync(body)() if inspect.iscoroutinefunction(body) else body()
 
 
 async def let_in_async(body: Callable[[], Awaitable[T]]) -> T:
-    """The same for an ``async def``."""
+    """The same in an event loop."""
     return await (in_force.call_async(body) if in_force else body())
 
 

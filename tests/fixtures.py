@@ -12,6 +12,7 @@ from django.db import connection, connections
 from django_singlejob import registry
 from django_singlejob.database import drop
 from django_singlejob.locking import at_exit
+from django_singlejob.received_signals import deferred_signals
 from tests.contract.acts import closing
 from tests.ports import quiet_port
 
@@ -35,6 +36,14 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.autodiscover()  # a module registers its jobs only once, so load them before this test
     monkeypatch.setattr(registry, "_jobs", {})
     monkeypatch.setattr(at_exit, "_granted", {})
+
+
+@pytest.fixture
+def as_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that the test calls handles signals, as one that is the program of its process does."""
+    for name in ("run_singleton", "singleton_worker"):
+        command = f"django_singlejob.management.commands.{name}.signals_of_command"
+        monkeypatch.setattr(command, lambda **_: deferred_signals())
 
 
 @pytest.fixture

@@ -86,23 +86,14 @@ SLOW = {
 }
 #: So do tests that start processes.
 SLOW_FIXTURES = {"child_env", "proxy"}
-#: They test what interrupts a job from outside, or drop databases, for which a server waits for all of its sessions.
+#: They test signals and heartbeats at their time, or drop databases, for which a server waits for all of its sessions.
 TIMING = {
-    "contract/test_interruption.py",
-    "locking/test_crew.py",
-    "locking/test_heartbeat.py",
     "locking/test_keeper.py",
     "processes/test_ci_run.py",
     "processes/test_interrupts.py",
     "processes/test_signal_rounds.py",
-    "test_alarms.py",
-    "test_calls.py",
-    "test_cutoff.py",
     "test_databases.py::test_it_is_dropped_whichever_test_of_a_worker_is_the_last",
-    "test_handlers.py",
-    "test_interrupt.py",
     "test_received_signals.py",
-    "test_second_signal.py",
 }
 #: On PostgreSQL, these are run a second time with single statements. With --long, so is the whole contract.
 GRANTS = {

@@ -22,17 +22,13 @@ from django_singlejob import (
     CurrentRun,
     DuplicateJob,
     InvalidName,
-    Lease,
-    LeaseLost,
     SingleJobError,
     current_run,
     job_lock,
     registry,
     singleton_job,
 )
-from django_singlejob.interrupt import Window
 from tests.children import ROOT
-from tests.contract.acts import is_free
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -374,31 +370,6 @@ def test_outside_a_job_there_is_no_run_which_a_type_checker_knows() -> None:
     with pytest.raises(AttributeError):
         current_run().lease  # type: ignore[union-attr]  # noqa: B018
     assert get_type_hints(current_run)["return"] == CurrentRun | None
-
-
-@pytest.mark.django_db
-def test_an_interrupt_as_a_block_ends_comes_before_its_lock_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interrupt prevents the window from closing once. After that, nothing may come in."""
-
-    def close(window: Window) -> None:
-        if window.is_open and not windows:
-            windows.append(window)
-            raise LeaseLost
-        usual_close(window)
-
-    def finish(lease: Lease) -> bool:
-        was_open.append(windows[0].is_open)
-        return usual_finish(lease)
-
-    windows: list[Window] = []
-    was_open: list[bool] = []
-    usual_close, usual_finish = Window.close, Lease.finish
-    monkeypatch.setattr(Window, "close", close)
-    monkeypatch.setattr(Lease, "finish", finish)
-    with pytest.raises(LeaseLost), job_lock("nightly"):
-        pass
-    assert was_open == [False]
-    assert is_free()
 
 
 @pytest.mark.parametrize("schedule", ["*/5 * * * *", "@hourly", "0 0 5 * * *", MINUTE], ids=str)

@@ -17,7 +17,7 @@ from django.db import OperationalError
 
 from django_singlejob import LeaseLost, Reason, singleton_job
 from django_singlejob.locking import at_exit
-from django_singlejob.locking.keeper import Kept
+from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.logs import PREFIX, about
 from django_singlejob.querysets.locks import locks
 from django_singlejob.worker.due import keep_up
@@ -194,20 +194,14 @@ def test_a_new_schedule(log: pytest.LogCaptureFixture) -> None:
     assert logged(log, "has a new schedule") == {"job": "nightly", "slot": slot.astimezone(UTC).isoformat()}
 
 
-class Deaf:
-    """What is interrupted by a loss, and takes no notice."""
-
-    def fire(self, exception: type[BaseException]) -> None: ...
-
-
 def test_a_lost_lease(log: pytest.LogCaptureFixture) -> None:
     lease = start_run("nightly", name="shop")
     locks().release("shop", lease.token)
     with pytest.raises(LeaseLost):
         lease.renew()
-    loss = Kept(lease, Deaf(), None, wake=lambda: None).look_at_the_clock()
-    assert loss is not None
-    loss.report()
+    heartbeats = Heartbeats()
+    heartbeats.keep(lease)
+    heartbeats.beat()
     assert logged(log, "The lease on 'shop' was lost") == of_the_run() | {"reason": "LeaseLost"}
 
 

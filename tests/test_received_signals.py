@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
 
 from django_singlejob import JobInterrupted, received_signals
-from django_singlejob.interrupt import Window
 from django_singlejob.received_signals import (
     ReceivedSignals,
     blocked_signals,
     deferred_signals,
     heed_signals,
+    is_ctrl_c,
     is_second_signal_received,
     is_shutdown_requested,
+    kept_out,
+    let_in,
+    let_in_async,
+    signals_of_command,
 )
-from tests.test_interrupt import Stop, fire, in_thread, spin
+from tests.contract.acts import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -35,61 +38,59 @@ def signals() -> Iterator[ReceivedSignals]:
         yield signals
 
 
-def send(signum: int) -> None:
+def send(signum: int = signal.SIGTERM) -> None:
     os.kill(os.getpid(), signum)
-    spin()
+
+
+def never() -> None:
+    pytest.fail("it began")
+
+
+# --- a body
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_interrupts_the_body(signals: ReceivedSignals, signum: int) -> None:
+def test_a_signal_ends_the_body(signals: ReceivedSignals, signum: int) -> None:
     assert not is_shutdown_requested()
-    with Window() as window, pytest.raises(JobInterrupted, match=f"by signal {signum:d}") as caught:
-        window.run(lambda: send(signum))
+    with pytest.raises(JobInterrupted, match=f"by signal {signum:d}") as caught:
+        let_in(lambda: send(signum))
     assert caught.value.signum == signals.received == signum
     assert is_shutdown_requested()
 
 
-def test_a_signal_before_the_body_waits_for_it(signals: ReceivedSignals) -> None:
+def test_one_before_the_body_waits_for_it(signals: ReceivedSignals) -> None:
     send(signal.SIGTERM)
-    with Window() as window:
-        send(signal.SIGINT)
-        with pytest.raises(JobInterrupted) as caught:
-            window.run(lambda: pytest.fail("it began"))
+    send(signal.SIGINT)
+    with pytest.raises(JobInterrupted) as caught:
+        let_in(never)
     assert caught.value.signum == signal.SIGTERM
 
 
 def test_it_does_not_wait_for_that_of_another_thread(signals: ReceivedSignals) -> None:
-    def work() -> None:
-        with Window() as window:
-            window.run(lambda: done.append("elsewhere"))
-
-    done: list[str] = []
-    send(signal.SIGTERM)
-    in_thread(work)
-    assert done
-    with Window() as window, pytest.raises(JobInterrupted):
-        window.run(lambda: pytest.fail("it began"))
+    send()
+    assert in_thread(lambda: let_in(lambda: "done")) == "done"
+    with pytest.raises(JobInterrupted):
+        let_in(never)
 
 
-def test_a_signal_after_the_body_is_only_remembered(signals: ReceivedSignals) -> None:
-    with Window() as window:
-        window.run(spin)
-        send(signal.SIGTERM)
+def test_one_after_the_body_is_only_remembered(signals: ReceivedSignals) -> None:
+    let_in(int)
+    send()
     assert signals.received == signal.SIGTERM
 
 
 def test_a_burst_of_signals_is_one(signals: ReceivedSignals) -> None:
     def clean_up() -> None:
         try:
-            send(signal.SIGTERM)
+            send()
         finally:
             send(signal.SIGTERM)
             send(signal.SIGINT)
             cleaned.append(True)
 
     cleaned: list[bool] = []
-    with Window() as window, pytest.raises(JobInterrupted):
-        window.run(clean_up)
+    with pytest.raises(JobInterrupted):
+        let_in(clean_up)
     assert cleaned
 
 
@@ -98,75 +99,114 @@ def test_a_second_signal_hurries(signals: ReceivedSignals, monkeypatch: pytest.M
 
     def clean_up_slowly() -> None:
         try:
-            send(signal.SIGTERM)
+            send()
         finally:
             send(signal.SIGINT)
             pytest.fail("it goes on cleaning up")
 
-    with Window() as window, pytest.raises(JobInterrupted) as caught:
-        window.run(clean_up_slowly)
+    with pytest.raises(JobInterrupted) as caught:
+        let_in(clean_up_slowly)
     assert (caught.value.signum, signals.received) == (signal.SIGINT, signal.SIGTERM)
 
 
-def test_the_main_thread_is_fetched_out_of_a_call_that_blocks(signals: ReceivedSignals) -> None:
+def test_it_is_kept_out_of_what_must_not_be_cut_short_and_raises_after_that(signals: ReceivedSignals) -> None:
     def body() -> None:
-        threading.Timer(0.05, window.fire, [Stop]).start()
-        time.sleep(20)
+        with kept_out():
+            send()
+            reached.append("the end")
+        reached.append("more")
 
-    begun_at = time.monotonic()
-    with Window() as window, pytest.raises(Stop):
-        window.run(body)
-    assert time.monotonic() - begun_at < 5
-    assert signals.received is None
-    assert not is_shutdown_requested()
-
-
-def test_an_interrupt_that_is_slow_to_arrive_comes_to_nothing_after_the_body(signals: ReceivedSignals) -> None:
-    with Window() as window:
-        with blocked_signals():
-            window.run(lambda: fire(window))
-        spin()
-    assert signals.received is None
+    reached: list[str] = []
+    with pytest.raises(JobInterrupted):
+        let_in(body)
+    assert reached == ["the end"]
 
 
-@pytest.mark.parametrize("first", ["the interrupt", "the signal"])
-def test_a_signal_that_comes_with_an_interrupt_is_not_taken_for_it(signals: ReceivedSignals, first: str) -> None:
-    """If it were the same signal, for example SIGTERM, the two would merge while they wait."""
-
-    def body() -> None:
-        with blocked_signals():
-            acts = [lambda: fire(window), lambda: os.kill(os.getpid(), signal.SIGTERM)]
-            for act in acts if first == "the interrupt" else reversed(acts):
-                act()
-
-    with Window() as window, pytest.raises((Stop, JobInterrupted)):
-        window.run(body)
+def test_outside_a_body_nothing_raises_after_that(signals: ReceivedSignals) -> None:
+    with kept_out():
+        send()
     assert signals.received == signal.SIGTERM
-    assert is_shutdown_requested()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGURG])
-def test_the_main_thread_is_fetched_where_signals_are_ignored_too(ignore: Callable[[int], None], signum: int) -> None:
-    ignore(signum)
+def test_what_another_thread_keeps_out_is_let_in_here(signals: ReceivedSignals) -> None:
+    def look() -> bool:
+        with kept_out():
+            return True
 
-    def body() -> None:
-        fire(window)
-        spin()
-
-    with deferred_signals(), Window() as window, pytest.raises(Stop):
-        window.run(body)
+    assert in_thread(look)
+    with pytest.raises(JobInterrupted):
+        let_in(send)
 
 
-def test_a_job_that_handles_the_signal_that_fetches_it_is_interrupted_at_its_next_step(
-    signals: ReceivedSignals,
-) -> None:
-    def body() -> None:
-        signal.signal(signal.SIGURG, lambda *arguments: pytest.fail("a signal"))
-        fire(window)
-        spin()
+# --- an async body
 
-    with Window() as window, pytest.raises(Stop):
-        window.run(body)
+
+def test_it_cancels_a_coroutine(signals: ReceivedSignals) -> None:
+    async def nightly() -> None:
+        try:
+            send()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.to_thread(int)
+            cleaned.append(True)
+
+    cleaned: list[bool] = []
+    with pytest.raises(JobInterrupted, match="by signal 15"):
+        asyncio.run(let_in_async(nightly))
+    assert cleaned
+
+
+def test_one_before_the_coroutine_waits_for_it(signals: ReceivedSignals) -> None:
+    async def nightly() -> None:
+        never()
+
+    send()
+    with pytest.raises(JobInterrupted):
+        asyncio.run(let_in_async(nightly))
+
+
+def test_a_coroutine_that_somebody_else_cancels_is_cancelled(signals: ReceivedSignals) -> None:
+    async def nightly() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(let_in_async(nightly))
+
+
+# --- a command
+
+
+def test_where_no_command_handles_them_signals_are_the_programs() -> None:
+    def body() -> str:
+        with kept_out():
+            signal.raise_signal(signal.SIGINT)
+        return "done"
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        let_in(body)
+    assert is_ctrl_c(caught.value)
+    assert not is_ctrl_c(JobInterrupted(2))
+    assert not is_shutdown_requested()
+    assert not is_second_signal_received()
+
+
+def test_where_a_command_handles_them_no_other_exception_is_a_ctrl_c(signals: ReceivedSignals) -> None:
+    assert not is_ctrl_c(KeyboardInterrupt())
+
+
+def test_a_command_that_is_not_the_program_leaves_its_signals_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with signals_of_command(is_program=False) as signals:
+        assert signal.getsignal(signal.SIGTERM) == before
+    assert signals.received is None
+
+
+def test_in_another_thread_they_do_what_they_did_before() -> None:
+    def command() -> object:
+        with deferred_signals() as signals:
+            return signals.received, signal.getsignal(signal.SIGTERM)
+
+    assert in_thread(command) == (None, signal.getsignal(signal.SIGTERM))
 
 
 @pytest.fixture
@@ -179,25 +219,19 @@ def ignore() -> Iterator[Callable[[int], None]]:
 
 def test_what_is_ignored_stays_ignored(ignore: Callable[[int], None]) -> None:
     ignore(signal.SIGHUP)
-    with deferred_signals() as signals, Window() as window:
-        window.run(lambda: send(signal.SIGHUP))
+    with deferred_signals() as signals:
+        let_in(lambda: send(signal.SIGHUP))
     assert signals.received is None
 
 
-def test_the_handlers_are_put_back() -> None:
-    heeded = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGURG]
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_handlers_are_put_back(*, is_last: bool) -> None:
+    heeded = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
     before = [signal.getsignal(signum) for signum in heeded]
-    with pytest.raises(Stop), deferred_signals():
-        raise Stop
+    with pytest.raises(ZeroDivisionError), deferred_signals(is_last=is_last):
+        raise ZeroDivisionError
     assert [signal.getsignal(signum) for signum in heeded] == before
     assert not is_shutdown_requested()
-
-
-def test_they_are_put_back_behind_a_command_that_was_not_told_to_end() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with deferred_signals(is_last=True):
-        pass
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.slow
@@ -227,26 +261,38 @@ def test_once_it_was_told_to_end_only_a_second_thought_changes_how(seconds: floa
     assert done.returncode == status
 
 
-def test_in_another_thread_signals_do_what_they_did_before() -> None:
-    def command() -> None:
-        with deferred_signals() as signals:
-            seen.append((signals.received, signal.getsignal(signal.SIGTERM) == before))
+# --- threads
 
-    seen: list[object] = []
-    before = signal.getsignal(signal.SIGTERM)
-    in_thread(command)
-    assert seen == [(None, True)]
+
+def test_a_burst_of_signals_is_one_and_another_after_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deferred_signals():
+        answers = []
+        for now in 100.0, 100.1, 100.9, 101.0, 101.1:
+            monkeypatch.setattr(received_signals, "local_now", lambda now=now: now)
+            signal.raise_signal(signal.SIGTERM)
+            answers.append(is_second_signal_received())
+        assert answers == [False, False, False, True, True]
+    assert not is_second_signal_received()
+
+
+def test_only_a_thread_that_works_for_the_main_one_is_told_to_end_with_it() -> None:
+    def is_helper_told() -> bool:
+        heed_signals()
+        return is_shutdown_requested()
+
+    with deferred_signals():
+        assert not in_thread(is_helper_told)
+        send()
+        assert in_thread(is_helper_told)
+        assert not in_thread(is_shutdown_requested)
+    assert not in_thread(is_helper_told)
 
 
 def test_a_thread_that_is_started_with_signals_blocked_gets_none() -> None:
-    def look() -> None:
-        seen.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
-
-    seen: list[set[int | signal.Signals]] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with blocked_signals():
-        in_thread(look)
-    assert {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} <= seen[0]
+        blocked = in_thread(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    assert {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} <= blocked
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
@@ -274,66 +320,3 @@ def test_where_signals_cannot_be_blocked_they_are_not(monkeypatch: pytest.Monkey
     monkeypatch.delattr(signal, "pthread_sigmask")
     with blocked_signals():
         assert mask(signal.SIG_BLOCK, []) == before
-
-
-def test_what_is_on_its_way_to_the_outer_one_waits_for_the_inner_one_too(signals: ReceivedSignals) -> None:
-    def body() -> None:
-        with blocked_signals():
-            fire(outer)
-            inner = Window().__enter__()
-        inner.run(spin)
-        inner.__exit__(None, None, None)
-        spin()
-
-    with Window() as outer, pytest.raises(Stop):
-        outer.run(body)
-
-
-def test_what_arrives_while_the_window_is_being_closed_waits_for_it_to_be_opened_again(
-    signals: ReceivedSignals,
-) -> None:
-    def body() -> None:
-        with blocked_signals():
-            fire(window)
-            window.is_open = False  # close() does this first
-        spin()
-        window.close()
-
-    with Window() as window:
-        window.run(body)
-        assert window.is_awaited
-
-
-# --- which threads notice
-
-
-def test_nobody_is_told_again_where_no_signals_are_handled() -> None:
-    assert not is_second_signal_received()
-
-
-def test_a_burst_of_signals_is_one_and_another_after_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with deferred_signals():
-        answers = []
-        for now in 100.0, 100.1, 100.9, 101.0, 101.1:
-            monkeypatch.setattr(received_signals, "local_now", lambda now=now: now)
-            signal.raise_signal(signal.SIGTERM)
-            answers.append(is_second_signal_received())
-        assert answers == [False, False, False, True, True]
-    assert not is_second_signal_received()
-
-
-def test_only_a_thread_that_works_for_the_main_one_is_told_to_end_with_it() -> None:
-    answers: list[bool] = []
-
-    def listen(*, heeds: bool) -> None:
-        if heeds:
-            heed_signals()
-        answers.append(is_shutdown_requested())
-
-    with deferred_signals():
-        in_thread(lambda: listen(heeds=True))
-        signal.raise_signal(signal.SIGTERM)
-        in_thread(lambda: listen(heeds=False))
-        in_thread(lambda: listen(heeds=True))
-    in_thread(lambda: listen(heeds=True))
-    assert answers == [False, False, True, False]

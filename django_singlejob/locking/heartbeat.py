@@ -1,7 +1,6 @@
 """Sends heartbeats, and finds out which leases are lost: those of the process, with one statement for all that are due.
 
-Whoever has ``Heartbeats`` calls ``beat`` when it is time for that: the main thread of a supervisor, or the thread of
-``locking.keeper``.
+The main thread of a supervisor, or the thread of ``locking.keeper``, calls ``Heartbeats.beat`` when one is due.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Keeps the leases of code that runs in this process: a job that was called, or a block inside ``job_lock``.
 
-One thread sends the heartbeats of all of them. Nothing is raised in anybody's thread: a lost lease is told by
-``Lease.check``, ``lost`` and ``atomic``, by the signal ``lease_lost``, and at the end of the run or block.
+One thread sends the heartbeats of all of them. Nothing is raised in another thread: ``Lease.check``, ``lost`` and
+``atomic``, the signal ``lease_lost``, and the end of the run or block report that a lease is lost.
 """
 
 import logging
@@ -23,7 +23,7 @@ from django_singlejob.received_signals import start_thread
 
 logger = logging.getLogger("django_singlejob")
 
-# A thread that has had no lease to keep for so long ends. Seconds.
+# The thread ends after this many seconds without a lease.
 IDLE = 1.0
 
 

@@ -8,7 +8,6 @@ from types import ModuleType
 
 from django.apps import apps
 
-from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.logs import about
 from django_singlejob.received_signals import is_ctrl_c, kept_out
 from django_singlejob.results import summary
@@ -66,18 +65,20 @@ def imported(name: str) -> ModuleType | None:
     logged once, and the module is not imported again in this process. Interrupts from outside are raised."""
     if name in _broken or not all(name.split(".")):
         return None
-    try:
-        with kept_out():  # so that what the import raises is its own
+    with kept_out():  # so that what the import raises is its own
+        try:
             return import_module(name)
-    except BaseException as error:
-        if is_ctrl_c(error) or isinstance(error, JobInterrupted):
-            raise
-        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            return None  # nothing was run
-        message = "The module %r cannot be imported (%s). Fix it and restart this process: until then its tasks wait."
-        logger.error(message, name, summary(error), exc_info=error, extra=about(reason=error))
-        _broken.add(name)
-        return None
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
+            if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+                return None  # nothing was run
+            message = (
+                "The module %r cannot be imported (%s). Fix it and restart this process: until then its tasks wait."
+            )
+            logger.error(message, name, summary(error), exc_info=error, extra=about(reason=error))
+            _broken.add(name)
+            return None
 
 
 def _module_of(path: str) -> str:

@@ -2,7 +2,6 @@
 
 import atexit
 import ctypes
-import inspect
 import os
 import pickle
 import signal
@@ -13,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, cast
 
-from asgiref.sync import async_to_sync
 from django.db import connections
 
 from django_singlejob import received_signals
@@ -110,7 +108,7 @@ def run_as_child(
         try:
             received_signals.start_thread(partial(_watch, lease, memory), "watch over a lease")
             received_signals.unblock()
-            value = _called(signals, body) if is_interruptible else body()
+            value = signals.call(body) if is_interruptible else body()
         except BaseException as error:
             if os.getpid() != pid:
                 _exit(_status_after(error))  # a process that the body has forked
@@ -156,11 +154,6 @@ class _Signals(ReceivedSignals):
 
     def reason(self, signum: int) -> BaseException:
         return exception_for(self._memory.reason or signum, self._lease)
-
-
-def _called(signals: ReceivedSignals, body: Callable[[], Any]) -> Any:
-    """Call the body. Signals end it, also one that came before."""
-    return async_to_sync(signals.call_async)(body) if inspect.iscoroutinefunction(body) else signals.call(body)
 
 
 def _status_after(error: BaseException) -> int:

@@ -28,11 +28,9 @@ logger = logging.getLogger("django_singlejob")
 LAST_GRACE = 3.0
 # A wait that is as good as endless.
 DAY = 86_400.0
-
-
 # Seconds for the main thread to record the end of a child that was killed.
 RECORDING = 1.0
-# If the main thread of a supervisor does not wait for so long, it hangs: no lease is kept any more. Seconds.
+# If the main thread of a supervisor works for this many seconds without a wait, it hangs, and keeps no lease.
 LONGEST_CALL = 120.0
 # The last message may delay the exit for this long, if nothing reads it. Seconds.
 LAST_WORDS = 0.5

@@ -4,7 +4,6 @@ The worker holds one lock for all of them, see ``worker.lock``. While it holds t
 rows. When it dies, the process that takes over or clears its lock puts the rows back, as it does for any dead holder.
 """
 
-import inspect
 import logging
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import async_to_sync
 from django.db import Error
 
 from django_singlejob import database, runner
@@ -79,7 +77,7 @@ class Claimed:
             return self.failed(LeaseLost(self.lease.why_lost()))
         started_at = local_now()
         try:
-            value = let_in(self._perform)
+            value = self._perform()
         except BaseException as error:
             failure = interrupt_behind(error) or error
             self.end(since(started_at), failure=failure, is_ctrl_c=is_ctrl_c(failure))
@@ -117,7 +115,7 @@ class Claimed:
         assert task is not None  # noqa: S101  (a task that is not known here is not claimed)
         args, kwargs = arguments_of(row)
         call = partial(task.func, *django_tasks.begin(row, task), *args, **kwargs)
-        value = async_to_sync(call)() if inspect.iscoroutinefunction(task.func) else call()
+        value = let_in(call)
         try:
             return stored_result(value)
         except Unstorable as error:

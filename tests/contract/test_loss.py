@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync
 
 from django_singlejob import LeaseLost, current_run, job_lock, singleton_job
 from django_singlejob.clock import utc_now
-from django_singlejob.locking.keeper import Keeper, Kept
+from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.runs import runs
@@ -36,6 +36,7 @@ from tests.databases import APPS
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
+    from django_singlejob import Lease
     from django_singlejob.models import JobLock, JobStatus
     from tests.contract.conftest import Ahead
 
@@ -62,13 +63,12 @@ def test_who_was_robbed_changes_nothing_of_the_successors_and_is_told() -> None:
 def is_robbed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """A process wakes up after its deadline, and the body's thread continues before the keeper does."""
 
-    def stop(_: Keeper, kept: Kept) -> None:
-        lease = kept.lease
+    def stop(_: Heartbeats, lease: Lease) -> None:
         lease._state.proven_at -= lease.grant.request.lease.total_seconds()
         if request.param == "robbed":
             in_thread(partial(rob, lease.name))
 
-    monkeypatch.setattr(Keeper, "watch", stop)
+    monkeypatch.setattr(Heartbeats, "keep", stop)
     return bool(request.param == "robbed")
 
 

@@ -395,7 +395,7 @@ def test_but_one_that_raises_it_by_itself_in_a_command_has_failed_and_ends_nothi
         monkeypatch.setitem(registry._jobs, job, once(registry.get(job)))
     tasks.body = leave
     results = [getattr(tasks, name).enqueue(number == 3) for number in range(4)]
-    with suppress(SystemExit, KeyboardInterrupt):
+    with deferred_signals(), suppress(SystemExit):
         call_command("singleton_worker", stdout=StringIO(), stderr=StringIO(), **options)
     for result in results:
         result.refresh()
@@ -780,7 +780,8 @@ def test_a_module_that_cannot_be_imported_stops_no_others_and_is_tried_once(
         tasks.plain.using(priority=10).enqueue()
         one_offs().filter(task_path="tests.app.django_tasks.plain").update(task_path=f"{name}.{function}")
     tasks.plain.enqueue()
-    ticked()
+    with deferred_signals():  # otherwise a KeyboardInterrupt is a Ctrl-C
+        ticked()
     assert statuses() == [("waiting", 0)] * 2 + [("done", 1)]
     assert caplog.text.count(f"The module {name!r} cannot be imported ({error.partition('(')[0]}") == 1
     for function in "one", "two":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import pytest
 from django.db import OperationalError
 
 from django_singlejob import LeaseLost
+from django_singlejob.clock import local_now
 from django_singlejob.locking import heartbeat
 from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.querysets.locks import JobLockQuerySet, locks
@@ -146,24 +146,20 @@ def test_after_a_failure_the_next_one_follows_soon(
 
         patch.setattr(JobLockQuerySet, "renew", fail)
         heartbeats.beat()
-    assert heartbeats.next_at <= heartbeat.local_now() + 1
+    assert heartbeats.next_at <= local_now() + 1
     assert not lease.lost
     assert "will be retried soon: it is away" in caplog.text
 
 
-def test_a_row_that_is_locked_lets_no_other_lease_expire(
-    monkeypatch: pytest.MonkeyPatch, statements: list[int]
-) -> None:
-    """The statement for all of them fails, as after a dead-lock time-out: they are renewed one by one."""
+def test_a_row_that_is_locked_lets_no_other_lease_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statement for all of them fails, as after a deadlock: they are renewed one by one."""
 
-    @contextmanager
-    def refused(*_: Any, **__: Any) -> Iterator[None]:
+    def refuse(*_: Any) -> None:
         raise ValueError("one of the rows may be the reason")
-        yield
 
     heartbeats, _ = kept("a", "b")
     come_due(heartbeats)
-    monkeypatch.setattr(JobLockQuerySet, "renew_together", lambda *_: refused().__enter__())
+    monkeypatch.setattr(JobLockQuerySet, "renew_together", refuse)
     heartbeats.beat()
     assert beats() == {"a": 1, "b": 1}
 

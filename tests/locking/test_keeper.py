@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from django.db import connection
 
 from django_singlejob import job_lock
 from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.querysets.locks import locks
 from tests.contract.acts import take
 from tests.databases import APPS
-from tests.locking.keeping import keep, threads, wait_until
+from tests.locking.keeping import keep, threads
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.children import Spawn
@@ -33,19 +33,19 @@ def beats() -> int:
 def test_one_thread_keeps_all_leases_and_ends_after_them() -> None:
     def body() -> None:
         with job_lock("b", lease=SHORT), job_lock("c", lease=SHORT):
-            wait_until(lambda: beats() > 5)
+            eventually(lambda: beats() > 5)
             assert len(threads()) == 1
 
     keep(take("a", lease=SHORT), body)
-    wait_until(lambda: not threads())
+    eventually(lambda: not threads())
 
 
 @real
 def test_the_next_lease_has_a_thread_again() -> None:
     for _ in range(3):
         with job_lock("a", lease=SHORT):
-            wait_until(beats)
-        wait_until(lambda: not threads())
+            eventually(beats)
+        eventually(lambda: not threads())
 
 
 @real
@@ -59,7 +59,7 @@ def test_it_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 
     monkeypatch.setattr(Heartbeats, "beat", failing)
     with job_lock("a", lease=SHORT):
-        wait_until(lambda: beats() > 0)
+        eventually(lambda: beats() > 0)
     assert "The heartbeats go on after an error." in caplog.text
 
 
@@ -70,24 +70,21 @@ def test_in_a_transaction_of_the_tests_there_is_none() -> None:
 
 
 @real
-@pytest.mark.skipif(connection.vendor == "sqlite" and connection.is_in_memory_db(), reason="another process sees none")
 @pytest.mark.parametrize("hooks", ["os.fork()", "ctypes.PyDLL(None).fork()"])
 def test_a_forked_child_has_a_thread_of_its_own(spawn: Spawn, hooks: str) -> None:
     """A server that is written in C may fork without Python's hooks."""
     child = spawn.code(f"""
-        import ctypes, os, sys, time
+        import ctypes, os
         from datetime import timedelta
         from django.db import connection, connections
         from django_singlejob import job_lock
         from django_singlejob.querysets.locks import locks
+        from tests.waiting import eventually
 
         def hold(name):
             with job_lock(name, lease=timedelta(seconds=0.6)) as lease:
-                for _ in range(500):
-                    if locks().get(name=name).heartbeats > 3:
-                        return lease.check()
-                    time.sleep(0.01)
-                sys.exit("no heartbeats")
+                eventually(lambda: locks().get(name=name).heartbeats > 3)
+                lease.check()
 
         hold("parent")
         with job_lock("kept"):  # so that the parent's thread is alive

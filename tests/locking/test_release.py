@@ -309,15 +309,6 @@ def test_after_a_second_signal_no_database_that_is_away_is_waited_for(
     assert at_exit._granted == {}
 
 
-@pytest.mark.parametrize("known", ["gave_up_since", "is_database_given_up"])
-def test_a_database_that_was_given_up_is_not_asked_again(
-    trying: Trying, monkeypatch: pytest.MonkeyPatch, known: str
-) -> None:
-    monkeypatch.setattr(f"django_singlejob.locking.release.{known}", lambda *_: True)
-    assert trying(UNDONE).made_at == [0]
-    assert at_exit._granted == {}
-
-
 def test_a_database_that_is_read_only_may_be_replaced_but_not_while_the_process_exits(trying: Trying) -> None:
     tries = trying(READ_ONLY)
     assert tries.passed > 50

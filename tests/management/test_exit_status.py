@@ -24,7 +24,6 @@ from django_singlejob import (
     Reason,
     UnsafeTransaction,
 )
-from django_singlejob.clock import local_now
 from django_singlejob.codes import Lack
 from django_singlejob.exceptions import SingleJobError, UnknownJob
 from django_singlejob.locking.acquire import IN_DOUBT
@@ -36,7 +35,6 @@ from django_singlejob.management.exit_status import (
     verdict,
     where_traceback_is,
 )
-from django_singlejob.received_signals import deferred_signals
 from django_singlejob.reports import Report
 from django_singlejob.running.command import CommandFailed
 
@@ -242,14 +240,6 @@ def test_others_that_are_in_the_way_are_a_reason_to_try_again() -> None:
     explanation = explanation_of(OperationalError(1213, "Deadlock found"))
     assert explanation
     assert explanation.returncode == 69
-
-
-def test_a_command_that_gave_up_the_database_for_a_signal_ends_with_it() -> None:
-    with deferred_signals() as signals:
-        signals.received, signals.gave_up_at = 15, local_now()
-        explanation = explanation_of(InterfaceError("It is closed."))
-    assert explanation
-    assert explanation.returncode == 143
 
 
 def test_to_check_the_settings_takes_no_connection(database_away: Away) -> None:

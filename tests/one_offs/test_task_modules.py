@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -8,9 +7,9 @@ import pytest
 from django.apps import apps
 
 from django_singlejob.exceptions import JobInterrupted
-from django_singlejob.interrupt import Window
 from django_singlejob.one_offs import task_modules
 from django_singlejob.one_offs.task_modules import exception_at, found_at, imported, is_allowed, takes_import
+from django_singlejob.received_signals import deferred_signals, let_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +132,8 @@ def test_one_that_cannot_be_imported_is_tried_once_and_reported_once(
     code: str, module: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = module(code)
-    assert [imported(name) for _ in range(3)] == [None] * 3
+    with deferred_signals():  # otherwise a KeyboardInterrupt is a Ctrl-C
+        assert [imported(name) for _ in range(3)] == [None] * 3
     assert ran(tmp_path) == ([] if code == "1 +" else [name])
     (record,) = caplog.records
     assert (record.levelname, record.exc_info is not None) == ("ERROR", True)
@@ -147,58 +147,21 @@ def test_what_does_not_exist_is_no_error(name: str, caplog: pytest.LogCaptureFix
     assert caplog.records == []
 
 
-def test_a_real_interrupt_waits_for_the_import_and_is_not_swallowed(
-    module: Callable[[str], str], tmp_path: Path
-) -> None:
-    name = module("import signal; signal.raise_signal(signal.SIGINT); here = 5")
-    with pytest.raises(KeyboardInterrupt):
-        imported(name)
+def test_a_signal_waits_for_the_import_and_is_not_swallowed(module: Callable[[str], str], tmp_path: Path) -> None:
+    name = module("import signal; signal.raise_signal(signal.SIGTERM); here = 5")
+    with deferred_signals(), pytest.raises(JobInterrupted):
+        let_in(lambda: imported(name))
     found = imported(name)
     assert found
     assert vars(found)["here"] == 5
     assert ran(tmp_path) == [name]
 
 
-def test_nor_is_what_the_programs_own_handler_raises(module: Callable[[str], str]) -> None:
-    def stop(*_: Any) -> None:
-        raise SystemExit(1)
-
-    name = module("import signal; signal.raise_signal(signal.SIGUSR1)")
-    before = signal.signal(signal.SIGUSR1, stop)
-    try:
-        with pytest.raises(SystemExit):
+def test_nor_is_a_ctrl_c_in_a_program_of_your_own(module: Callable[[str], str]) -> None:
+    name = module("import signal; signal.raise_signal(signal.SIGINT)")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
             imported(name)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert imported(name)
-
-
-@pytest.mark.slow
-def test_nor_is_the_second_signal_which_ends_an_import_that_hangs(module: Callable[[str], str]) -> None:
-    name = module(
-        "import signal\n"
-        "from django_singlejob.handlers import SECOND_SIGNAL\n"
-        "from tests.waiting import work_for, work_until_ended\n"
-        "signal.raise_signal(signal.SIGINT)\n"
-        "work_for(1.1 * SECOND_SIGNAL)\n"
-        "signal.raise_signal(signal.SIGINT)\n"
-        "work_until_ended()"
-    )
-    with pytest.raises(KeyboardInterrupt):
-        imported(name)
-
-
-def test_nor_is_what_ends_the_job_that_imports_it(
-    module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = module("from tests.one_offs import test_task_modules as here; here.window.fire(here.JobInterrupted)")
-    module_of_tests = sys.modules.setdefault("tests.one_offs.test_task_modules", sys.modules[__name__])
-    with Window() as window:
-        monkeypatch.setattr(module_of_tests, "window", window, raising=False)
-        monkeypatch.setattr(module_of_tests, "JobInterrupted", JobInterrupted, raising=False)
-        with pytest.raises(JobInterrupted):
-            window.run(lambda: imported(name))
-    assert imported(name)
 
 
 def test_only_the_first_look_up_takes_an_import(module: Callable[[str], str], in_an_app: Callable[[str], None]) -> None:
@@ -254,7 +217,7 @@ def test_one_of_a_broken_module_is_an_import_error(
     name = module(code)
     in_an_app(name)
     for _ in range(2):
-        with pytest.raises(ImportError):
+        with deferred_signals(), pytest.raises(ImportError):
             exception_at(f"{name}.Broken")
     assert ran(tmp_path) == [name]
 

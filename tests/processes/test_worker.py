@@ -144,7 +144,7 @@ def ends_if_it_is_told_again(child: Child) -> bool:
     [
         ("stubborn", "swallows every exception", ["interrupted"]),
         ("stubborn", "holds the GIL in C", ["interrupted"]),
-        # No thread can be told to clean up, so this counts as a death.
+        # No thread can be interrupted, so this counts as a death.
         pytest.param("tasks.nap", 600.0, [], marks=needs_tasks),
     ],
 )

@@ -132,14 +132,6 @@ def test_it_holds_a_lock_while_it_has_nothing_to_do(passes: list[Any]) -> None:
     assert not locks().exists()
 
 
-def test_it_leaves_its_lock_to_expire_if_the_database_was_given_up(passes: list[Any]) -> None:
-    """After a second signal, another call might never return."""
-    with deferred_signals() as signals:
-        passes += [lambda: setattr(signals, "is_database_given_up", True)]
-        list(Worker(PLAN).work())
-    assert not is_free("django_singlejob.worker.1")
-
-
 @pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0")
 def test_nor_is_it_released_if_a_task_could_not_be_recorded(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a second signal, that is tried once."""

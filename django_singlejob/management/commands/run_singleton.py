@@ -29,7 +29,7 @@ from django_singlejob.management.exit_status import (
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.names import validate_own_name
 from django_singlejob.querysets.jobs import gates
-from django_singlejob.received_signals import ReceivedSignals, signals_of_command
+from django_singlejob.received_signals import ReceivedSignals, is_ctrl_c, signals_of_command
 from django_singlejob.reports import Report, log_in_child, logged_quietly, report_of, run_due
 from django_singlejob.running.command import ShellCommand
 from django_singlejob.scheduling.schedule import next_slot
@@ -142,9 +142,7 @@ class Command(CallableCommand):
                 self._list(Output(self, given), has_counts=given["format"] == "json")
                 return
             refuse_settings()
-            with (
-                signals_of_command(is_program=self._is_last) as signals,
-            ):
+            with signals_of_command(is_program=self._is_last) as signals:
                 command = self._shell_command(given)
                 job = _with_options(_job(given, command), given)
                 _check_arguments(job, given)
@@ -207,7 +205,10 @@ class Command(CallableCommand):
         trigger = "manual" if given["now"] else "command"
         command = given["child"] or None
         run = partial(runner.run, job, args, kwargs, trigger=trigger, command=command, log_in_child=log)
-        yield report_of(job, run)
+        report = report_of(job, run)
+        if report.error and is_ctrl_c(report.error):
+            raise report.error
+        yield report
 
 
 def _facts(job: registry.Job) -> dict[str, Any]:

@@ -143,14 +143,23 @@ def test_its_arguments_are_json(calls: list[object], text: str, call: object) ->
     assert calls == [call]
 
 
+@pytest.mark.usefixtures("as_program")
 def test_a_job_that_raises_a_keyboard_interrupt_by_itself_has_failed() -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    singleton_job("nightly")(interrupt)
+    singleton_job("nightly")(press_ctrl_c)
     with pytest.raises(SystemExit) as ended:
         told("nightly")
     assert (ended.value.code, last_run().status, gate().consecutive_failures) == (1, "failed", 1)
+
+
+def press_ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def test_where_the_signals_are_the_programs_it_was_interrupted() -> None:
+    singleton_job("nightly")(press_ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        told("nightly")
+    assert (last_run().status, gate().consecutive_failures) == ("interrupted", 0)
 
 
 @pytest.mark.parametrize(
@@ -318,6 +327,7 @@ def be_told() -> None:
     work_until_ended()
 
 
+@pytest.mark.usefixtures("as_program")
 def test_an_interruption_is_a_warning_as_a_workers_is(caplog: pytest.LogCaptureFixture) -> None:
     singleton_job("nightly")(be_told)
     with pytest.raises(SystemExit) as ended:

@@ -14,8 +14,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_singlejob import received_signals, runner, singleton_job
-from django_singlejob.clock import local_now
+from django_singlejob import runner, singleton_job
 from django_singlejob.codes import Lack
 from django_singlejob.exceptions import DatabaseUnusable, JobInterrupted
 from django_singlejob.locking import acquire
@@ -210,6 +209,7 @@ def test_one_that_waits_for_its_lock_makes_no_other_wait() -> None:
 # --- the end
 
 
+@pytest.mark.usefixtures("as_program")
 def test_a_signal_ends_the_job_and_the_pass() -> None:
     def be_told() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -223,6 +223,7 @@ def test_a_signal_ends_the_job_and_the_pass() -> None:
     assert slots_run("nightly") == []
 
 
+@pytest.mark.usefixtures("as_program")
 def test_a_signal_between_two_jobs_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     due("first", schedule=hourly(ago=40 * MINUTE))
     second = due("second", schedule=hourly(ago=20 * MINUTE))
@@ -239,6 +240,7 @@ def test_a_signal_between_two_jobs_ends_the_pass(monkeypatch: pytest.MonkeyPatch
     assert gate("second").next_slot == newest_slot(second)
 
 
+@pytest.mark.usefixtures("as_program")
 def test_a_signal_does_not_hide_that_a_job_has_failed_before() -> None:
     due("fails", fail, schedule=hourly(ago=40 * MINUTE))
     due("last", end_it, schedule=hourly(ago=20 * MINUTE))
@@ -332,6 +334,7 @@ def end_it() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.usefixtures("as_program")
 def test_without_once_it_goes_on_until_it_is_told_to_end_which_is_no_failure() -> None:
     def enqueue_the_last() -> None:
         last.enqueue()
@@ -345,6 +348,7 @@ def test_without_once_it_goes_on_until_it_is_told_to_end_which_is_no_failure() -
     assert (one_offs().get().status, one_offs().get().attempt) == ("waiting", 0)
 
 
+@pytest.mark.usefixtures("as_program")
 def test_a_failure_does_not_end_it() -> None:
     due("broken", fail, schedule=hourly(ago=40 * MINUTE))
     due("last", end_it, schedule=hourly(ago=20 * MINUTE))
@@ -385,18 +389,6 @@ def test_a_database_that_does_not_permit_it_is_the_status(
     assert left.value.code == 77
 
 
-def test_one_that_gave_up_the_database_for_a_signal_ends_with_it() -> None:
-    def give_up() -> None:
-        assert received_signals.in_force
-        received_signals.in_force.gave_up_at = local_now()
-        end_it()
-
-    due("last", give_up)
-    with pytest.raises(SystemExit) as left:
-        worked()
-    assert left.value.code == 128 + signal.SIGTERM
-
-
 # --- new code
 
 
@@ -425,6 +417,7 @@ def test_one_that_ends_by_itself_does_not(restarts: list[str], mode: str) -> Non
     assert restarts == ["deployed"]
 
 
+@pytest.mark.usefixtures("as_program")
 def test_nor_does_one_that_is_told_to_end(restarts: list[str]) -> None:
     singleton_job("last")(end_it).using(priority=1).enqueue()
     worked()
@@ -610,6 +603,7 @@ def test_the_lock_of_a_dead_holder_is_waited_for() -> None:
     assert said.startswith(f"nightly: ran its slot {slot:%F %T} UTC in ")
 
 
+@pytest.mark.usefixtures("as_program")
 def test_a_drain_that_was_told_to_end_has_not_drained() -> None:
     last = singleton_job("last")(end_it)
     for _ in range(2):
