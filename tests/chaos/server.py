@@ -64,7 +64,7 @@ def order(number: int) -> None:
 def work() -> None:
     jobs.history.note("up")
     # The command finds the jobs of this process in its registry.
-    call_command("singleton_worker", "--threads=2", "--interval=0.3", "--grace=1", verbosity=0)
+    call_command("singleton_worker", "--processes=2", "--interval=0.3", "--grace=1", verbosity=0)
 
 
 class Formatter(logging.Formatter):
