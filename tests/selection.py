@@ -26,7 +26,6 @@ ONCE = {
     "browser": "pages are the same",
     "contract/test_catch_up.py::test_a_tick_costs_the_same_whatever_the_number_of_jobs_that_are_not_due": "counts",
     "contract/test_interruption.py": "signals and threads",
-    "locking/test_crew.py": "threads",
     "locking/test_heartbeat.py": "threads",
     "locking/test_keeper.py": "threads",
     "management/test_hostile_rows.py": "a grid of hostile values",
@@ -39,12 +38,8 @@ ONCE = {
     "processes/test_signal_rounds.py": "signals",
     "processes/test_terminals.py": "terminals",
     "querysets/test_runs.py::test_any_number_of_jobs_may_have_some": "SQLite's limit",
-    "test_alarms.py": "threads",
     "test_example_project.py": "the example",
-    "test_handlers.py": "signals",
-    "test_interrupt.py": "threads",
     "test_received_signals.py": "signals",
-    "test_second_signal.py": "signals",
     "worker/test_batches.py::test_many_that_nobody_knows_take_few_queries": "counts",
 }
 #: Paths below tests/, or the nodes of tests: load, random rounds, searches and grids.
@@ -86,23 +81,16 @@ SLOW = {
 }
 #: So do tests that start processes.
 SLOW_FIXTURES = {"child_env", "proxy"}
-#: They test what interrupts a job from outside, or drop databases, for which a server waits for all of its sessions.
+#: They test signals and heartbeats that must be in time, or drop databases, for which a server waits for all of its
+#: sessions.
 TIMING = {
-    "contract/test_interruption.py",
-    "locking/test_crew.py",
     "locking/test_heartbeat.py",
     "locking/test_keeper.py",
     "processes/test_ci_run.py",
     "processes/test_interrupts.py",
     "processes/test_signal_rounds.py",
-    "test_alarms.py",
-    "test_calls.py",
-    "test_cutoff.py",
     "test_databases.py::test_it_is_dropped_whichever_test_of_a_worker_is_the_last",
-    "test_handlers.py",
-    "test_interrupt.py",
     "test_received_signals.py",
-    "test_second_signal.py",
 }
 #: On PostgreSQL, these are run a second time with single statements. With --long, so is the whole contract.
 GRANTS = {
