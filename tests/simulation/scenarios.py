@@ -21,7 +21,7 @@ from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.recording import AWAY_FOR, HistoryFailed, abandon_orphans
+from django_singlejob.recording import abandon_orphans
 from django_singlejob.worker.tick import run_one_off
 from tests.simulation import world
 from tests.simulation.aims import AROUND_A_DEATH, BEFORE_A_BODY, INSIDE_A_BLOCK
@@ -370,7 +370,9 @@ SCENARIOS = {
 
 def come_last(actor: Actor, names: Callable[[], Sequence[str]], bound: float) -> None:
     """Acquire each lock that is left, when all others have ended: it must become free within the bound. Then end
-    the runs whose locks are gone."""
+    the runs whose locks are gone. A COMMIT that is still to come may grant a lock, so wait for it first."""
+    while coming := [at for at, _ in actor.world.scheduler.events]:
+        clock.sleep(max(coming) - actor.world.now)
     begun_at = actor.world.now
     while (left := names()) and actor.world.now - begun_at < bound:
         for name in left:
@@ -381,16 +383,4 @@ def come_last(actor: Actor, names: Callable[[], Sequence[str]], bound: float) ->
                 lease.finish()
     for name in names():
         actor.world.oracle.violate(f"The lock {name!r} is not free {actor.world.now - begun_at:.0f} s after the end.")
-    _catch_up(actor, begun_at + bound)
-
-
-def _catch_up(actor: Actor, until: float) -> None:
-    """As clear_stale_locks does, again if the history could not be written: a COMMIT that is still to come keeps
-    SQLite's writer."""
-    try:
-        abandon_orphans()
-    except HistoryFailed:
-        if actor.world.now > until:
-            raise
-        clock.sleep(AWAY_FOR)
-        _catch_up(actor, until)
+    abandon_orphans()
