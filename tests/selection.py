@@ -26,7 +26,6 @@ ONCE = {
     "browser": "pages are the same",
     "contract/test_catch_up.py::test_a_tick_costs_the_same_whatever_the_number_of_jobs_that_are_not_due": "counts",
     "contract/test_interruption.py": "signals and threads",
-    "locking/test_crew.py": "threads",
     "locking/test_heartbeat.py": "threads",
     "locking/test_keeper.py": "threads",
     "management/test_hostile_rows.py": "a grid of hostile values",
@@ -39,12 +38,8 @@ ONCE = {
     "processes/test_signal_rounds.py": "signals",
     "processes/test_terminals.py": "terminals",
     "querysets/test_runs.py::test_any_number_of_jobs_may_have_some": "SQLite's limit",
-    "test_alarms.py": "threads",
     "test_example_project.py": "the example",
-    "test_handlers.py": "signals",
-    "test_interrupt.py": "threads",
     "test_received_signals.py": "signals",
-    "test_second_signal.py": "signals",
     "worker/test_batches.py::test_many_that_nobody_knows_take_few_queries": "counts",
 }
 #: Paths below tests/, or the nodes of tests: load, random rounds, searches and grids.

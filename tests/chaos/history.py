@@ -18,6 +18,8 @@ class Event(TypedDict, total=False):
 
     * `up`: a server begins its work.
     * `start`: a body has begun, as its first step. `trusted`: whether its lease could be trusted then.
+    * `alive`: the body that a child of its server runs was still running at `at`.
+    * `hogs`: a body keeps its process from doing anything else until `to`.
     * `trust`: a lease said that it can be trusted, when it was asked at `at` or later. `until`: its deadline.
     * `lost`: a lease that had been trusted no longer is.
     * `taken`: a takeover or a clear is committed. `token`: whose lease it ended. `fence`: of the successor, if any.
@@ -71,7 +73,7 @@ class History:
 
     def note(self, event: str, **facts: object) -> None:
         # A small write to a file opened for appending is atomic, even if others write at once or we are killed.
-        line = json.dumps({"at": now(), "event": event, **self._facts, **facts})
+        line = json.dumps({"at": now(), "event": event, "pid": os.getpid(), **self._facts, **facts})
         os.write(self._file, f"{line}\n".encode())
 
 

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 
 COUNT_LENGTH = 32
+# For how long a body keeps the GIL, in seconds.
+HOG = 1.5 * LEASE.total_seconds()
 
 folder, number = Path(os.environ["CHAOS_FOLDER"]), int(os.environ["CHAOS_SERVER"])
-history = History(folder / "history.jsonl", server=number, pid=os.getpid())
+history = History(folder / "history.jsonl", server=number)
 conditions = Conditions(folder, number)
 onlooker = Onlooker(history)
 
@@ -98,7 +100,8 @@ def obey(lease: Lease) -> None:
     match conditions.taken_order("hog", "block"):
         case "hog":
             # Keeps the GIL, and so blocks all threads of this process, without using the processor.
-            ctypes.PyDLL(None).usleep(int(1.5 * LEASE.total_seconds() * 1e6))
+            history.note("hogs", to=now() + HOG, **facts(lease))
+            ctypes.PyDLL(None).usleep(int(HOG * 1e6))
         case "block":
             with fenced(lease):
                 while conditions.is_order_in_force:

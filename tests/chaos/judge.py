@@ -4,6 +4,9 @@ What can be proven? A process notes `start` and `taken` when it knows that its g
 after that instant that it can be trusted is trusted beside another if its fence is smaller, or if its token is the one
 that was taken. `at` of a `trust` is the instant before the lease was asked, so a process that is stopped in between
 raises no false alarm. When a body has ended, its lease is not asked any more.
+
+A body that a caller has called is told when its lease is lost: so its lease is judged. A body in a child process is
+ended: so it is judged by whether it is alive, whatever its lease says.
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ def verdict(evidence: Evidence) -> list[Violation]:
     return [
         *trusted_beside_another(events),
         *trusted_though_taken(events),
+        *alive_beside_another(events),
         *committed_behind_a_grant(events),
         *steps_back(evidence.writes),
         *granted_twice(events),
@@ -116,6 +120,47 @@ def trusted_though_taken(events: Iterable[Event]) -> Iterator[Violation]:
             first["at"],
             first["lock"],
         )
+
+
+def alive_beside_another(events: Iterable[Event]) -> Iterator[Violation]:
+    """The body in a child process is over when another body begins under a greater fence of the same lock, and when a
+    takeover or a clear ends its lease (I6). The one exception: its supervisor was stopped, and it let nothing else run
+    in its own process."""
+    events = list(events)
+    progress = _Progress(events)
+    taken_at = {event["token"]: event["at"] for event in events if event["event"] == "taken"}
+    excused = {event["token"] for event in events if event["event"] == "hogs" and _is_stopped(event, events)}
+    late = [
+        event
+        for event in events
+        if event["event"] == "alive"
+        and event["token"] not in excused
+        and (
+            progress.newest(event["lock"], event["at"]) > event["fence"]
+            or taken_at.get(event["token"], event["at"]) < event["at"]
+        )
+    ]
+    for _, samples in groupby(sorted(late, key=lambda event: event["token"]), lambda event: event["token"]):
+        first, *_ = others = list(samples)
+        yield Violation(
+            "a supervised body is over before another begins (I6)",
+            f"fence {first['fence']} ({_whose(first)}) was alive from {first['at']:.3f} to {others[-1]['at']:.3f}, "
+            f"{len(others)} samples, although its lock was another's",
+            first["at"],
+            first["lock"],
+        )
+
+
+def _is_stopped(event: Event, events: Iterable[Event]) -> bool:
+    """Whether its server was stopped for a part of the time that the event lasted."""
+    return any(
+        fault["event"] == "fault"
+        and fault["name"] == "stopped"
+        and fault["server"] == event["server"]
+        and fault["at"] < event["to"]
+        and event["at"] < fault["to"]
+        for fault in events
+    )
 
 
 def _is_trust(event: Event) -> bool:

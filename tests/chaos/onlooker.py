@@ -1,4 +1,4 @@
-"""Asks the leases of a process again and again whether they can be trusted, while their bodies run."""
+"""Looks again and again at the bodies of a process: whether they are alive, and whether their leases can be trusted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django_singlejob.received_signals import blocked_signals
+from django_singlejob.received_signals import start_thread
 from tests.chaos.history import now
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Body:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether its frame is still on its thread's stack. An interrupt may end a body anywhere, so the body itself
-        cannot be relied on to report its end."""
+        """Whether its frame is still on its thread's stack. A signal may end a body anywhere, so the body itself cannot
+        be relied on to report its end."""
         frame = sys._current_frames().get(self.thread)
         while frame is not None and frame is not self.frame:
             frame = frame.f_back
@@ -41,19 +41,23 @@ class Body:
 
 
 class Onlooker:
-    """A thread that notes what the leases say."""
+    """A thread that notes which bodies are alive, and what their leases say."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._bodies: list[Body] = []
-        self._parent = os.getppid()
+        #: The process that runs the code of the server: its children run the bodies that it supervises.
+        self._server = os.getpid()
 
     def start(self) -> None:
-        with blocked_signals():
-            threading.Thread(target=self._look_on, name="onlooker", daemon=True).start()
+        """Start the thread of this process."""
+        self._pid, self._parent = os.getpid(), os.getppid()
+        self._bodies: list[Body] = []
+        start_thread(self._look_on, "onlooker")
 
     def watch(self, lease: Lease) -> None:
         """Call it in the body's own function: it watches the lease from now on, until that function returns."""
+        if self._pid != os.getpid():
+            self.start()
         self._bodies.append(Body(lease, threading.get_ident(), sys._getframe(1)))
 
     def _look_on(self) -> None:
@@ -70,6 +74,8 @@ class Onlooker:
             self._bodies.remove(body)
             return
         lease = body.lease
+        if self._pid != self._server:
+            self._history.note("alive", at=asked_at, **facts(lease))
         is_trusted = not lease.lost
         if is_trusted:
             until = lease.deadline

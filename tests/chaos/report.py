@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # How much of the history is shown around a violation, in seconds.
 BEFORE, AFTER = 3.0, 1.0
 # Too frequent to be shown one by one.
-FREQUENT = ("trust", "fenced", "counted")
+FREQUENT = ("trust", "alive", "fenced", "counted")
 
 
 def summary(evidence: Evidence, violations: Sequence[Violation], possible_pairs: int) -> Iterator[str]:
@@ -30,6 +30,7 @@ def summary(evidence: Evidence, violations: Sequence[Violation], possible_pairs:
         "Judged",
         {
             "samples of trust": kinds["trust"],
+            "samples of supervised bodies": kinds["alive"],
             "fenced commits": kinds["fenced"],
             "fenced rows": len(evidence.writes),
             "counts between checks": kinds["counted"],

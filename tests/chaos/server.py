@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import django
 from django.conf import settings
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, execute_from_command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,8 +63,9 @@ def order(number: int) -> None:
 
 def work() -> None:
     jobs.history.note("up")
-    # The command finds the jobs of this process in its registry.
-    call_command("singleton_worker", "--threads=2", "--interval=0.3", "--grace=1", verbosity=0)
+    # The command finds the jobs of this process in its registry. It is the program of this process: so it forks.
+    options = ["--processes=2", "--interval=0.3", "--grace=1", "--verbosity=0"]
+    execute_from_command_line(["manage.py", "singleton_worker", *options])
 
 
 class Formatter(logging.Formatter):

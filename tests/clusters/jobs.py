@@ -32,9 +32,7 @@ slots.MAX_CATCH_UP = 1000
 LONG = 9.0
 PORT = {"postgresql": "SHOW port", "mysql": "SELECT @@port", "sqlite": "SELECT 0"}
 
-history = History(
-    Path(os.environ["CLUSTER_FOLDER"]) / "history.jsonl", server=int(os.environ["CLUSTER_SERVER"]), pid=os.getpid()
-)
+history = History(Path(os.environ["CLUSTER_FOLDER"]) / "history.jsonl", server=int(os.environ["CLUSTER_SERVER"]))
 onlooker = Onlooker(history)
 onlooker.start()
 
@@ -93,6 +91,7 @@ def work(seconds: float, **more: Any) -> None:
     write(lease)
     while now() < begun_at + seconds:
         time.sleep(0.1 if seconds > 1 else 0.01)
+        lease.check()
         if random.random() < 0.2:
             write(lease)
     lease.check()

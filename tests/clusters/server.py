@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 django.setup()
 
 from django.db import Error  # noqa: E402
-from django_singlejob.second_signal import second_signal_heeded  # noqa: E402
 
 from django_singlejob import SKIPPED, SingleJobError  # noqa: E402
 from django_singlejob.received_signals import blocked_signals, deferred_signals  # noqa: E402
@@ -40,7 +39,7 @@ def serve(role: str) -> None:
         # In another thread than the calls, which may have to wait for the database.
         with blocked_signals():
             threading.Thread(target=order, daemon=True).start()
-    with deferred_signals() as signals, second_signal_heeded(signals):
+    with deferred_signals() as signals:
         while not signals.received:
             try:
                 steps[role]()

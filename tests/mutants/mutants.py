@@ -70,6 +70,7 @@ ACQUIRE = "django_singlejob/locking/acquire.py"
 AT_EXIT = "django_singlejob/locking/at_exit.py"
 BATCHES = "django_singlejob/worker/batches.py"
 BLOCK = "django_singlejob/decorators.py"
+CHILD = "django_singlejob/running/child.py"
 CLOCK = "django_singlejob/clock.py"
 CLEAR = "django_singlejob/locking/clear.py"
 CLEARING = "django_singlejob/admin/clearing.py"
@@ -89,7 +90,9 @@ ROWS = "django_singlejob/querysets/rows.py"
 RUNNER = "django_singlejob/runner.py"
 RUNS = "django_singlejob/querysets/runs.py"
 SINGLE = "django_singlejob/locking/single_statement.py"
+SUPERVISOR = "django_singlejob/running/supervisor.py"
 TIMELINE = "django_singlejob/timeline.py"
+WATCH = "django_singlejob/running/watch.py"
 
 SINGLE_TESTS = "tests/locking/test_single_statement.py"
 EACH_WRITE = "tests/contract/test_loss.py::test_each_write_on_its_own_finds_nothing_of_the_successors"
@@ -347,7 +350,7 @@ REVERTED_REPAIRS = (
                 "            await finished(self._lease.prove)\n        self._lease.check()\n",
                 "            pass\n",
             ),
-            Edit(BLOCK, "                answer.prove()\n", ""),
+            Edit(BLOCK, "            answer.prove()\n", ""),
         ),
         tests=(
             Witness("tests/contract/test_loss.py::test_a_body_begins_past_the_deadline_only_if_the_lock_is_still_ours"),
@@ -888,56 +891,88 @@ OTHERS = (
         ),
     ),
     Mutant(
-        name="loss-without-an-interrupt",
-        breaks="A body goes on although the lease is lost.",
-        edits=(Edit(KEEPER, "            self._window.fire(interrupt)\n", "            pass\n"),),
-        tests=(
-            Witness(
-                "tests/contract/test_interruption.py::test_a_job_that_lost_its_lock_is_interrupted_within_the_lease",
-                ONCE,
+        name="check-tells-no-loss",
+        breaks="A body is not told by check() that its lease is lost.",
+        edits=(
+            Edit(
+                LEASE,
+                "        if self.lost:\n            raise LeaseLost(self.why_lost())\n        if local_now()",
+                "        if local_now()",
             ),
         ),
+        tests=(
+            Witness("tests/contract/test_in_process.py::test_a_job_that_lost_its_lock_is_told_within_the_lease", ONCE),
+        ),
+        simulation=Simulation("deaths", "servers", 40),
     ),
     Mutant(
-        name="keeper-waits-for-the-driver",
-        breaks="The thread that watches the clock sends the heartbeats itself.",
-        edits=(Edit(HEARTBEAT, "return self._senders.see_to_it(patience)", "return self._send() or now + patience"),),
-        tests=(Witness("tests/locking/test_heartbeat.py::test_a_heartbeat_that_is_stuck_hides_no_loss", ONCE),),
+        name="heartbeats-are-never-sent",
+        breaks="Whoever keeps a lease never renews it.",
+        edits=(Edit(HEARTBEAT, "if any(kept.due_at <= now for kept in all_kept):", "if False:"),),
+        tests=(Witness("tests/locking/test_keeper.py::test_the_next_lease_has_a_thread_again", ONCE),),
+        simulation=Simulation("lock", "one_host", 40),
+    ),
+    Mutant(
+        name="keeper-is-not-woken",
+        breaks="The thread of the heartbeats does not hear of a new lease while it waits for those that it has.",
+        edits=(Edit(KEEPER, "        self._calls.put(None)\n", ""),),
+        tests=(Witness("tests/locking/test_keeper.py::test_a_forked_child_has_a_thread_of_its_own", ONCE),),
+    ),
+    Mutant(
+        name="keeper-of-the-parent",
+        breaks="A forked child takes its parent's thread of heartbeats for its own, although it has none.",
+        edits=(Edit(KEEPER, "if _keeper.pid != os.getpid():", "if False:"),),
+        tests=(Witness("tests/locking/test_keeper.py::test_a_forked_child_has_a_thread_of_its_own", ONCE),),
+    ),
+    Mutant(
+        name="watch-without-a-deadline",
+        breaks="A supervisor does not end a body whose lease is lost.",
+        edits=(Edit(WATCH, "is_lost = self.lease.lost and not self.lease.is_over", "is_lost = False"),),
+        tests=(
+            Witness("tests/processes/test_supervisor.py::test_a_body_that_is_stopped_ends_when_its_lock_is_lost", ONCE),
+        ),
         may_hang=True,
     ),
     Mutant(
-        name="call-of-the-keeper-is-lost",
-        breaks="The keeper forgets the calls that come while it looks at the clock.",
-        edits=(
-            Edit(KEEPER, "        self._forget_calls()\n", ""),
-            Edit(
-                KEEPER,
-                "self._looks_at = looks_at = self._look()\n",
-                "self._looks_at = looks_at = self._look()\n        self._forget_calls()\n",
-            ),
-        ),
+        name="watch-without-its-last-word",
+        breaks="A supervisor does not kill a body that goes on after the signal that ends it.",
+        edits=(Edit(WATCH, "        self.kill_by(now + self.grace)\n", ""),),
         tests=(
-            Witness(
-                "tests/locking/test_keeper.py::test_a_lease_that_comes_while_the_keeper_looks_is_not_overlooked[False]",
-                ONCE,
-            ),
+            Witness("tests/processes/test_supervisor.py::test_a_body_that_is_stopped_ends_when_its_lock_is_lost", ONCE),
         ),
+        may_hang=True,
     ),
     Mutant(
-        name="slow-receiver-holds-up-the-keeper",
-        breaks="The thread that watches the clock reports the losses itself.",
-        edits=(Edit(KEEPER, "self._reports.append(loss.report)", "loss.report()"),),
+        name="child-trusts-its-supervisor",
+        breaks="A body goes on past its deadline while its supervisor is stopped.",
+        edits=(Edit(CHILD, "        if left > 0:\n", "        if True:\n"),),
         tests=(
-            Witness("tests/locking/test_keeper.py::test_a_receiver_that_does_not_return_holds_up_no_other_loss", ONCE),
-            Witness("tests/locking/test_keeper.py::test_a_log_that_is_full_holds_up_no_interrupt", ONCE),
+            Witness(
+                "tests/processes/test_supervisor.py::test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begins"
+            ),
         ),
+        may_hang=True,
+    ),
+    Mutant(
+        name="supervisor-keeps-one-lease",
+        breaks="A supervisor sends heartbeats only for the first of its children.",
+        edits=(
+            Edit(
+                SUPERVISOR,
+                "            self._watch.add(started)\n        self._heartbeats.keep(lease)\n",
+                "            self._watch.add(started)\n        if not self._heartbeats.are_needed:\n"
+                "            self._heartbeats.keep(lease)\n",
+            ),
+        ),
+        tests=(Witness("tests/processes/test_worker.py::test_the_heartbeats_of_all_runs_are_sent"),),
+        may_hang=True,
     ),
     Mutant(
         name="heartbeats-together-count-for-all",
         breaks="Heartbeats that are sent together count for all of the leases, whatever became of their rows.",
         edits=(Edit(LOCKS, "return tokens if is_complete else set()", "return {each.token for each in held}"),),
         tests=(
-            Witness("tests/locking/test_heartbeat.py::test_a_stolen_lease_is_lost_alone", ONCE),
+            Witness("tests/locking/test_heartbeat.py::test_a_stolen_lease_is_lost_alone_and_reported_once", ONCE),
             Witness("tests/querysets/test_locks.py::test_heartbeats_together_change_no_row_of_another_holder"),
         ),
     ),
@@ -952,16 +987,19 @@ OTHERS = (
         breaks="A row that another transaction has locked holds up the heartbeats of all leases.",
         edits=(Edit(LOCKS, "select_for_update(skip_locked=True)", "select_for_update()"),),
         tests=(
-            Witness("tests/locking/test_heartbeat.py::test_a_row_that_is_locked_lets_no_other_lease_expire", SERVERS),
+            Witness(
+                "tests/locking/test_heartbeats_together.py::test_a_row_that_is_locked_lets_no_other_lease_expire",
+                ("postgresql",),
+            ),
         ),
     ),
     Mutant(
         name="heartbeats-together-count-from-their-answer",
         breaks="Leases count from when their heartbeats were answered, not from before they were sent.",
-        edits=(Edit(HEARTBEAT, "pulse.lease.proven(sent_at)", "pulse.lease.proven(local_now())"),),
+        edits=(Edit(HEARTBEAT, "kept.lease.proven(sent_at)", "kept.lease.proven(local_now())"),),
         tests=(
             Witness(
-                "tests/locking/test_heartbeat.py::test_leases_that_are_renewed_together_count_from_before_that_was_sent",
+                "tests/locking/test_heartbeats_together.py::test_leases_count_from_before_their_heartbeats_were_sent",
                 ONCE,
             ),
         ),

@@ -273,6 +273,15 @@ def test_jobs_of_one_lock_never_run_side_by_side_in_its_threads(spawn: Spawn) ->
     assert Counter.objects.get(name="sum").value == 20
 
 
+def test_the_heartbeats_of_all_runs_are_sent(spawn: Spawn) -> None:
+    for job in ("tells", "tells_async"):
+        enqueue(job)
+    child = worker(spawn, "--grace", "0")
+    eventually(lambda: heartbeats("tells") > 1 and heartbeats("tells_async") > 1)
+    child.send_signal(signal.SIGTERM)
+    child.finish()
+
+
 @jobs_and_tasks
 def test_all_else_runs_side_by_side(spawn: Spawn, kind: str) -> None:
     for number in range(10):

@@ -62,8 +62,6 @@ class Strand:
         self.wake_at = 0.0
         #: What it waits for; ``None`` if only for the time.
         self.poll: Callable[[], bool] | None = None
-        #: An exception that another thread wants raised in it.
-        self.interrupt: type[BaseException] | None = None
         self.hand: _Hand | None = None
         self.is_over = False
 
@@ -183,12 +181,11 @@ class Scheduler:
         strand.wake_at, strand.poll = self.now + seconds, None
         self._yield(strand)
 
-    def wait_until(self, poll: Callable[[], bool], deadline: float, *, is_deaf: bool = False) -> None:
-        """Pass the baton on until ``poll`` is true, or until the deadline, in true time. ``is_deaf``: an interrupt is
-        raised later, as while a driver's own code waits."""
+    def wait_until(self, poll: Callable[[], bool], deadline: float) -> None:
+        """Pass the baton on until ``poll`` is true, or until the deadline, in true time."""
         strand = self._here
         strand.wake_at, strand.poll = deadline, poll
-        self._yield(strand, is_deaf=is_deaf)
+        self._yield(strand)
         strand.poll = None
 
     def step(self) -> None:
@@ -220,18 +217,10 @@ class Scheduler:
         """Raise ``Killed`` if the strand that has the baton is dead."""
         assert not self._here.is_over
 
-    def _yield(self, strand: Strand, *, is_deaf: bool = False) -> None:
+    def _yield(self, strand: Strand) -> None:
         self._pass_on(strand)
         if self.is_over or strand.process.is_dead:
             raise Killed
-        if not is_deaf:
-            self.raise_interrupt(strand)
-
-    def raise_interrupt(self, strand: Strand) -> None:
-        """Raise what another thread wants raised in this one."""
-        interrupt, strand.interrupt = strand.interrupt, None
-        if interrupt:
-            raise interrupt
 
     # --- the baton
 

@@ -179,6 +179,11 @@ class Oracle:
             self.violate(f"{what} {key} was started as attempt {attempt} of {most_attempts}.")
         before.append(attempt)
 
+    def checked(self, process: Process, lease: Lease) -> None:
+        """A body has called ``lease.check()`` just now, and nothing was raised."""
+        if not Held(process, lease).is_trusted(self._now):
+            self.violate(f"A check in {process.name} passed, although it does not trust its lease.")
+
     # --- what the database does
 
     def committed(self, process: Process | None, how: str) -> None:

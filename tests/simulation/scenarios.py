@@ -13,7 +13,6 @@ from django.db import transaction
 
 from django_singlejob import Job, clock, current_run, runner
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.clear import clear, dead_locks
 from django_singlejob.locking.keeper import kept_alive
@@ -22,7 +21,7 @@ from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.recording import AWAY_FOR, HistoryFailed, abandon_orphans
+from django_singlejob.recording import abandon_orphans
 from django_singlejob.worker.tick import run_one_off
 from tests.simulation import world
 from tests.simulation.aims import AROUND_A_DEATH, BEFORE_A_BODY, INSIDE_A_BLOCK
@@ -81,7 +80,12 @@ class Actor:
         for _ in range(self.one_of(1, 1, 1, 2)):
             self.write(lease)
             clock.sleep(self.one_of(0.0, 0.5, 3.0, 12.0, 35.0, 70.0))
-            lease.check()
+            self.check(lease)
+
+    def check(self, lease: Lease) -> None:
+        """Ask whether the lease is lost. Nothing else tells a body."""
+        lease.check()
+        self.world.oracle.checked(self.process, lease)
 
     def write(self, lease: Lease) -> None:
         """Write inside a fenced block."""
@@ -197,12 +201,11 @@ def _hold_a_lock(actor: Actor) -> None:
 
 def _hold(actor: Actor, request: LockRequest, work: Callable[[Lease], object]) -> None:
     if lease := actor.ask(request):
-        with Window() as window:
-            try:
-                with kept_alive(lease, window):
-                    window.run(lambda: work(lease))
-            finally:
-                lease.finish()
+        try:
+            with kept_alive(lease):
+                work(lease)
+        finally:
+            lease.finish()
 
 
 def _hold_two_locks(actor: Actor) -> None:
@@ -212,8 +215,8 @@ def _hold_two_locks(actor: Actor) -> None:
         for _ in range(actor.one_of(1, 2, 3)):
             actor.write(actor.one_of(first, second))
             clock.sleep(actor.one_of(0.5, 12.0, 35.0, 70.0))
-            first.check()
-            second.check()
+            actor.check(first)
+            actor.check(second)
 
     def hold(first: Lease) -> None:
         clock.sleep(actor.one_of(0.0, 3.0))
@@ -303,7 +306,7 @@ def _stay_in_a_block(actor: Actor) -> None:
                 transaction.on_commit(hook, using=ALIAS)
             actor.world.oracle.block_ended(actor.process, lease)
             clock.sleep(actor.one_of(0.0, 3.0, 35.0))
-            lease.check()
+            actor.check(lease)
 
     def hold() -> None:
         # On a server, its own transaction would not keep its heartbeats out, as it does on the storage used here.
@@ -319,7 +322,7 @@ def _fall_silent(actor: Actor) -> None:
     def wait(lease: Lease) -> None:
         for _ in range(20):
             clock.sleep(actor.one_of(0.5, 3.0, 12.0))
-            lease.check()
+            actor.check(lease)
 
     actor.rounds(lambda: _hold(actor, _asked_for(heartbeat=True, wait=0), wait))
 
@@ -367,7 +370,9 @@ SCENARIOS = {
 
 def come_last(actor: Actor, names: Callable[[], Sequence[str]], bound: float) -> None:
     """Acquire each lock that is left, when all others have ended: it must become free within the bound. Then end
-    the runs whose locks are gone."""
+    the runs whose locks are gone. A COMMIT that is still to come may grant a lock, so wait for it first."""
+    while coming := [at for at, _ in actor.world.scheduler.events]:
+        clock.sleep(max(coming) - actor.world.now)
     begun_at = actor.world.now
     while (left := names()) and actor.world.now - begun_at < bound:
         for name in left:
@@ -378,16 +383,4 @@ def come_last(actor: Actor, names: Callable[[], Sequence[str]], bound: float) ->
                 lease.finish()
     for name in names():
         actor.world.oracle.violate(f"The lock {name!r} is not free {actor.world.now - begun_at:.0f} s after the end.")
-    _catch_up(actor, begun_at + bound)
-
-
-def _catch_up(actor: Actor, until: float) -> None:
-    """As clear_stale_locks does, again if the history could not be written: a COMMIT that is still to come keeps
-    SQLite's writer."""
-    try:
-        abandon_orphans()
-    except HistoryFailed:
-        if actor.world.now > until:
-            raise
-        clock.sleep(AWAY_FOR)
-        _catch_up(actor, until)
+    abandon_orphans()

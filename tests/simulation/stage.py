@@ -10,9 +10,8 @@ import logging
 import os
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -23,8 +22,8 @@ from django.conf import settings
 from django.db import connections
 from django.test.utils import override_settings
 
-from django_singlejob import Lease, alarms, clock, database, holder, interrupt, received_signals, recording, timeline
-from django_singlejob.locking import acquire, at_exit, crew, keeper, lease as lease_module
+from django_singlejob import Lease, clock, database, holder, received_signals, recording, timeline
+from django_singlejob.locking import acquire, at_exit, keeper, lease as lease_module
 from django_singlejob.worker import tick
 from tests.simulation import world
 
@@ -67,80 +66,28 @@ class Time:
 
 
 class Thread:
-    """Replaces ``threading.Thread``: a strand of the same process."""
+    """What ``start_thread`` returns: a strand of the same process."""
 
-    def __init__(self, *, target: Callable[[], object], name: str) -> None:
-        self._target, self._name = target, name
-        self._strand: Strand | None = None
-
-    def start(self) -> None:
-        here = _here()
-        here.scheduler.check()
-        here.history.note(here.here.name, f"starts the thread {self._name!r}")
-        self._strand = here.scheduler.start(here.here, self._name, self._target)
+    def __init__(self, strand: Strand) -> None:
+        self._strand = strand
 
     def is_alive(self) -> bool:
-        return self._strand is not None and not self._strand.is_over
+        return not self._strand.is_over
 
 
 def start_thread(target: Callable[[], object], name: str) -> Thread:
     """Replaces ``received_signals.start_thread``."""
-    thread = Thread(target=target, name=name)
-    thread.start()
-    return thread
-
-
-@contextmanager
-def alarm_at(instant: float, act: Callable[[], object]) -> Iterator[None]:
-    """Replaces ``alarms.alarm_at``: each alarm has a strand of its own."""
-    here, over = _here(), Event()
-
-    def ring() -> None:
-        here.wait_for(over.is_set, max(0.0, instant - clock.local_now()))
-        if not over.is_set():
-            act()
-
-    here.scheduler.start(here.here, "alarm", ring)
-    try:
-        yield
-    finally:
-        over.set()
-
-
-class Delivery:
-    """Replaces what raises an interrupt in another thread: here it is raised when that thread next gets the baton."""
-
-    def __init__(self) -> None:
-        self._strand: Strand | None = world.current.scheduler.current if world.current else None
-
-    def deliver(self, exception: type[BaseException]) -> None:
-        if self._strand:
-            self._strand.interrupt = exception
-
-    def throw(self, interrupt: BaseException) -> None:
-        raise interrupt
-
-    def call_back(self) -> type[BaseException] | None:
-        if self._strand:
-            self._strand.interrupt = None
-        return None
+    here = _here()
+    here.scheduler.check()
+    here.history.note(here.here.name, f"starts the thread {name!r}")
+    return Thread(here.scheduler.start(here.here, name, target))
 
 
 def wait(call: Callable[[float], Any], seconds: float) -> Any:
-    """Replaces ``clock.wait``."""
-    here, event = _here(), getattr(call, "__self__", None)
-    if isinstance(event, Event):
-        here.wait_for(event.is_set, seconds)
-        return event.is_set()
-    found: list[Any] = []
-
-    def is_there() -> bool:
-        with suppress(Exception):
-            found.append(call(0))
-        return bool(found and found[-1])
-
-    here.wait_for(is_there, seconds)
-    return found[-1] if found and found[-1] else call(0)
+    """Replaces ``clock.wait``: ``call`` takes something from a queue."""
+    queue = call.func.__self__  # type: ignore[attr-defined]
+    _here().wait_for(lambda: not queue.empty(), seconds)
+    return call(0)
 
 
 def _new_token() -> UUID:
@@ -162,8 +109,7 @@ _MEMORY: list[tuple[Any, str, Callable[[], Any]]] = [
     (timeline, "_silent", set),
     (timeline, "_known_since", dict),
     (at_exit, "_granted", dict),
-    (keeper, "_keeper", keeper.Keeper),
-    (received_signals, "_hands", set),
+    (keeper, "_keeper", keeper._Keeper),
 ]
 
 
@@ -223,7 +169,6 @@ def _own_connection() -> str:
 
 @contextmanager
 def _outside_replaced() -> Iterator[None]:
-    threads = SimpleNamespace(Thread=Thread, Event=Event)
     system = SimpleNamespace(getpid=lambda: 1000 + _here().here.number)
     with ExitStack() as stack:
         replace = lambda module, name, value: stack.enter_context(patch.object(module, name, value))  # noqa: E731
@@ -234,17 +179,12 @@ def _outside_replaced() -> Iterator[None]:
         replace(clock, "random", SimpleNamespace(uniform=_uniform))
         replace(tick, "random", SimpleNamespace(uniform=_uniform))
         replace(acquire, "uuid", SimpleNamespace(uuid4=_new_token))
-        replace(crew, "threading", threads)
-        replace(keeper, "threading", threads)
-        replace(interrupt, "_ToThread", Delivery)
-        replace(interrupt, "_ToMainThread", Delivery)
         replace(lease_module, "os", system)
         replace(holder, "os", system)
         replace(holder, "socket", SimpleNamespace(gethostname=lambda: _here().here.name))
         replace(Lease, "__init__", _announced(Lease.__init__))
         for original, substitute in (
             (clock.wait, wait),
-            (alarms.alarm_at, alarm_at),
             (database.in_turn, lambda _: nullcontext()),
             (database.is_on_one_host, _is_of_one_host),
             (database.has_one_writer, _is_of_one_host),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob.locking import at_exit, crew
+from django_singlejob.locking import at_exit, keeper
 from tests.children import ROOT
 from tests.simulation.baton import Process
 from tests.simulation.breakages import BREAKAGES
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.on_database("sqlite"), pytest.mark.timeout(300)]
 #: For how long schedules are simulated here.
 SECONDS = 60
 #: As it is in other programs: a fixture of all tests shortens it.
-IDLE = crew.IDLE
+IDLE = keeper.IDLE
 #: How many schedules it takes at most to find each breakage, and on which scenario and profile. It took 1, 29 and 67.
 FOUND_WITHIN = {
     "takeover_without_suspicion": (5, "job", SERVERS),
@@ -102,7 +102,7 @@ def test_a_seed_always_has_the_same_history(stage: Theatre) -> None:
 
 @pytest.mark.slow
 def test_another_program_sees_the_same_history(stage: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "IDLE", IDLE)
+    monkeypatch.setattr(keeper, "IDLE", IDLE)
     result = stage.play(Schedule.of(18), is_kept=True)
     done = simulation("--seed=18", "--schedules=1", "--history")
     assert str(result.history) in done.stdout
@@ -235,6 +235,12 @@ def test_a_body_must_not_start_without_trust() -> None:
     oracle, held = judge(now=61.0), held_by(1, 1, 60.0)
     oracle.body_started(held.process, held.lease, "made", None, 1, 1)
     assert oracle.violations == ["A body of made began in P1, which does not trust its lease."]
+
+
+def test_a_check_must_not_pass_without_trust() -> None:
+    oracle, held = judge(now=61.0), held_by(1, 1, 60.0)
+    oracle.checked(held.process, held.lease)
+    assert oracle.violations == ["A check in P1 passed, although it does not trust its lease."]
 
 
 def test_held_is_a_lie_if_the_lock_was_free_all_the_time() -> None:

@@ -15,7 +15,7 @@ What is not simulated here:
   It is nearly always the one that has waited longest, so a replay is nearly always the same. The summary counts these
   events.
 * On PostgreSQL, the victim of a deadlock is always the statement that closes the circle.
-* An interrupt does not reach a statement that waits, and an answer reaches a process that is cut off meanwhile.
+* An answer reaches a process that is cut off while its statement waits.
 * No time passes on the server while a statement does not wait for a lock, so it never takes too long.
 """
 
@@ -175,7 +175,7 @@ class Server:
             if limit := line.limits.get(name):
                 line.set_timer(name, limit, lambda name=name: self.give_up(line, name))  # type: ignore[misc]
         try:
-            here.scheduler.wait_until(line.has_answered, FOREVER, is_deaf=True)
+            here.scheduler.wait_until(line.has_answered, FOREVER)
         finally:
             for name in ("lock_timeout", "statement_timeout"):
                 line.stop_timer(name)

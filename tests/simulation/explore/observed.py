@@ -258,7 +258,6 @@ class ObservedWorld(World):
             is_ready,
             0.0 if is_ready else strand.wake_at,
             strand.poll is not None,
-            strand.interrupt,
             self.intents.get(strand),
         )
 

@@ -9,7 +9,6 @@ from django.apps import apps
 
 from django_singlejob import Job, clock, current_run, runner
 from django_singlejob.holder import this_process
-from django_singlejob.interrupt import Window
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.clear import clear, dead_locks
 from django_singlejob.locking.keeper import kept_alive
@@ -81,12 +80,11 @@ def _write(lease: Lease) -> None:
 def _hold(actor: Actor, work: Callable[[Lease], object], wait: float = 0.0) -> None:
     """Acquire the lock, work with heartbeats, and release it."""
     if lease := _asked(actor, wait):
-        with Window() as window:
-            try:
-                with kept_alive(lease, window):
-                    window.run(lambda: work(lease))
-            finally:
-                _here().report(f"released {lease.finish()}")
+        try:
+            with kept_alive(lease):
+                work(lease)
+        finally:
+            _here().report(f"released {lease.finish()}")
 
 
 def _take(actor: Actor, wait: float = 0.0) -> None:

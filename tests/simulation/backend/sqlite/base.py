@@ -86,8 +86,7 @@ class SQLiteSession(Session):
 
     @isolation_level.setter
     def isolation_level(self, level: str | None) -> None:
-        """Django sets it to turn autocommit on, also after an interrupt that came right before a COMMIT. The driver
-        then commits."""
+        """Django sets it to turn autocommit on. If a transaction is open, the driver then commits."""
         raw = self._open
         was_inside = raw.in_transaction
         raw.isolation_level = level

@@ -1,0 +1,76 @@
+"""Heartbeats that one statement sends: what another transaction holds up is one lease, and all count from before."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_singlejob import job_lock
+from django_singlejob.clock import local_now
+from django_singlejob.locking.heartbeat import Heartbeats
+from django_singlejob.querysets.locks import JobLockQuerySet, locks
+from tests.contract.acts import take
+from tests.databases import APPS
+
+if TYPE_CHECKING:
+    from tests.fixtures import Elsewhere
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.usefixtures("fresh_process"),
+]
+
+
+def test_leases_count_from_before_their_heartbeats_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    renew, asked_at = JobLockQuerySet.renew_together, list[float]()
+
+    def answer_late(self: JobLockQuerySet, *arguments: Any) -> Any:
+        asked_at.append(local_now())
+        answer = renew(self, *arguments)
+        time.sleep(0.05)
+        return answer
+
+    monkeypatch.setattr(JobLockQuerySet, "renew_together", answer_late)
+    heartbeats = Heartbeats()
+    leases = [take(name, heartbeat_interval=timedelta(microseconds=1)) for name in ("first", "second")]
+    for lease in leases:
+        heartbeats.keep(lease)
+    heartbeats.beat()
+    assert all(lease.grant.asked_at < lease._state.proven_at <= asked_at[0] for lease in leases)
+
+
+@pytest.mark.slow
+@pytest.mark.on_database("postgresql", "mysql")  # SQLite locks no rows
+@pytest.mark.xfail(connection.vendor == "mysql", reason="There, a statement waits for a row for as long as it takes.")
+def test_a_row_that_is_locked_lets_no_other_lease_expire(elsewhere: Elsewhere) -> None:
+    begun, over = Event(), Event()
+
+    def lock_the_row() -> None:
+        with transaction.atomic():
+            locks().select_for_update().get(name="locked")
+            begun.set()
+            over.wait(20)
+
+    lease = timedelta(seconds=6)
+    with (
+        job_lock("first", lease=lease) as first,
+        job_lock("third", lease=lease) as third,
+        job_lock("locked", lease=lease),
+    ):
+        busy = elsewhere(lock_the_row)
+        begun.wait(10)
+        try:
+            until = local_now() + 8
+            while local_now() < until:
+                first.check()
+                third.check()
+                time.sleep(0.02)
+        finally:
+            over.set()
+            busy.result(20)
