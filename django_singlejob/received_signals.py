@@ -201,21 +201,21 @@ def is_second_signal_received() -> bool:
 
 def let_in(body: Callable[[], Any]) -> Any:
     """Call the body, which may be an ``async def``. If a command handles signals, they end it."""
-    if in_force and _is_main():
-        return in_force.call(body)
+    if signals := of_this_thread():
+        return signals.call(body)
     return async_to_sync(body)() if inspect.iscoroutinefunction(body) else body()
 
 
-async def let_in_async(body: Callable[[], Awaitable[T]]) -> T:
-    """The same in an event loop."""
-    return await (in_force.call_async(body) if in_force else body())
+def of_this_thread() -> ReceivedSignals | None:
+    """The signals that end what this thread runs; ``None`` if none do."""
+    return in_force if _is_main() else None
 
 
 @contextmanager
 def kept_out() -> Iterator[None]:
     """Keep the signals of a command out of the block: what it does must not be cut short."""
-    if in_force and _is_main():
-        with in_force.kept_out():
+    if signals := of_this_thread():
+        with signals.kept_out():
             yield
     else:
         yield

@@ -29,7 +29,7 @@ from django_singlejob.one_offs.enqueue import Order, place, result_of_job, value
 from django_singlejob.one_offs.values import comes_back
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import is_ctrl_c, let_in, let_in_async
+from django_singlejob.received_signals import ReceivedSignals, is_ctrl_c, let_in, of_this_thread
 from django_singlejob.registry import Job
 from django_singlejob.results import AlsoWrite, Ending, ending
 from django_singlejob.running.child import BodyEnd, LogInChild
@@ -161,7 +161,7 @@ def run(
 def run_here(asked: "RunRequest") -> Outcome:
     """Carry out the request in this process."""
     if asked.job.is_async:
-        return async_to_sync(_run_in_loop)(asked)
+        return async_to_sync(_run_in_loop)(asked, of_this_thread())
     answer = acquire(asked.of_lock())
     if isinstance(answer, Refusal):
         return _skip(asked.job, answer)
@@ -200,17 +200,18 @@ def _acquire_steps(request: LockRequest) -> Steps[Lease | Refusal]:
 
 async def run_async(job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Outcome:
     """The same for an ``async def``. The job runs in the caller's event loop; only database queries use a thread."""
-    return await _run_in_loop(RunRequest(job, local_now(), args, kwargs or {}))
+    return await _run_in_loop(RunRequest(job, local_now(), args, kwargs or {}), of_this_thread())
 
 
-async def _run_in_loop(asked: "RunRequest") -> Outcome:
+async def _run_in_loop(asked: "RunRequest", signals: ReceivedSignals | None) -> Outcome:
     answer = await acquire_in_loop(asked.of_lock())
     if isinstance(answer, Refusal):
         return _skip(asked.job, answer)
     execution = _Execution(asked, answer)
     try:
         with execution.surroundings():
-            execution.value = await let_in_async(execution.body_in_loop)
+            body = execution.body_in_loop
+            execution.value = await (signals.call_async(body) if signals else body())
     except BaseException as error:
         execution.failure = error
     return await finished(execution.finish)

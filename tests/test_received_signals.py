@@ -23,7 +23,6 @@ from django_singlejob.received_signals import (
     is_shutdown_requested,
     kept_out,
     let_in,
-    let_in_async,
     signals_of_command,
 )
 from tests.contract.acts import in_thread
@@ -152,7 +151,7 @@ def test_it_cancels_a_coroutine(signals: ReceivedSignals) -> None:
 
     cleaned: list[bool] = []
     with pytest.raises(JobInterrupted, match="by signal 15"):
-        asyncio.run(let_in_async(nightly))
+        asyncio.run(signals.call_async(nightly))
     assert cleaned
 
 
@@ -162,7 +161,7 @@ def test_one_before_the_coroutine_waits_for_it(signals: ReceivedSignals) -> None
 
     send()
     with pytest.raises(JobInterrupted):
-        asyncio.run(let_in_async(nightly))
+        asyncio.run(signals.call_async(nightly))
 
 
 def test_a_coroutine_that_somebody_else_cancels_is_cancelled(signals: ReceivedSignals) -> None:
@@ -170,7 +169,7 @@ def test_a_coroutine_that_somebody_else_cancels_is_cancelled(signals: ReceivedSi
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(let_in_async(nightly))
+        asyncio.run(signals.call_async(nightly))
 
 
 # --- a command

@@ -5,7 +5,7 @@ after that instant that it can be trusted is trusted beside another if its fence
 that was taken. `at` of a `trust` is the instant before the lease was asked, so a process that is stopped in between
 raises no false alarm. When a body has ended, its lease is not asked any more.
 
-A body that a caller has called is told when its lease is lost: so its lease is judged. A body in a child process is
+A body that a caller has called asks whether its lease is lost: so its lease is judged. A body in a child process is
 ended: so it is judged by whether it is alive, whatever its lease says.
 """
 

@@ -71,6 +71,7 @@ def test_a_row_that_is_locked_lets_no_other_lease_expire(elsewhere: Elsewhere) -
                 first.check()
                 third.check()
                 time.sleep(0.02)
+            assert [first.lost, third.lost] == [False, False]
         finally:
             over.set()
             busy.result(20)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.children import Child, Spawn
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
+once = pytest.mark.on_database("sqlite")
 
 
 def bodies(child: Child) -> list[int]:
@@ -44,6 +45,7 @@ def test_after_a_crash_of_their_process_tasks_are_run_again_at_once(spawn: Spawn
     end(child)
 
 
+@once
 @needs_tasks
 def test_a_task_that_always_kills_its_process_fails(spawn: Spawn) -> None:
     enqueue("tasks.kills_its_process")
@@ -56,6 +58,7 @@ def test_a_task_that_always_kills_its_process_fails(spawn: Spawn) -> None:
     assert one_off.error_class.endswith("JobDied")
 
 
+@once
 def test_a_job_that_kills_its_process_costs_its_neighbours_nothing(spawn: Spawn, go: Path) -> None:
     enqueue("tells")
     enqueue("kills_itself")
@@ -67,6 +70,7 @@ def test_a_job_that_kills_its_process_costs_its_neighbours_nothing(spawn: Spawn,
     end(child)
 
 
+@once
 @needs_tasks
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
 def test_all_processes_end_with_their_worker(spawn: Spawn) -> None:
@@ -91,6 +95,7 @@ def test_a_look_that_waits_delays_no_deadline(spawn: Spawn) -> None:
     end(child)
 
 
+@once
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="there are no namespaces")
 def test_as_process_1_of_a_container_it_collects_what_jobs_leave_behind(spawn: Spawn) -> None:
     for _ in range(3):
@@ -103,5 +108,5 @@ def test_as_process_1_of_a_container_it_collects_what_jobs_leave_behind(spawn: S
     eventually(all_are_done)
     enqueue("counts_zombies")
     eventually(all_are_done)
-    assert OneOffJob.objects.get(job_name="counts_zombies").result <= 1  # which the next one collects
+    assert OneOffJob.objects.get(job_name="counts_zombies").result in (0, 1)  # the next run collects one
     child.kill_all()
