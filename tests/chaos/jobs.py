@@ -6,7 +6,7 @@ import ctypes
 import os
 import random
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ def chore(number: int) -> None:
 def timely() -> None:
     run = current_run()
     assert run is not None
-    work_as_job(name="timely", slot=str(run.slot))
+    persist(run.lease, name="timely", slot=str(run.slot))
 
 
 def block() -> None:
@@ -94,6 +94,18 @@ def work(lease: Lease, seconds: float, **more: Any) -> None:
     checked_at = now()
     lease.check()
     history.note("end", at=checked_at, **facts(lease), **more)
+
+
+def persist(lease: Lease, **more: Any) -> None:
+    """Neither ask nor give up: the supervisor has to end this process."""
+    until = now() + 5.0
+    history.note("start", trusted=not lease.lost, **facts(lease), **more)
+    onlooker.watch(lease)
+    while now() < until:
+        with suppress(BaseException):
+            time.sleep(max(0.0, until - now()))
+    lease.check()
+    history.note("end", **facts(lease), **more)
 
 
 def obey(lease: Lease) -> None:

@@ -908,9 +908,9 @@ OTHERS = (
     Mutant(
         name="heartbeats-are-never-sent",
         breaks="Whoever keeps a lease never renews it.",
-        edits=(Edit(HEARTBEAT, "if any(kept.due_at <= now for kept in all_kept):", "if False:"),),
+        edits=(Edit(HEARTBEAT, "        kept.skip()\n    for some", "        kept.skip()\n    return\n    for some"),),
         tests=(Witness("tests/locking/test_keeper.py::test_the_next_lease_has_a_thread_again", ONCE),),
-        simulation=Simulation("lock", "one_host", 40),
+        simulation=Simulation("two_locks", "servers", 40),
     ),
     Mutant(
         name="keeper-is-not-woken",
