@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from itertools import groupby
 
+from django.db import OperationalError
+
 from django_singlejob import database
 from django_singlejob.clock import local_now
 from django_singlejob.exceptions import LeaseLost
@@ -62,7 +64,7 @@ class Heartbeats:
         all_kept, now = list(self._kept.values()), local_now()
         if any(kept.due_at <= now for kept in all_kept):
             # Those that are almost due go along.
-            _renew([kept for kept in all_kept if kept.due_at <= now + kept.early])
+            _renew([kept for kept in all_kept if kept.due_at <= now + kept.early], is_alone=len(all_kept) == 1)
         for kept in all_kept:
             if kept.lease in self._kept:
                 kept.report_loss()
@@ -97,9 +99,12 @@ class _Kept:
         """Wait for an interval until the next heartbeat."""
         self.due_at = float("inf") if self.lease.is_over else local_now() + self._interval
 
-    def renew(self) -> None:
-        """Send its heartbeat. If that fails, the next one follows soon."""
+    def renew(self, *, is_alone: bool) -> None:
+        """Send its heartbeat. If that fails, the next one follows soon. Unless it is the only lease, this does not wait
+        for a row that is locked: MySQL waits for almost a minute, and others would expire meanwhile."""
         try:
+            if not is_alone and locks().is_locked(self.lease.name, self.lease.token):
+                raise OperationalError("Another transaction has locked its row.")
             self.lease.renew()
         except LeaseLost:
             self.due_at = float("inf")
@@ -126,13 +131,12 @@ class _Kept:
         self._is_loss_reported = is_lost
 
 
-def _renew(due: list[_Kept]) -> None:
+def _renew(due: list[_Kept], *, is_alone: bool) -> None:
     for kept in due:
         kept.skip()
     for some in _in_groups([kept for kept in due if not kept.lease.is_over]):
-        # Last, because these may have to wait for their rows.
-        for kept in _renew_together(some) if len(some) > 1 else some:
-            kept.renew()
+        for kept in some if is_alone else _renew_together(some):
+            kept.renew(is_alone=is_alone)
 
 
 def _in_groups(due: Iterable[_Kept]) -> Iterator[list[_Kept]]:

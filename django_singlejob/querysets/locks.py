@@ -131,6 +131,12 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         is_complete = ours.filter(token__in=tokens).update(**_beat(lease, sent_at)) == len(tokens)
         return tokens if is_complete else set()
 
+    def is_locked(self, name: str, token: UUID) -> bool:
+        """Whether the holder's row is there and another transaction has locked it, if ``renew_together`` has left it
+        out. ``False`` if the database cannot tell."""
+        features = connections[self.db].features
+        return features.has_select_for_update_skip_locked and self.filter(name=name, token=token).exists()
+
     def release(self, name: str, token: UUID) -> bool:
         """Delete the holder's own row. Returns ``False`` if the row is no longer that holder's."""
         return delete_rows(self.filter(name=name, token=token)) == 1

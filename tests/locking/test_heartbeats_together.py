@@ -8,7 +8,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from django_singlejob import job_lock
 from django_singlejob.clock import local_now
@@ -47,7 +47,6 @@ def test_leases_count_from_before_their_heartbeats_were_sent(monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.on_database("postgresql", "mysql")  # SQLite locks no rows
-@pytest.mark.xfail(connection.vendor == "mysql", reason="There, a statement waits for a row for as long as it takes.")
 def test_a_row_that_is_locked_lets_no_other_lease_expire(elsewhere: Elsewhere) -> None:
     begun, over = Event(), Event()
 
