@@ -104,8 +104,9 @@ class _Kept:
         for a row that is locked: MySQL waits for almost a minute, and others would expire meanwhile."""
         try:
             if not is_alone and locks().is_locked(self.lease.name, self.lease.token):
-                raise OperationalError("Another transaction has locked its row.")
-            self.lease.renew()
+                self.retry_soon(OperationalError("Another transaction has locked its row."))
+            else:
+                self.lease.renew()
         except LeaseLost:
             self.due_at = float("inf")
             self._woken()
