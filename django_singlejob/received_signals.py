@@ -19,13 +19,15 @@ from weakref import WeakSet
 
 from asgiref.sync import async_to_sync
 
-from django_singlejob.clock import local_now
+from django_singlejob.clock import local_now, sleep
 from django_singlejob.exceptions import JobInterrupted
 
 T = TypeVar("T")
 
 # Signals within this many seconds count as one. After that, another one counts as a second signal.
 SECOND_SIGNAL = 1.0
+# How long a fork may need to be over. Seconds.
+_MOMENT = 0.05
 
 ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
 _ALL = signal.valid_signals()
@@ -43,6 +45,9 @@ class ReceivedSignals:
         self.received: int | None = None
         self.is_repeated = False
         self._is_open = self._is_remembered = False
+        #: Whether the process is being forked, where nothing can be raised, and a signal that has come meanwhile.
+        self.is_forking = False
+        self.came_while_forking: int | None = None
         self._raised_at = -SECOND_SIGNAL
         self._received_at = float("inf")
         # How to end a body that is a coroutine, and what it was ended with.
@@ -51,6 +56,9 @@ class ReceivedSignals:
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
         """Handle a signal: raise in the body, or remember it."""
+        if self.is_forking:
+            self.came_while_forking = signum
+            return
         if self.received is None:
             self.received, self._received_at = signum, local_now()
         self.is_repeated = self.is_repeated or local_now() - self._received_at >= SECOND_SIGNAL
@@ -257,10 +265,23 @@ class _Forking(threading.local):
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
 
     def let_in(self) -> None:
+        """Unblock them. Python swallows what is raised here, so a signal is sent once more after this."""
+        if in_force:
+            in_force.is_forking = True
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        if in_force:
+            in_force.is_forking = False
+            if in_force.came_while_forking:
+                start_thread(partial(_send_again, in_force.came_while_forking), "signal")
+                in_force.came_while_forking = None
 
 
 _forking = _Forking()
+
+
+def _send_again(signum: int) -> None:
+    sleep(_MOMENT)
+    signal.pthread_kill(threading.main_thread().ident or 0, signum)
 
 
 def _begin_anew() -> None:

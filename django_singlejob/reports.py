@@ -23,7 +23,7 @@ from django_singlejob.logs import about, about_grant
 from django_singlejob.received_signals import is_ctrl_c, is_shutdown_requested
 from django_singlejob.registry import Job
 from django_singlejob.results import status_of, summary
-from django_singlejob.running.child import ChildTraceback, LogInChild
+from django_singlejob.running.child import NOTE, LogInChild
 from django_singlejob.running.supervisor import Steps, Supervisor, can_supervise
 from django_singlejob.scheduling import slots
 
@@ -66,7 +66,7 @@ class Report(NamedTuple):
     @property
     def is_logged_by_child(self) -> bool:
         """Whether the child that has raised the error has logged it."""
-        return self.error is not None and isinstance(self.error.__cause__, ChildTraceback)
+        return any(note.startswith(NOTE) for note in getattr(self.error, "__notes__", ()))
 
     @property
     def is_hopeless(self) -> bool:

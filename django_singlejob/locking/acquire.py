@@ -6,6 +6,7 @@ answers: a ``Lease``, a ``Refusal``, or one of the two ``Undecided`` values. One
 
 import logging
 import uuid
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -52,15 +53,16 @@ IN_THE_WAY = "others changed its rows each time, or are inside a fenced transact
 IN_DOUBT = "but it is not known whether the lock was granted: if it was, it is left to expire"
 
 
-def acquire(request: LockRequest) -> Lease | Refusal:
+def acquire(request: LockRequest, pause: Callable[[float], object] = sleep) -> Lease | Refusal:
     """Ask for the lock. Waits up to ``request.wait``, and as long as it takes to see that a stale holder is dead.
+    ``pause`` waits for so many seconds.
 
     Raises ``UnsafeTransaction`` inside a transaction, ``DatabaseUnreachable`` if the database does not answer, and
     ``DatabaseUnusable`` if it refuses.
     """
     acquisition = Acquisition(request)
     while isinstance(answer := acquisition.ask(), float):
-        acquisition.wait(answer)
+        acquisition.wait(answer, pause)
     return answer
 
 
@@ -114,10 +116,10 @@ class Acquisition:
             return answer
         return self._end_or_go_on(answer)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, pause: Callable[[float], object] = sleep) -> None:
         """Wait until it is time to ask again. Nothing is granted meanwhile, so a signal may raise here."""
         try:
-            sleep(seconds)
+            pause(seconds)
         except BaseException:
             self.leave_nothing()
             raise

@@ -58,7 +58,11 @@ class _Keeper:
         with self._mutex:
             self._heartbeats.keep(lease)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = start_thread(self._run, "heartbeats")
+                try:
+                    self._thread = start_thread(self._run, "heartbeats")
+                except RuntimeError:
+                    self.leave(lease)
+                    raise
         self._calls.put(None)
 
     def leave(self, lease: Lease) -> None:

@@ -369,6 +369,7 @@ class Lease:
             pause=pause,
         )
         if self._state.is_over:
+            forget(self.token)  # if a child has released it
             database.leave_no_transaction(database.alias())
             is_kept = not self._state.is_lost
             release.write_also_alone()

@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -35,6 +36,8 @@ LONGEST_GRACE = 10.0
 # The same for a lease without heartbeats, which others may take two seconds after it has expired.
 SHORT_GRACE = 1.0
 
+# The first line of the note of an exception that a child has raised, and logged.
+NOTE = "It was raised in the process of the job:"
 # The most bytes of an exception that is passed to the supervisor.
 _MOST_OF_FAILURE = 100_000
 # Of Linux: which signal a process gets when its parent dies.
@@ -74,17 +77,6 @@ class _Message(NamedTuple):
     failure: bytes
 
 
-class ChildTraceback(Exception):
-    """The cause of a failure that a supervisor raises: its traceback in the child, which has logged it."""
-
-    def __init__(self, traceback: str) -> None:
-        super().__init__(traceback)
-        self.traceback = traceback
-
-    def __str__(self) -> str:
-        return f"\n{self.traceback}"
-
-
 def run_as_child(
     memory: SharedMemory,
     lease: Lease,
@@ -107,20 +99,21 @@ def run_as_child(
     with lease.held_by_child():
         try:
             received_signals.start_thread(partial(_watch, lease, memory), "watch over a lease")
+            _leave_finalizers()
             received_signals.unblock()
             value = signals.call(body) if is_interruptible else body()
         except BaseException as error:
             if os.getpid() != pid:
-                _exit(_status_after(error))  # a process that the body has forked
+                _exit_at_once(_status_after(error))  # a process that the body has forked
             failure = interrupt_behind(error) or error
         if os.getpid() != pid:
-            _exit()
+            _exit_at_once()
         memory.message = _packed(end(value, failure))
         if failure:
             log(failure, lease)
-    if received_signals.has_other_threads():
+    if is_interruptible and received_signals.has_other_threads():
         received_signals.stop_handling()  # the body is over: a signal ends the threads that go on
-    _exit()
+    _exit(waits=is_interruptible)
 
 
 def die_with(supervisor: int) -> None:
@@ -129,6 +122,12 @@ def die_with(supervisor: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _leave_finalizers() -> None:
+    """Leave what the supervisor has to tidy up when it exits, such as its temporary directories, to the supervisor."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
+        finalizer.atexit = False
 
 
 def _watch(lease: Lease, memory: SharedMemory) -> None:
@@ -167,18 +166,23 @@ def _status_after(error: BaseException) -> int:
     return 1
 
 
-def _exit(status: int = 0) -> NoReturn:
+def _exit(*, waits: bool) -> NoReturn:
     """Exit as Python does, except that the frames above are left alone. They are the supervisor's: one that catches
     ``SystemExit`` would go on in two processes, and what one cleans up is not the child's. Nor is the interpreter taken
-    apart, which would cost more than a short job."""
+    apart, which would cost more than a short job. ``waits``: for threads that go on."""
     try:
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  (as multiprocessing does)
+        if waits:
+            threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  (as multiprocessing does)
         atexit._run_exitfuncs()  # noqa: SLF001
         with suppress(Exception):  # they may be in any state
             connections.close_all()
     finally:  # even after a Ctrl-C while threads go on
-        flush_streams()
-        os._exit(status)
+        _exit_at_once()
+
+
+def _exit_at_once(status: int = 0) -> NoReturn:
+    flush_streams()
+    os._exit(status)
 
 
 def _packed(end: BodyEnd) -> bytes:
@@ -198,11 +202,12 @@ def _passable(failure: BaseException) -> bytes:
 
 
 def unpacked(message: bytes) -> BodyEnd:
-    """What the child has reported. The cause of its failure is its traceback there."""
+    """What the child has reported. Its failure has a note with its traceback there."""
     end, pickled = pickle.loads(message)  # noqa: S301  (it comes from our own child)
     if pickled:
         with suppress(Exception):  # its module may exist in the child only
             end = end._replace(failure=pickle.loads(pickled))  # noqa: S301
     if end.failure is not None:
-        end.failure.__cause__ = ChildTraceback(end.ending.traceback)
+        # Not the cause, which may tell what a driver's error means.
+        end.failure.add_note(f"{NOTE}\n{end.ending.traceback}")
     return cast("BodyEnd", end)

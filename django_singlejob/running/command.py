@@ -4,6 +4,7 @@ It is the child of a supervisor, like a job. But the processes that it leaves be
 them, until a signal comes or the lease is lost.
 """
 
+import errno
 import os
 import pickle
 import signal
@@ -125,7 +126,8 @@ class _CommandRun:
             code = self._process.collect()
             was_signalled = self._child.signum is not None
             self._child.limit()
-            self._supervisor.keep_until(self._is_lock_free, DAY)
+            while not self._supervisor.keep_until(self._is_lock_free, DAY):
+                pass
         except BaseException:
             self._process.kill()
             raise
@@ -184,11 +186,14 @@ def _become(command: ShellCommand, memory: SharedMemory, pipe: Pipe | None) -> N
     for signum in signal.SIGPIPE, signal.SIGXFSZ:  # Python ignores them
         signal.signal(signum, signal.SIG_DFL)
     received_signals.unblock()
+    name = command.words[0]
     try:
-        os.execvp(command.words[0], command.words)  # noqa: S606
+        os.execvp(name, command.words)  # noqa: S606
     except OSError as error:
-        error.filename = command.words[0]
+        error.filename = name
         memory.message = pickle.dumps(error)
+    except ValueError:  # no program has such a name
+        memory.message = pickle.dumps(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name))
     os._exit(1)
 
 
@@ -227,6 +232,6 @@ class _CommandChild(Child):
         if self.signum:
             self.kill_by(local_now() + self.grace)
 
-    def limit_after_signal(self, now: float, *, is_second: bool) -> None:
+    def limit_after_signal(self, pass_on_at: float, *, is_second: bool) -> None:
         if self._is_limited:
-            self.kill_by(now if is_second else now + self.grace)
+            self.kill_by(pass_on_at if is_second else pass_on_at + self.grace)

@@ -39,9 +39,7 @@ class Process:
                 with suppress(OSError):  # both processes do this, because neither can wait for the other
                     os.setpgid(self.pid, self.pid)
             if self.pid == 0:
-                signal.set_wakeup_fd(-1)  # it is the supervisor's
-                die_with(supervisor)
-                become()
+                _become(become, supervisor)
         self.descriptor = _pidfd(self.pid)
 
     def send(self, signum: int) -> None:
@@ -71,11 +69,26 @@ class Process:
             self._is_collected = True
             if self.descriptor is not None:
                 os.close(self.descriptor)
+                self.descriptor = None
             try:
                 _, status = os.waitpid(self.pid, 0)
             except ChildProcessError:
                 status = 0
         return os.waitstatus_to_exitcode(status)
+
+
+def _become(become: Callable[[], NoReturn], supervisor: int) -> NoReturn:
+    """Whatever happens, do not go on in the supervisor's frames."""
+    try:
+        signal.set_wakeup_fd(-1)  # it is the supervisor's
+        die_with(supervisor)
+        become()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        raise
+    finally:
+        flush_streams()
+        os._exit(1)
 
 
 def leave_connections() -> None:

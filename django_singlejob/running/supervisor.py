@@ -178,11 +178,12 @@ class Supervisor:
         """Keep all leases until ``is_over``, which waits for at most the seconds that it is passed. Returns ``False``
         if ``seconds`` pass without that."""
         end = local_now() + seconds
-        while not self._wait(is_over, min(end, self._heartbeats.next_at) - local_now()):
+        while True:
+            self._heartbeats.beat()  # first, so that the leases are kept however much there is to do
+            if self._wait(is_over, min(end, self._heartbeats.next_at) - local_now()):
+                return True
             if local_now() >= end:
                 return False
-            self._heartbeats.beat()
-        return True
 
     def _wait(self, is_over: Callable[[float], bool], seconds: float) -> bool:
         self._watch.busy_since = float("inf")

@@ -75,8 +75,9 @@ class Child:
     def end_within(self, patience: timedelta) -> None:
         """End the child as after a signal, with that much patience. A signal that comes later is still the first."""
         self.signum = signal.SIGTERM
-        self._pass_on_at = min(self._pass_on_at, local_now() + patience.total_seconds())
-        self.kill_by(self._pass_on_at + self.last_grace)
+        pass_on_at = min(self._pass_on_at, local_now() + patience.total_seconds())
+        self.kill_by(pass_on_at + self.last_grace)
+        self._pass_on_at = pass_on_at
 
     def kill_by(self, instant: float) -> None:
         """Kill the child at this instant, a value of ``local_now()``, unless it has ended by then."""
@@ -98,15 +99,16 @@ class Child:
             self._first_signal_at = min(self._first_signal_at, now)
             is_second = now - self._first_signal_at >= SECOND_SIGNAL
         waits = ZERO if is_second or self.patience is None else self.patience
-        self._pass_on_at = min(self._pass_on_at, now + waits.total_seconds())
-        self.limit_after_signal(now, is_second=is_second)
+        pass_on_at = min(self._pass_on_at, now + waits.total_seconds())
+        self.limit_after_signal(pass_on_at, is_second=is_second)
+        self._pass_on_at = pass_on_at
 
-    def limit_after_signal(self, now: float, *, is_second: bool) -> None:
-        """Decide by when to kill the child."""
+    def limit_after_signal(self, pass_on_at: float, *, is_second: bool) -> None:
+        """Decide by when to kill the child after a signal that is passed on at that instant."""
         if is_second:
-            self.kill_by(now + LAST_GRACE)
+            self.kill_by(pass_on_at + LAST_GRACE)
         elif self.patience is not None:
-            self.kill_by(self._pass_on_at + self.last_grace)
+            self.kill_by(pass_on_at + self.last_grace)
 
     def look(self, now: float) -> None:
         """Do what it is time for."""
@@ -220,7 +222,7 @@ class Watch:
     def _gives_up_at(self) -> float:
         """When this process ends if its main thread does not come back: a call to a database may never return."""
         # Children were killed by then, and there is some time to record that.
-        after_second = self._second_at + LAST_GRACE + (RECORDING if self._children else 0)
+        after_second = max(self._second_at, self.busy_since) + LAST_GRACE + RECORDING
         return min(after_second, self.busy_since + LONGEST_CALL)
 
     def _end_process(self) -> None:

@@ -47,12 +47,12 @@ class Worker:
         if self._supervisor:
             self._lock = WorkerLock(plan.queues, self._supervisor.keeping, self._supervisor.pause)
             self._pool = Processes(1 if plan.once else plan.processes, self._supervisor)
-            task_plan = TaskPlan(1 if plan.once else plan.threads, plan.queues, plan.is_endless)
+            task_plan = TaskPlan(1 if plan.once else plan.threads, plan.queues, plan.is_endless, plan.final)
             self._tasks = TaskProcess(self._supervisor, self._lock, task_plan, report)
         else:
             self._lock = WorkerLock(plan.queues, kept_alive)
             self._pool = Inline()
-            self._tasks = TasksHere(self._lock, plan.queues)
+            self._tasks = TasksHere(self._lock, plan.queues, plan.final)
         self._tick = Tick(plan, self._pool, self._tasks, self._lock)
         self._pid = os.getpid()
         self._is_database_away = False
@@ -76,24 +76,24 @@ class Worker:
         with self._supervisor or nullcontext():
             try:
                 yield from self._work()
+                yield from self._wind_up(self._plan.grace)
             except BaseException as error:
                 if os.getpid() == self._pid:  # otherwise a forked child exits, and all this belongs to its parent
                     # An error that ends the worker does not cut off its runs.
                     for _ in self._wind_up(self._plan.grace if isinstance(error, Error) else ZERO):
                         pass
                 raise
-            yield from self._wind_up(self._plan.grace)
 
     def _work(self) -> Iterator[Report]:
-        troubles = self._pauses()
+        troubles, pause = self._pauses(), 0.0
         while not (is_shutdown_requested() or self._tick.is_over or self._plan.is_outdated()):
             try:
+                yield from self._settle(pause)
                 database.forget_queries()
                 self._tick.look()
                 self._tick.hand_out()
                 self._is_database_away = False
-                yield from self._settle(self._tick.patience)
-                troubles = self._pauses()
+                troubles, pause = self._pauses(), self._tick.patience
             except Error as error:
                 if not (is_temporary(error) and self._plan.is_endless):
                     raise
@@ -102,7 +102,7 @@ class Worker:
                 self._is_database_away = True
                 database.drop(database.alias())
                 self._tick.look_again()
-                yield from self._settle(next(troubles) or self._plan.interval.total_seconds())
+                pause = next(troubles) or self._plan.interval.total_seconds()
 
     def _pauses(self) -> Iterator[float]:
         return backoff(self._plan.interval.total_seconds())
@@ -120,16 +120,16 @@ class Worker:
                 return
 
     def _come_back(self) -> list[Report]:
-        reports = [self._tick.settle(cast("Run", run), report) for run, report in self._pool.come_back()]
-        for report in self._tasks.come_back():
+        reports = list(self._tasks.come_back())  # first, because it may raise
+        for report in reports:
             self._tick.note_task(report)
-            reports.append(report)
-        return reports
+        return reports + [self._tick.settle(cast("Run", run), report) for run, report in self._pool.come_back()]
 
     # --- the end
 
     def _wind_up(self, grace: timedelta) -> Iterator[Report]:
         """Begin nothing new. Runs that are under way may go on for the grace period, then they are interrupted."""
+        self._pool.recall()
         if self._supervisor and not is_shutdown_requested():
             self._supervisor.end_within(grace)
         while not (self._pool.is_idle and self._tasks.is_over):
@@ -140,8 +140,10 @@ class Worker:
                 message = "Tasks could not be put back: %s"
                 logger.warning(message, database.words_of(error), extra=about(reason=error))
                 database.drop(database.alias())
-        self._tasks.close()
-        self._lock.close(_PATIENCE_WHEN_AWAY if self._is_database_away else None)
+        if self._tasks.close():
+            self._lock.release(_PATIENCE_WHEN_AWAY if self._is_database_away else None)
+        else:
+            self._lock.leave_to_expire()
 
 
 def _supervisor(plan: Plan) -> Supervisor:

@@ -66,9 +66,17 @@ class Processes:
     def wait(self, seconds: float) -> bool:
         """Wait until something happens. Returns ``False`` if nothing has."""
         if self._returns:
+            self.beat()
             return True
         resumes = [each.awaited - local_now() for each in self._under_way.values() if isinstance(each.awaited, float)]
         return self._supervisor.keep(min([seconds, DAY, *resumes]))
+
+    def recall(self) -> None:
+        """Give up the runs that still wait for their locks."""
+        for run, (steps, awaited) in list(self._under_way.items()):
+            if isinstance(awaited, float):
+                steps.close()
+                del self._under_way[run]
 
     def beat(self) -> None:
         """Send the heartbeats that are due."""

@@ -2,19 +2,19 @@
 lock. It is started when a task is due."""
 
 import logging
-import os
 import signal
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db import Error
 
 from django_singlejob import database
 from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
-from django_singlejob.exceptions import LeaseLost
+from django_singlejob.exceptions import JobDied, LeaseLost
 from django_singlejob.locking.lease import Lease
 from django_singlejob.logs import about, about_grant
 from django_singlejob.querysets.one_offs import one_offs
@@ -42,11 +42,12 @@ _NAP, _SOON = 0.1, 1.0
 
 class TaskPlan(NamedTuple):
     """``threads``: how many tasks run at once. ``queues``: see ``Plan``. ``is_endless``: whether to survive an outage
-    of the database."""
+    of the database. ``final``: after which errors of a task to begin no more."""
 
     threads: int
     queues: Sequence[str]
     is_endless: bool
+    final: tuple[type[BaseException], ...]
 
 
 class _Memory(SharedMemory):
@@ -61,6 +62,7 @@ class _Memory(SharedMemory):
         status: the exit status that the command should have because of them.
         is_winding_up: whether the process was asked to end, and begins nothing more.
         is_unrecorded: whether the result of a task could not be recorded.
+        is_final: whether a task has ended in a way that ends the pass.
     """
 
     asked = number(7, int)
@@ -71,6 +73,7 @@ class _Memory(SharedMemory):
     status = number(12, int)
     is_winding_up = number(13, bool)
     is_unrecorded = number(14, bool)
+    is_final = number(15, bool)
 
 
 class TaskProcess:
@@ -86,6 +89,9 @@ class TaskProcess:
         self._waker = Waker()
         #: The same, of processes that are over.
         self._begun = self._ended = self._status = 0
+        self._is_final = False
+        #: How tasks ended whose process is over, by their tokens, until that is recorded.
+        self._left: dict[UUID, str] = {}
 
     @property
     def begun(self) -> int:
@@ -101,6 +107,11 @@ class TaskProcess:
     def status(self) -> int:
         """The first exit status other than 0 that the tasks call for."""
         return self._status or self._memory.status
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a task has ended in a way that ends the pass."""
+        return bool(self._is_final or self._memory.is_final)
 
     @property
     def is_idle(self) -> bool:
@@ -128,13 +139,29 @@ class TaskProcess:
         return False
 
     def come_back(self) -> list[Report]:
-        """Take note of it if the process is over, and put back what it was running. Raises what has ended it. Its tasks
-        have been reported there."""
-        self._attend()
+        """Take note of it if the process is over, and put back what it was running. Raises what has ended it, and
+        database errors: then the next call puts back the rest. Its tasks have been reported there."""
+        failure = self._attend()
+        for token, error in list(self._left.items()):
+            with database.durable(database.alias()):
+                count = one_offs().filter(token=token).put_back(error, JobDied)
+            del self._left[token]
+            if count:
+                logger.warning(
+                    "%d tasks that this worker was running have been put back: %s", count, error, extra=about()
+                )
+        if failure and not isinstance(failure, LeaseLost):
+            raise failure
         return []
 
-    def close(self) -> None:
-        """Do nothing: the process has recorded what has ended."""
+    def close(self) -> bool:
+        """Put back what is left. ``False`` if that is impossible."""
+        try:
+            self.come_back()
+        except Error as error:
+            message = "Tasks could not be put back. Others do that once the lock of this worker has expired: %s"
+            logger.warning(message, database.words_of(error), extra=about(reason=error))
+        return not self._left
 
     def _start(self, lease: Lease, until: datetime | None) -> None:
         self._memory = _Memory()
@@ -143,30 +170,27 @@ class TaskProcess:
         )
         self._child = self._supervisor.start(lease, self._memory, become, child=_TaskChild)
 
-    def _attend(self) -> None:
+    def _attend(self) -> BaseException | None:
+        """Returns what has ended the process, if it is news."""
         child = self._child
         if child is None or not (child.process.is_over() or child.lease is not self._lock.lease):
-            return
+            return None
         self._child = None
         code = self._supervisor.collect(child)
         end = unpacked(self._memory.message) if self._memory.message else None
         failure = end.failure if end else None
         error = f"The process that ran it {words_of(code)}."
-        if self._memory.is_winding_up and not failure and (code == 0 or child.has_killed):
+        if self._memory.is_winding_up and (code == 0 or child.has_killed):
             is_unrecorded = self._memory.is_unrecorded
             error = "Its result could not be recorded." if is_unrecorded else "It did not end within the grace."
         else:
             logger.error("The process of the tasks %s.", words_of(code), extra=about_grant(child.lease.grant))
         self._begun, self._ended, self._status = self.begun, self.ended, self.status
+        self._is_final = self.is_final
         self._memory = _Memory()
-        if child.lease is not self._lock.lease or child.lease.lost:
-            if count := self._begun - self._ended:
-                message = "%d tasks were running under a lock that this worker has lost. Others retry them."
-                logger.error(message, count, extra=about_grant(child.lease.grant))
-            return
-        self._lock.put_back(error)
-        if failure and not isinstance(failure, LeaseLost):
-            raise failure
+        # Even if the lock is lost: their process is over, and nobody else has this token.
+        self._left[child.lease.token] = error
+        return failure
 
     # --- in the process
 
@@ -174,8 +198,18 @@ class TaskProcess:
         signal.set_wakeup_fd(self._waker.writer, warn_on_full_buffer=False)
         pool = Pool(self._plan.threads, self._waker.wake)
         tasks = Tasks(lease, pool, self._plan.queues, until=until, most=lambda: self._memory.most)
+        try:
+            self._work_on(tasks, pool, lease)
+        except LeaseLost:
+            raise
+        except BaseException:
+            self._wind_up(tasks, pool)
+            raise
+        self._wind_up(tasks, pool)
+
+    def _work_on(self, tasks: Tasks, pool: Pool, lease: Lease) -> None:
         troubles, seen = backoff(), 0
-        while not is_shutdown_requested():
+        while not (is_shutdown_requested() or self._memory.is_final):
             asked = self._memory.asked
             tasks.may_be_more, seen = tasks.may_be_more or asked != seen, asked
             try:
@@ -193,7 +227,6 @@ class TaskProcess:
                 self._memory.answered = seen
                 self._supervisor.waker.wake()
             self._come_back(tasks, pool, pause)
-        self._wind_up(tasks, pool)
 
     def _hand_out(self, tasks: Tasks, lease: Lease) -> float:
         """Returns how long there is nothing to do but to wait. Seconds."""
@@ -209,9 +242,10 @@ class TaskProcess:
         returns = pool.come_back()
         for task, report in returns:
             if isinstance(task, Claimed):
+                self._memory.is_final = self._memory.is_final or isinstance(report.error, self._plan.final)
+                self._memory.ended += 1
                 status = self._report(tasks.settle(task, report))
                 self._memory.status = self._memory.status or status
-                self._memory.ended += 1
         if returns:
             flush_streams()  # this process may be killed
 
@@ -225,9 +259,6 @@ class TaskProcess:
             self._record(tasks)
             self._come_back(tasks, pool, min(end - local_now(), _NAP))
         self._memory.is_unrecorded = not tasks.batches.record_all()
-        if not pool.is_idle:  # no thread can be ended, and Python would wait for some
-            flush_streams()
-            os._exit(0)
 
     def _record(self, tasks: Tasks) -> None:
         try:

@@ -116,8 +116,11 @@ class TasksHere:
     status = 0
     is_idle = is_over = True  # between two calls, nothing is under way
 
-    def __init__(self, lock: WorkerLock, queues: Sequence[str]) -> None:
-        self._lock, self._queues = lock, queues
+    def __init__(self, lock: WorkerLock, queues: Sequence[str], final: tuple[type[BaseException], ...]) -> None:
+        """``final``: after which errors of a task to begin no more."""
+        self._lock, self._queues, self._final = lock, queues, final
+        #: Whether a task has ended like that.
+        self.is_final = False
         self._lease: Lease | None = None
         self._tasks: Tasks | None = None
         self._pool = Inline()
@@ -148,6 +151,7 @@ class TasksHere:
         self.begun += tasks.begun - begun
         for task, report in self._pool.come_back():
             if isinstance(task, Claimed):
+                self.is_final = self.is_final or isinstance(report.error, self._final)
                 self._reports.append(tasks.settle(task, report))
                 self.ended += 1
                 database.tidy_up()
@@ -158,11 +162,9 @@ class TasksHere:
         reports, self._reports = self._reports, []
         return reports
 
-    def close(self) -> None:
-        """Record what has ended. If that is impossible, the lock is left to expire."""
+    def close(self) -> bool:
+        """Record what has ended. ``False`` if that is impossible."""
         try:
-            is_recorded = self._tasks is None or self._tasks.batches.record_all()
+            return self._tasks is None or self._tasks.batches.record_all()
         except LeaseLost:
-            return
-        if not is_recorded:
-            self._lock.leave_to_expire()
+            return True

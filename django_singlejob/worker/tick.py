@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
@@ -42,6 +42,8 @@ from django_singlejob.worker.lock import WorkerLock
 from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.pool import Inline
 from django_singlejob.worker.processes import Processes
+from django_singlejob.worker.task_process import TaskProcess
+from django_singlejob.worker.tasks import TasksHere
 from django_singlejob.worker.timetable import timetable
 
 if TYPE_CHECKING:
@@ -97,6 +99,12 @@ class Plan:
         """Whether it goes on until a signal ends it."""
         return not (self.once or self.drain)
 
+    @property
+    def final(self) -> tuple[type[BaseException], ...]:
+        """After which errors of a task to begin no more. One that interrupts itself is put back, so it would never let
+        a pass end."""
+        return FINAL if self.once else (JobInterrupted,) if self.drain else ()
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -114,33 +122,10 @@ class Run:
         return _at_once(self.steps(None))
 
 
-class TasksFace(Protocol):
-    """The worker's tasks, wherever they run.
-
-    Attributes:
-        begun: how many tasks have begun.
-        ended: how many have ended.
-        is_idle: whether none is under way.
-    """
-
-    @property
-    def begun(self) -> int: ...
-
-    @property
-    def ended(self) -> int: ...
-
-    @property
-    def is_idle(self) -> bool: ...
-
-    def look(self, until: datetime | None, most: float) -> bool:
-        """Have the tasks run that are due, or were due at ``until``. ``most``: how many more may begin. Returns whether
-        to call this again soon."""
-
-
 class Tick:
     """What was due at the last look, and which of it this worker runs."""
 
-    def __init__(self, plan: Plan, pool: Processes | Inline, tasks: TasksFace, lock: WorkerLock) -> None:
+    def __init__(self, plan: Plan, pool: Processes | Inline, tasks: TaskProcess | TasksHere, lock: WorkerLock) -> None:
         #: The names and locks of the jobs that this worker runs.
         self.ours: set[str] = set()
         self._plan = plan
@@ -192,7 +177,7 @@ class Tick:
             return self._is_idle  # until then, a run may turn out to be skipped, which does not count
         is_watched = self._watchman.pause is not None and local_now() < self._settled_at + LONGEST_TICK
         is_done = not self._plan.is_endless and self._is_exhausted and not (self._is_stale_now or is_watched)
-        return is_done or self._is_hopeless
+        return is_done or self._is_hopeless or self._tasks.is_final
 
     @property
     def patience(self) -> float:
@@ -349,7 +334,7 @@ class Tick:
             if not self._busy.isdisjoint({job.name, job.lock}):
                 self._behind.add(row.job_name)
             else:
-                self._run(Run(job, partial(_one_off_steps, job, row)))
+                self._run(Run(job, partial(one_off_steps, job, row)))
 
     def _next_one_off(self) -> "OneOffJob | None":
         return next_exclusive(
@@ -387,9 +372,6 @@ class Tick:
         """Take note that a task has ended in this process."""
         self._settled_at = local_now()
         self._raise_ctrl_c(report)
-        # A task that interrupts itself is put back, so it would never let a pass end.
-        is_final = isinstance(report.error, FINAL if self._plan.once else JobInterrupted)
-        self._is_hopeless = self._is_hopeless or (not self._plan.is_endless and is_final)
 
     def _raise_ctrl_c(self, report: Report) -> None:
         if report.error and is_ctrl_c(report.error):
@@ -442,12 +424,8 @@ def _slot_steps(job: Job, supervisor: Supervisor | None) -> Steps[Report]:
     return report_steps(RunRequest(waitless(job), local_now(), trigger="schedule"), supervisor, logged)
 
 
-def run_one_off(job: Job, row: "OneOffJob") -> Report:
-    """Run the one-off of the job in this process, if its lock can be acquired."""
-    return _at_once(_one_off_steps(job, row, None))
-
-
-def _one_off_steps(job: Job, row: "OneOffJob", supervisor: Supervisor | None) -> Steps[Report]:
+def one_off_steps(job: Job, row: "OneOffJob", supervisor: Supervisor | None) -> Steps[Report]:
+    """Run the one-off of the job, if its lock can be acquired."""
     asked = waitless(job)
     if task := django_tasks.find(row):
         asked = replace(asked, func=_of_task(job, row, task))

@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from datetime import timedelta
 from itertools import chain, repeat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from uuid import uuid4
 
@@ -685,3 +686,17 @@ def leaves_an_orphan() -> None:
 @singleton_job(lease=LEASE)
 def counts_zombies() -> int:
     return sum(" Z " in path.read_text() for path in Path("/proc").glob("[0-9]*/stat"))
+
+
+@singleton_job(lease=WATCHED_LEASE)
+def outlasts_its_lease() -> None:
+    say("started")
+    work_for(6)
+
+
+_FOR_ALL_RUNS = TemporaryDirectory()
+
+
+@singleton_job(lease=LEASE)
+def uses_a_directory_of_the_process() -> None:
+    Path(_FOR_ALL_RUNS.name, "file").write_text("")

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.tasks import TaskContext, task
 
+from django_singlejob import JobInterrupted
 from tests.app import jobs
 
 
@@ -73,3 +74,8 @@ def kills_its_process() -> None:
 def says_its_process() -> None:
     jobs.say("started", os.getpid())
     jobs.wait_until_told()
+
+
+@task
+def interrupts_itself() -> None:
+    raise JobInterrupted(signal.SIGTERM)

@@ -13,6 +13,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
 from django_singlejob import SKIPPED, JobTimeout, Lease, LeaseLost, current_run, job_lock, singleton_job
+from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.signals import lease_lost
 from tests.contract.acts import gate, is_free, last_run, nth_fence
@@ -105,6 +106,7 @@ def test_a_job_that_lost_its_lock_is_told_before_its_lease_ends() -> None:
 
 def be_robbed_and_wait(lease: Lease) -> None:
     be_robbed()
+    gates().update(token=uuid4())  # as a takeover does
     eventually(lambda: lease.lost)
     with pytest.raises(LeaseLost), lease.atomic():
         pytest.fail("it began")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def dismiss() -> None:
     """End the thread, if there is one."""
-    if thread := keeper._keeper._thread:
+    thread = keeper._keeper._thread
+    if isinstance(thread, threading.Thread):  # in a simulation, it is none
         keeper._keeper._heartbeats._kept.clear()
         keeper._keeper._calls.put(None)
         thread.join(PATIENCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.querysets.locks import JobLockQuerySet, locks
 from tests.contract.acts import take
 from tests.databases import APPS
+from tests.waiting import work_for
 
 if TYPE_CHECKING:
     from tests.fixtures import Elsewhere
@@ -33,7 +33,7 @@ def test_leases_count_from_before_their_heartbeats_were_sent(monkeypatch: pytest
     def answer_late(self: JobLockQuerySet, *arguments: Any) -> Any:
         asked_at.append(local_now())
         answer = renew(self, *arguments)
-        time.sleep(0.05)
+        work_for(0.05)
         return answer
 
     monkeypatch.setattr(JobLockQuerySet, "renew_together", answer_late)
@@ -69,7 +69,7 @@ def test_a_row_that_is_locked_lets_no_other_lease_expire(elsewhere: Elsewhere) -
             while local_now() < until:
                 first.check()
                 third.check()
-                time.sleep(0.02)
+                work_for(0.02)
             assert [first.lost, third.lost] == [False, False]
         finally:
             over.set()

@@ -359,3 +359,24 @@ def test_the_command_itself_does_not_outlive_its_wrapper(spawn: Spawn) -> None:
     command = pid("command", child)
     child.kill()
     eventually(lambda: not is_alive(command))
+
+
+def test_a_command_that_has_no_name_is_not_found(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "nightly", "--", "")
+    assert child.finish() == 127
+    assert "Traceback" not in child.output
+
+
+def test_a_second_signal_ends_no_command_that_takes_its_time(spawn: Spawn, go: Path) -> None:
+    script = "trap 'echo heard' TERM; echo started; until [ -e $GO ]; do sleep 0.1; done; echo done"
+    child = spawn.command("run_singleton", "nightly", "--", "sh", "-c", script)
+    child.wait_for("started")
+    for count in 1, 2:
+        child.terminate()
+        eventually(partial(lambda count: child.output.count("heard") >= count, count))
+        work_for(1.2)
+    work_for(5)
+    assert child.poll() is None
+    go.touch()
+    assert child.finish() == 0
+    assert "did not return" not in child.output

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 import pytest
 from django.db import connection, transaction
 
-from django_singlejob.models import OneOffJob
+from django_singlejob.models import JobLock, OneOffJob
 from tests.databases import APPS
 from tests.processes.witness import ends, is_alive
-from tests.processes.workers import PATIENCE, SETTINGS, all_are_done, end, enqueue, enqueue_noted, needs_tasks, worker
-from tests.waiting import eventually, seconds_of
+from tests.processes.workers import SETTINGS, all_are_done, end, enqueue, enqueue_noted, needs_tasks, worker
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.children import Child, Spawn
+    from tests.proxy import Proxy
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 once = pytest.mark.on_database("sqlite")
@@ -37,7 +38,7 @@ def test_after_a_crash_of_their_process_tasks_are_run_again_at_once(spawn: Spawn
     enqueue("tasks.crashes_once")
     enqueue_noted("tasks", range(10))
     child = worker(spawn)
-    assert seconds_of(lambda: eventually(all_are_done)) < PATIENCE
+    eventually(all_are_done)
     assert "The process of the tasks was killed by SIGSEGV." in child.output
     assert OneOffJob.objects.get(task_path__endswith="crashes_once").result == 2
     assert len({*bodies(child)}) == 2
@@ -68,6 +69,54 @@ def test_a_job_that_kills_its_process_costs_its_neighbours_nothing(spawn: Spawn,
     go.touch()
     eventually(lambda: ends("tells") == ["successful"])
     end(child)
+
+
+@once
+def test_a_busy_worker_keeps_its_leases(spawn: Spawn) -> None:
+    enqueue("outlasts_its_lease")
+    child = worker(spawn, "--processes", "2", "-v", "0")
+    child.wait_for("started")
+    for number in range(300):
+        enqueue(f"many-{number % 20}", number)
+    eventually(lambda: ends("outlasts_its_lease") == ["successful"])
+    assert "lost" not in child.output
+    end(child)
+
+
+@needs_tasks
+@pytest.mark.on_database("postgresql")
+def test_after_an_outage_longer_than_the_lease_the_worker_runs_its_tasks_again(
+    spawn: Spawn, proxy: Proxy, database_url: str, go: Path
+) -> None:
+    enqueue("tasks.tells")
+    child = worker(spawn, DATABASE_URL=proxy.url(database_url))
+    child.wait_for("started")
+    proxy.go_down()
+    eventually(JobLock.objects.stale().exists)
+    child.wait_for("was not renewed")
+    go.touch()
+    proxy.come_back()
+    eventually(all_are_done)
+    end(child)
+
+
+@once
+@needs_tasks
+@pytest.mark.parametrize("mode", ["--once", "--drain"])
+def test_a_task_that_interrupts_itself_ends_the_pass(spawn: Spawn, mode: str) -> None:
+    enqueue("tasks.interrupts_itself")
+    child = spawn.command("singleton_worker", mode, **SETTINGS)
+    child.finish()
+    assert child.output.count("was interrupted") == 1
+    assert OneOffJob.objects.get().status == "waiting"
+
+
+@once
+def test_what_the_process_tidies_up_at_its_exit_outlives_its_children(spawn: Spawn) -> None:
+    for _ in range(2):
+        enqueue("uses_a_directory_of_the_process")
+    assert spawn.command("singleton_worker", "--once", **SETTINGS).finish() == 0
+    assert ends("uses_a_directory_of_the_process") == ["successful"] * 2
 
 
 @once

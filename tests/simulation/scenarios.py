@@ -22,7 +22,7 @@ from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
 from django_singlejob.recording import abandon_orphans
-from django_singlejob.worker.tick import run_one_off
+from django_singlejob.worker.tick import Run, one_off_steps
 from tests.simulation import world
 from tests.simulation.aims import AROUND_A_DEATH, BEFORE_A_BODY, INSIDE_A_BLOCK
 from tests.simulation.baton import Killed
@@ -256,7 +256,8 @@ def _run_one_offs(actor: Actor) -> None:
     def run() -> None:
         row: OneOffJob | None = one_offs().exclusive().next_due()
         if row is not None:
-            report = run_one_off(jobs[row.job_name], row)
+            job = jobs[row.job_name]
+            report = Run(job, partial(one_off_steps, job, row))()
             actor.world.history.note(actor.process.name, f"one-off {row.pk}: {report.reason or report.error or 'ran'}")
 
     for _ in range(2):

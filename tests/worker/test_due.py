@@ -252,7 +252,7 @@ def test_a_row_of_another_release_is_left_alone(many: None) -> None:
 
 def test_each_pass_of_a_worker_has_another_turn(many: None, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
-    monkeypatch.setattr(tick, "keep_up", turns.append)
+    monkeypatch.setattr(tick, "keep_up", lambda turn, _: turns.append(turn))
     one = Worker(tick.Plan())._tick
     for _ in range(3):
         one._keep_up_at = one._look_at = local_now()

@@ -10,7 +10,6 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import database
 from django_singlejob.holder import this_process
 from django_singlejob.locking import acquire
 from django_singlejob.locking.clear import clear
@@ -137,34 +136,3 @@ def test_one_that_is_still_its_own_is_kept(ours: WorkerLock, monkeypatch: pytest
     lose_trust(lease, monkeypatch)
     assert ours.hold() is lease
     assert lock(FIRST).heartbeats == 1
-
-
-# --- what was running under it
-
-
-def test_what_was_in_progress_is_put_back_and_the_attempt_counts(ours: WorkerLock) -> None:
-    begin(held(ours).token)
-    begin(take("elsewhere").token)
-    ours.put_back("It died.")
-    assert rows() == [("waiting", 1), ("in_progress", 1)]
-
-
-def test_that_is_tried_again(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin(held(ours).token)
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "durable", be_away)
-        with pytest.raises(OperationalError):
-            ours.put_back("It died.")
-    assert rows() == [("in_progress", 1)]
-    held(ours)
-    assert rows() == [("waiting", 1)]
-
-
-def test_if_that_is_not_possible_the_lock_is_left_to_expire(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then others put it back."""
-    begin(held(ours).token)
-    monkeypatch.setattr(database, "durable", be_away)
-    with pytest.raises(OperationalError):
-        ours.put_back("It died.")
-    ours.close()
-    assert (ours.lease, is_free(FIRST)) == (None, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -17,7 +18,7 @@ from django_singlejob.one_offs.enqueue import Order
 from django_singlejob.querysets.jobs import gates
 from django_singlejob.querysets.locks import locks
 from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.worker.tick import run_one_off
+from django_singlejob.worker.tick import Run, one_off_steps
 from tests.simulation import world
 from tests.simulation.baton import Killed
 from tests.simulation.faults import PAUSE, Fault
@@ -191,7 +192,7 @@ def _run_slot(actor: Actor) -> None:
 def _run_one_off(actor: Actor) -> None:
     def run() -> object:
         row = one_offs().exclusive().next_due()
-        return row and run_one_off(ONCE, row).reason
+        return row and Run(ONCE, partial(one_off_steps, ONCE, row))().reason
 
     _told(run)
 
