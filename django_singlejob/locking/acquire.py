@@ -53,9 +53,9 @@ IN_THE_WAY = "others changed its rows each time, or are inside a fenced transact
 IN_DOUBT = "but it is not known whether the lock was granted: if it was, it is left to expire"
 
 
-def acquire(request: LockRequest, pause: Callable[[float], object] = sleep) -> Lease | Refusal:
+def acquire(request: LockRequest, pause: Callable[[float], object] | None = None) -> Lease | Refusal:
     """Ask for the lock. Waits up to ``request.wait``, and as long as it takes to see that a stale holder is dead.
-    ``pause`` waits for so many seconds.
+    ``pause``: waits for so many seconds, if not ``sleep``.
 
     Raises ``UnsafeTransaction`` inside a transaction, ``DatabaseUnreachable`` if the database does not answer, and
     ``DatabaseUnusable`` if it refuses.
@@ -116,10 +116,10 @@ class Acquisition:
             return answer
         return self._end_or_go_on(answer)
 
-    def wait(self, seconds: float, pause: Callable[[float], object] = sleep) -> None:
+    def wait(self, seconds: float, pause: Callable[[float], object] | None = None) -> None:
         """Wait until it is time to ask again. Nothing is granted meanwhile, so a signal may raise here."""
         try:
-            pause(seconds)
+            (pause or sleep)(seconds)
         except BaseException:
             self.leave_nothing()
             raise

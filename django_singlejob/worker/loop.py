@@ -85,24 +85,34 @@ class Worker:
                 raise
 
     def _work(self) -> Iterator[Report]:
-        troubles, pause = self._pauses(), 0.0
+        troubles = self._pauses()
         while not (is_shutdown_requested() or self._tick.is_over or self._plan.is_outdated()):
             try:
-                yield from self._settle(pause)
                 database.forget_queries()
                 self._tick.look()
                 self._tick.hand_out()
                 self._is_database_away = False
-                troubles, pause = self._pauses(), self._tick.patience
+                yield from self._settle(self._tick.patience)
+                troubles = self._pauses()
             except Error as error:
-                if not (is_temporary(error) and self._plan.is_endless):
-                    raise
-                message = "The database does not answer. The worker retries until it does: %s"
-                logger.warning(message, database.words_of(error), extra=about(reason=error))
-                self._is_database_away = True
-                database.drop(database.alias())
-                self._tick.look_again()
-                pause = next(troubles) or self._plan.interval.total_seconds()
+                self._endure(error)
+                yield from self._settle_all_the_same(next(troubles) or self._plan.interval.total_seconds())
+
+    def _endure(self, error: Error) -> None:
+        """Go on after the error, or raise it."""
+        if not (is_temporary(error) and self._plan.is_endless):
+            raise error
+        message = "The database does not answer. The worker retries until it does: %s"
+        logger.warning(message, database.words_of(error), extra=about(reason=error))
+        self._is_database_away = True
+        database.drop(database.alias())
+        self._tick.look_again()
+
+    def _settle_all_the_same(self, seconds: float) -> Iterator[Report]:
+        try:
+            yield from self._settle(seconds)
+        except Error as error:
+            self._endure(error)
 
     def _pauses(self) -> Iterator[float]:
         return backoff(self._plan.interval.total_seconds())

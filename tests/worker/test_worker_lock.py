@@ -79,7 +79,7 @@ def test_if_another_worker_is_faster_it_takes_the_next_one(ours: WorkerLock, mon
     """Otherwise a worker with --drain would exit although something is due."""
     usual = acquire.acquire
 
-    def be_slow(request: Any) -> Any:
+    def be_slow(request: Any, *_: Any) -> Any:
         if request.name == FIRST:
             take(request.name)
         return usual(request)
@@ -92,7 +92,7 @@ def test_it_keeps_nothing_waiting(ours: WorkerLock, monkeypatch: pytest.MonkeyPa
     """Each try may take five seconds if something is in the way each time, and jobs may be due meanwhile."""
     asked: list[str] = []
 
-    def be_undecided(request: Any) -> Refusal:
+    def be_undecided(request: Any, *_: Any) -> Refusal:
         asked.append(request.name)
         return Refusal(Reason.UNDECIDED)
 
@@ -106,7 +106,7 @@ def test_it_keeps_nothing_waiting(ours: WorkerLock, monkeypatch: pytest.MonkeyPa
 def test_one_that_is_to_end_asks_for_no_other(ours: WorkerLock, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = acquire.acquire
 
-    def be_slow(request: Any) -> Any:
+    def be_slow(request: Any, *_: Any) -> Any:
         take(request.name)
         signal.raise_signal(signal.SIGTERM)
         return usual(request)
