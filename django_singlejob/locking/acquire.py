@@ -55,7 +55,7 @@ IN_DOUBT = "but it is not known whether the lock was granted: if it was, it is l
 
 def acquire(request: LockRequest, pause: Callable[[float], object] | None = None) -> Lease | Refusal:
     """Ask for the lock. Waits up to ``request.wait``, and as long as it takes to see that a stale holder is dead.
-    ``pause``: waits for so many seconds, if not ``sleep``.
+    ``pause`` is called with the seconds to wait, instead of ``sleep``.
 
     Raises ``UnsafeTransaction`` inside a transaction, ``DatabaseUnreachable`` if the database does not answer, and
     ``DatabaseUnusable`` if it refuses.

@@ -38,7 +38,7 @@ class WorkerLock:
         keeping: Callable[[Lease], AbstractContextManager[object]],
         pause: Callable[[float], object] = sleep,
     ) -> None:
-        """``keeping``: keeps the lease alive during a block. ``pause``: waits for so many seconds."""
+        """``keeping``: keeps the lease alive during a block. ``pause``: is called with the seconds to wait."""
         self.lease: Lease | None = None
         self._queues = queues
         self._keeping = keeping

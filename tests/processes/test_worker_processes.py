@@ -107,7 +107,7 @@ def test_a_task_that_interrupts_itself_ends_the_pass(spawn: Spawn, mode: str) ->
     enqueue("tasks.interrupts_itself")
     child = spawn.command("singleton_worker", mode, **SETTINGS)
     child.finish()
-    assert child.output.count("was interrupted") == 1
+    assert child.output.count("interrupts_itself: interrupted") == 1
     assert OneOffJob.objects.get().status == "waiting"
 
 
