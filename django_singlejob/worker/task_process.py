@@ -146,6 +146,7 @@ class TaskProcess:
             with database.durable(database.alias()):
                 count = one_offs().filter(token=token).put_back(error, JobDied)
             del self._left[token]
+            self._ended += count  # so that a drain looks again
             if count:
                 logger.warning(
                     "%d tasks that this worker was running have been put back: %s", count, error, extra=about()
@@ -183,6 +184,8 @@ class TaskProcess:
         if self._memory.is_winding_up and (code == 0 or child.has_killed):
             is_unrecorded = self._memory.is_unrecorded
             error = "Its result could not be recorded." if is_unrecorded else "It did not end within the grace."
+        elif isinstance(failure, LeaseLost):
+            error = str(failure)
         else:
             logger.error("The process of the tasks %s.", words_of(code), extra=about_grant(child.lease.grant))
         self._begun, self._ended, self._status = self.begun, self.ended, self.status

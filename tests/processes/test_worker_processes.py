@@ -48,6 +48,14 @@ def test_after_a_crash_of_their_process_tasks_are_run_again_at_once(spawn: Spawn
 
 @once
 @needs_tasks
+def test_a_drain_runs_them_again_too(spawn: Spawn) -> None:
+    enqueue("tasks.crashes_once")
+    assert spawn.command("singleton_worker", "--drain", **SETTINGS).finish() == 0
+    assert OneOffJob.objects.get().status == "done"
+
+
+@once
+@needs_tasks
 def test_a_task_that_always_kills_its_process_fails(spawn: Spawn) -> None:
     enqueue("tasks.kills_its_process")
     OneOffJob.objects.update(max_attempts=2)
