@@ -353,7 +353,6 @@ class _Execution:
         _current.set(self._run)
         if self._lease.lost:
             await finished(self._lease.prove)
-        self._lease.check()
         return await self._asked.job.func(*self._asked.args, **self._asked.kwargs)
 
     def finish(self, pause: Callable[[float], object] = sleep) -> Outcome:

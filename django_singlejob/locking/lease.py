@@ -153,12 +153,13 @@ class Lease:
             raise JobTimeout
 
     def prove(self) -> None:
-        """``check``, before the job starts. A lease that has expired, for example because the process was stopped after
-        the grant, is renewed if the lock is still ours."""
+        """Raise ``LeaseLost`` unless the lease can be trusted, before the job starts. A lease that has expired, for
+        example because the process was stopped after the grant, is renewed if the lock is still ours."""
         if self.lost and not (self._state.is_lost or self._state.is_over or self.is_inherited):
             with suppress(Error):
                 self._beat()
-        self.check()
+        if self.lost:
+            raise LeaseLost(self.why_lost())
 
     def why_lost(self) -> str:
         if self.is_inherited:

@@ -39,7 +39,7 @@ class Release:
         is_lost: whether the lease is known to be lost.
         is_private: whether no other process can see the lock.
         is_in_doubt: whether this release, or one that gave up, sent a COMMIT whose answer never came.
-        pause: is called with the seconds to wait before another try.
+        pause: is called with the seconds to wait before another try. If it returns ``False``, there is none.
     """
 
     def __init__(
@@ -101,7 +101,9 @@ class Release:
                 message = "Releasing the lock %r failed and will be retried: %s"
                 logger.info(message, self._name, words_of(error), extra=about_grant(self._grant, reason=error))
                 database.drop(alias)
-                self._pause(pause)
+                if self._pause(pause) is False:
+                    forget(self._token)
+                    raise LeaseLost(self._left_to_expire(error)) from error
         raise AssertionError("backoff() never ends")
 
     def _left(self) -> timedelta:

@@ -160,9 +160,10 @@ class Supervisor:
         ``seconds`` pass without that."""
         return self.keep_until(self.is_over, seconds)
 
-    def pause(self, seconds: float) -> None:
-        """Keep all leases for ``seconds``."""
+    def pause(self, seconds: float) -> bool:
+        """Keep all leases for ``seconds``. Returns ``False`` if the patience after a signal is over."""
         self.keep_until(_never, seconds)
+        return not self._watch.is_over_after(self.patience)
 
     def is_over(self, timeout: float) -> bool:
         """Whether a child is over, or somebody has woken this process. Waits at most ``timeout`` seconds for that."""

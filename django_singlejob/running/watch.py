@@ -155,6 +155,8 @@ class Watch:
         self.busy_since = float("inf")
         self._signum: int | None = None
         self._first_at = self._second_at = float("inf")
+        # When the patience of ``end_within`` is over.
+        self._ends_at = float("inf")
         self._is_over = False
         self._former = -1
 
@@ -186,9 +188,15 @@ class Watch:
 
     def end_within(self, patience: timedelta) -> None:
         """End all children, as after a signal, with that much patience."""
+        self._ends_at = local_now() + patience.total_seconds()
         for child in list(self._children):
             child.end_within(patience)
         self.wake()
+
+    def is_over_after(self, patience: timedelta | None) -> bool:
+        """Whether everything should have ended by now, with that much patience after a signal."""
+        ends_at = float("inf") if patience is None else self._first_at + patience.total_seconds()
+        return local_now() >= min(ends_at, self._ends_at)
 
     def wake(self) -> None:
         """Have the thread look at the children."""
