@@ -101,7 +101,8 @@ class Release:
                 message = "Releasing the lock %r failed and will be retried: %s"
                 logger.info(message, self._name, words_of(error), extra=about_grant(self._grant, reason=error))
                 database.drop(alias)
-                if self._pause(pause) is False:
+                # One try on a new connection is still made.
+                if self._pause(pause) is False and pause > 0 and not database.is_transient(error):
                     forget(self._token)
                     raise LeaseLost(self._left_to_expire(error)) from error
         raise AssertionError("backoff() never ends")
