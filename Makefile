@@ -63,7 +63,6 @@ test: $(INSTALLED)-test
 	$(MAKE) $(SIDE_BY_SIDE) test-browser test-clusters $(if $(MYSQL_URL),test-galera)
 	$(TIMING) --database sqlite $(COVER_MORE)
 	$(TIMING) --database postgresql
-	$(if $(MYSQL_URL),$(TIMING) --database mysql)
 
 test-fast-sqlite:
 	$(PYTEST) -n 2 --ignore=tests/processes $(SHUFFLED) --database sqlite -m 'not timing and not slow' $(COVER)
