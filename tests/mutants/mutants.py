@@ -347,7 +347,7 @@ REVERTED_REPAIRS = (
             Edit(RUNNER, "        self._lease.prove()\n        value =", "        value ="),
             Edit(
                 RUNNER,
-                "            await finished(self._lease.prove)\n        self._lease.check()\n",
+                "            await finished(self._lease.prove)\n",
                 "            pass\n",
             ),
             Edit(BLOCK, "            answer.prove()\n", ""),
