@@ -127,6 +127,7 @@ class TaskProcess:
         """Have the tasks run that are due. There is a process only once there are some. ``most``: how many more may
         begin. Returns ``False``: there is nothing more to do here."""
         if self._child is None:
+            self._put_back()  # first, because the next process has the same token
             if most <= 0 or not one_offs().parallel().in_queues(self._plan.queues).due(until).exists():
                 return False
             lease = self._lock.hold()
@@ -142,6 +143,12 @@ class TaskProcess:
         """Take note of it if the process is over, and put back what it was running. Raises what has ended it, and
         database errors: then the next call puts back the rest. Its tasks have been reported there."""
         failure = self._attend()
+        self._put_back()
+        if failure and not isinstance(failure, LeaseLost):
+            raise failure
+        return []
+
+    def _put_back(self) -> None:
         for token, error in list(self._left.items()):
             with database.durable(database.alias()):
                 count = one_offs().filter(token=token).put_back(error, JobDied)
@@ -151,9 +158,6 @@ class TaskProcess:
                 logger.warning(
                     "%d tasks that this worker was running have been put back: %s", count, error, extra=about()
                 )
-        if failure and not isinstance(failure, LeaseLost):
-            raise failure
-        return []
 
     def close(self) -> bool:
         """Put back what is left. ``False`` if that is impossible."""

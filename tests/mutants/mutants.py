@@ -936,7 +936,7 @@ OTHERS = (
     Mutant(
         name="watch-without-its-last-word",
         breaks="A supervisor does not kill a body that goes on after the signal that ends it.",
-        edits=(Edit(WATCH, "        self.kill_by(now + self.grace)\n", ""),),
+        edits=(Edit(WATCH, "            self._kill_for_loss_at = now + self.grace\n", ""),),
         tests=(
             Witness("tests/processes/test_supervisor.py::test_a_body_that_is_stopped_ends_when_its_lock_is_lost", ONCE),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -44,6 +45,22 @@ def test_after_a_crash_of_their_process_tasks_are_run_again_at_once(spawn: Spawn
     assert len({*bodies(child)}) == 2
     assert "lost" not in child.output
     end(child)
+
+
+@needs_tasks
+def test_a_crash_puts_back_no_task_of_another_worker(spawn: Spawn, go: Path) -> None:
+    enqueue("tasks.says_its_process")
+    other = worker(spawn, "--queue", "default")
+    other.wait_for("started")
+    enqueue("tasks.crashes_once")
+    OneOffJob.objects.waiting().update(queue_name="crashes")
+    child = worker(spawn, "--queue", "crashes")
+    eventually(OneOffJob.objects.filter(queue_name="crashes", status="done").exists)
+    assert OneOffJob.objects.in_progress().get().attempt == 1
+    go.touch()
+    eventually(all_are_done)
+    end(child, other)
+    assert OneOffJob.objects.get(queue_name="default").attempt == 1
 
 
 @once
@@ -106,6 +123,25 @@ def test_after_an_outage_longer_than_the_lease_the_worker_runs_its_tasks_again(
     proxy.come_back()
     eventually(all_are_done)
     end(child)
+
+
+@needs_tasks
+@pytest.mark.on_database("postgresql")
+def test_what_is_put_back_late_is_not_what_runs_by_then(spawn: Spawn, go: Path) -> None:
+    """The next process works under the same lock."""
+    for _ in range(2):
+        enqueue("tasks.says_its_process")
+    child = worker(spawn, "--threads", "1")
+    eventually(lambda: bodies(child))
+    with transaction.atomic():
+        OneOffJob.objects.select_for_update().in_progress().get()
+        os.kill(bodies(child)[0], signal.SIGKILL)
+        eventually(lambda: child.output.count("The database does not answer") >= 4)
+    child.wait_for("have been put back")
+    go.touch()
+    eventually(all_are_done)
+    end(child)
+    assert sorted(OneOffJob.objects.values_list("attempt", flat=True)) == [1, 2]
 
 
 @once
