@@ -39,7 +39,8 @@ A_MINUTE = 60.0
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    # In one write, because other threads and processes print to the same pipe.
+    print(" ".join(map(str, words)) + "\n", end="", flush=True)
 
 
 def write(name: str) -> None:
