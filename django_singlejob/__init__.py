@@ -1,14 +1,15 @@
 """Run one copy of a job on many servers, with nothing but the database Django already has.
 
-The public names are imported on first use, so you can import this package at any time: before the settings are loaded,
-before the apps are ready, or in an app's ``__init__``.
+The public names are imported on first use, so you can import this package at any time. All but the exceptions need
+Django's models: use them where you may import models.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import AppRegistryNotReady
+
 if TYPE_CHECKING:
-    from django_singlejob.decorators import job_lock, singleton_job
     from django_singlejob.exceptions import (
         DatabaseUnreachable,
         DatabaseUnusable,
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
         UnknownJob,
         UnsafeTransaction,
     )
+    from django_singlejob.jobs.registry import Job
     from django_singlejob.locking.lease import Lease
     from django_singlejob.locking.request import Reason
-    from django_singlejob.registry import Job
-    from django_singlejob.runner import SKIPPED, CurrentRun, Outcome, current_run
+    from django_singlejob.running.decorators import job_lock, singleton_job
+    from django_singlejob.running.runner import SKIPPED, CurrentRun, Outcome, current_run
 
 __all__ = [
     "SKIPPED",
@@ -59,22 +61,28 @@ __all__ = [
 ]
 
 _HOMES = {
-    "singleton_job": "decorators",
-    "job_lock": "decorators",
-    "SKIPPED": "runner",
-    "CurrentRun": "runner",
-    "Outcome": "runner",
+    "singleton_job": "running.decorators",
+    "job_lock": "running.decorators",
+    "SKIPPED": "running.runner",
+    "CurrentRun": "running.runner",
+    "Outcome": "running.runner",
     "Reason": "locking.request",
-    "current_run": "runner",
+    "current_run": "running.runner",
     "Lease": "locking.lease",
-    "Job": "registry",
+    "Job": "jobs.registry",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
+    try:
+        home = import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
+    except AppRegistryNotReady as error:
+        raise AppRegistryNotReady(
+            f"django_singlejob.{name} needs Django's models, which are not loaded yet. Put jobs into the jobs.py of an "
+            "app, not into its __init__.py; in a script, call django.setup() first."
+        ) from error
     return getattr(home, name)
 
 

@@ -18,7 +18,9 @@ def _check(name: str) -> Callable[..., Sequence[CheckMessage]]:
     imports later what it may not need: every command of the project loads the app, and many run no checks."""
 
     def check(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> Sequence[CheckMessage]:
-        found: Sequence[CheckMessage] = import_string(f"django_singlejob.checks.{name}")(app_configs, **kwargs)
+        found: Sequence[CheckMessage] = import_string(f"django_singlejob.monitoring.checks.{name}")(
+            app_configs, **kwargs
+        )
         return found
 
     check.__name__ = name

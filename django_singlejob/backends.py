@@ -23,13 +23,13 @@ from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 
-from django_singlejob.escaping import quoted
-from django_singlejob.names import NAME_LENGTH
-from django_singlejob.one_offs import django_tasks
-from django_singlejob.one_offs.enqueue import AnyCall, Order
-from django_singlejob.one_offs.task_modules import is_allowed, is_importable
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.registry import MOST_ATTEMPTS
+from django_singlejob.jobs.names import NAME_LENGTH
+from django_singlejob.jobs.registry import MOST_ATTEMPTS
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.escaping import quoted
+from django_singlejob.running import django_tasks
+from django_singlejob.running.enqueue import AnyCall, Order
+from django_singlejob.running.task_modules import is_allowed, is_importable
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob

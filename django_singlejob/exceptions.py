@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from django.db import OperationalError, ProgrammingError
 
 if TYPE_CHECKING:
-    from django_singlejob.codes import Lack
+    from django_singlejob.database.codes import Lack
 
 
 class SingleJobError(Exception):

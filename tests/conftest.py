@@ -8,8 +8,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-from django_singlejob import recording
-from django_singlejob.locking import keeper
+from django_singlejob.locking import keeper, recording
 from tests.children import ROOT, Spawn
 from tests.locking.keeping import dismiss
 from tests.proxy import Proxy

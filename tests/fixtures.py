@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connection, connections
 
-from django_singlejob import registry
-from django_singlejob.database import drop
+from django_singlejob.database.transactions import drop
+from django_singlejob.jobs import registry
 from django_singlejob.locking import at_exit
-from django_singlejob.received_signals import deferred_signals
+from django_singlejob.process.received_signals import deferred_signals
 from tests.contract.acts import closing
 from tests.ports import quiet_port
 

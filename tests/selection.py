@@ -30,16 +30,16 @@ ONCE = {
     "locking/test_keeper.py": "threads",
     "management/test_hostile_rows.py": "a grid of hostile values",
     "monitoring/test_verdict.py::test_it_takes_as_many_queries_however_much_there_is": "counts",
-    "one_offs/test_values.py": "a grid of hostile values",
+    "running/test_values.py": "a grid of hostile values",
     "processes/test_crontab_line.py": "the shell's part of the wrapper",
     "processes/test_flock.py": "the shell's part of the wrapper",
     "processes/test_interrupts.py": "signals",
     "processes/test_left_behind.py": "the shell's part of the wrapper",
     "processes/test_signal_rounds.py": "signals",
     "processes/test_terminals.py": "terminals",
-    "querysets/test_runs.py::test_any_number_of_jobs_may_have_some": "SQLite's limit",
+    "models/test_runs.py::test_any_number_of_jobs_may_have_some": "SQLite's limit",
     "test_example_project.py": "the example",
-    "test_received_signals.py": "signals",
+    "process/test_received_signals.py": "signals",
     "worker/test_batches.py::test_many_that_nobody_knows_take_few_queries": "counts",
 }
 #: Paths below tests/, or the nodes of tests: load, random rounds, searches and grids.
@@ -51,7 +51,7 @@ LONG = {
     "model/test_model.py::test_the_model_follows_what_the_real_code_does_now",
     "model/test_model.py::test_the_model_is_as_expected",
     "mutants/test_mutants.py::test_each_named_test_is_one_of_those_that_ci_runs_there",
-    "one_offs/test_values.py::test_a_huge_value_is_refused_without_a_look_at_all_of_it",
+    "running/test_values.py::test_a_huge_value_is_refused_without_a_look_at_all_of_it",
     "processes/test_interrupts.py::test_a_plain_script_that_is_interrupted_at_a_random_moment_releases_at_exit",
     "processes/test_interrupts.py::test_no_signal_at_a_random_moment_leaves_a_lock",
     "processes/test_schedules.py::test_200_slots_are_run_once_each_however_wrong_the_servers_clocks_are",
@@ -73,10 +73,10 @@ SLOW = {
     "management/test_startup.py::test_run_singleton_imports_nothing_that_only_others_need",
     "monitoring/test_verdict.py::test_each_finding_has_a_link_to_where_something_can_be_done",
     "monitoring/test_verdict.py::test_the_command_and_the_admin_say_the_same",
-    "one_offs/test_enqueue.py::test_a_worker_outlives_what_was_written_by_hand",
-    "one_offs/test_values.py::test_the_arguments_together_have_the_same_length",
+    "running/test_enqueue.py::test_a_worker_outlives_what_was_written_by_hand",
+    "running/test_values.py::test_the_arguments_together_have_the_same_length",
     "processes",
-    "scheduling/test_slots.py::TestSeveral::test_it_may_be_as_early_as_an_instant_can_be",
+    "jobs/test_slots.py::TestSeveral::test_it_may_be_as_early_as_an_instant_can_be",
     "simulation/test_simulation.py::test_each_scenario_comes_to_its_end",
 }
 #: So do tests that start processes.
@@ -88,7 +88,7 @@ TIMING = {
     "processes/test_interrupts.py",
     "processes/test_signal_rounds.py",
     "test_databases.py::test_it_is_dropped_whichever_test_of_a_worker_is_the_last",
-    "test_received_signals.py",
+    "process/test_received_signals.py",
 }
 #: On PostgreSQL, these are run a second time with single statements. With --long, so is the whole contract.
 GRANTS = {
@@ -102,7 +102,7 @@ GRANTS = {
     "contract/test_loss.py",
     "contract/test_record_pairs.py",
     "contract/test_takeover.py",
-    "contract/test_transactions.py",
+    "contract/test_callers_transactions.py",
     "processes/test_death.py",
     "processes/test_outages.py",
     "processes/test_two_faults.py",

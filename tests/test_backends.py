@@ -16,9 +16,10 @@ from django.core.checks import run_checks
 from django.db import transaction
 from django.utils.functional import SimpleLazyObject
 
-from django_singlejob import registry, singleton_job
+from django_singlejob import singleton_job
 from django_singlejob.exceptions import InvalidOrder, LeaseLost
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.jobs import registry
+from django_singlejob.models.one_offs import one_offs
 from tests.contract.acts import HOUR, SECOND
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
@@ -28,7 +29,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks.signals import task_enqueued
 
     from django_singlejob.backends import SingleJobBackend
-    from django_singlejob.one_offs.django_tasks import _as_enqueued
+    from django_singlejob.running.django_tasks import _as_enqueued
     from tests.app import django_tasks as tasks
 
 if TYPE_CHECKING:

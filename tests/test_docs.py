@@ -24,28 +24,15 @@ from django.core.management.base import BaseCommand
 from django.dispatch import Signal
 
 import django_singlejob
-from django_singlejob import (
-    CurrentRun,
-    Lease,
-    Outcome,
-    Reason,
-    checks,
-    conf,
-    job_lock,
-    models,
-    registry,
-    signals,
-    singleton_job,
-)
-from django_singlejob.logs import about
+from django_singlejob import CurrentRun, Lease, Outcome, Reason, conf, job_lock, models, signals, singleton_job
+from django_singlejob.jobs import registry, schedule, slots
+from django_singlejob.jobs.names import NAME_LENGTH
 from django_singlejob.management import exit_status
 from django_singlejob.management.commands import singleton_status
-from django_singlejob.monitoring import findings, health
-from django_singlejob.names import NAME_LENGTH
-from django_singlejob.one_offs import values
-from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.running import command
-from django_singlejob.scheduling import schedule, slots
+from django_singlejob.monitoring import checks, findings, health
+from django_singlejob.process.logs import about
+from django_singlejob.running import command, values
+from django_singlejob.running.enqueue import Order
 from tests.children import ROOT
 from tests.monitoring import test_verdict
 from tests.test_signals import SENDERS

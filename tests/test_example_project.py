@@ -18,8 +18,8 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from django_singlejob.clock import DBNow
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
+from django_singlejob.process.clock import DBNow
 from tests.children import ROOT, Child, Spawn
 from tests.contract.acts import expire
 from tests.ports import quiet_port

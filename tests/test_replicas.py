@@ -16,11 +16,11 @@ from django.urls import reverse
 
 from django_singlejob import current_run, job_lock, singleton_job
 from django_singlejob.models import OneOffJob
-from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.running.enqueue import Order
 from tests.admin.pages import MODELS, Page, act, begin, clear_page, each_model, list_of, page_of, shown
 from tests.contract.acts import expire, last_run, scheduled, start_run
 from tests.databases import APPS

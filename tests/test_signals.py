@@ -23,7 +23,7 @@ from django_singlejob import (
 )
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import JobLock, JobRun
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.locks import locks
 from tests.contract.acts import (
     MINUTE,
     expire,

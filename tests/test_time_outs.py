@@ -1,5 +1,5 @@
-"""Each entry point, on servers whose roles have their own time-outs. test_codes.py tests the meanings of the error
-codes."""
+"""Each entry point, on servers whose roles have their own time-outs. database/test_codes.py tests the meanings of the
+error codes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from django.core.management import CommandError, call_command
 from django.db import Error, connection, transaction
 
 from django_singlejob import LockHeld, job_lock, singleton_job
-from django_singlejob.database import is_transient
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.results import AlsoWrite, ending
+from django_singlejob.database.transactions import is_transient
+from django_singlejob.locking.endings import AlsoWrite, ending
+from django_singlejob.models.jobs import gates
 from tests.contract.acts import committing, expire, fall_behind, gate, is_free, last_run, scheduled, start_run, take
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_singlejob import escaping
 from django_singlejob.admin.addresses import address
 from django_singlejob.conf import ZERO
+from django_singlejob.process import escaping
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise

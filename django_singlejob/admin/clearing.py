@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 
 from django_singlejob.admin.cells import clock_time, duration
 from django_singlejob.conf import ZERO
-from django_singlejob.database import sent_now
+from django_singlejob.database.transactions import sent_now
 from django_singlejob.locking.liveness import SECOND, margin, still_to_wait
 
 if TYPE_CHECKING:

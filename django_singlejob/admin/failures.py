@@ -5,9 +5,9 @@ from typing import NamedTuple
 from django.utils.safestring import SafeString
 
 from django_singlejob.admin.cells import cut, preformatted
-from django_singlejob.escaping import shown
-from django_singlejob.frames import Frame
-from django_singlejob.results import ORIGIN_LENGTH, TRACEBACK_LENGTH
+from django_singlejob.locking.endings import ORIGIN_LENGTH, TRACEBACK_LENGTH
+from django_singlejob.process.escaping import shown
+from django_singlejob.process.frames import Frame
 
 # With more of an error, the frame below it would not be on the first screen of a phone.
 ERROR_LENGTH = 300

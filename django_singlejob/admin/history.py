@@ -11,13 +11,13 @@ from django.db.models import Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
 from django_singlejob.models import JobRun
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import JobRunQuerySet, runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import JobRunQuerySet, runs
+from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise

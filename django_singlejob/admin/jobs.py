@@ -16,7 +16,6 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _
 
-from django_singlejob import registry
 from django_singlejob.admin.cells import (
     NOTHING,
     badge,
@@ -40,17 +39,18 @@ from django_singlejob.admin.reading import (
     user_name,
 )
 from django_singlejob.admin.states import state
-from django_singlejob.clock import DBNow, saturated
 from django_singlejob.conf import options
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.names import is_storable
+from django_singlejob.jobs.schedule import PATIENCE, slots_between
 from django_singlejob.locking.pausing import at_the_gate
 from django_singlejob.models import JobStatus, OneOffJob, Overview
+from django_singlejob.models.jobs import LEAST_RUNS, JobStatusQuerySet, gates
+from django_singlejob.models.one_offs import PRIORITIES, one_offs
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.workers import serves, workers
-from django_singlejob.names import is_storable
-from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.jobs import LEAST_RUNS, JobStatusQuerySet, gates
-from django_singlejob.querysets.one_offs import PRIORITIES, one_offs
-from django_singlejob.scheduling.schedule import PATIENCE, slots_between
+from django_singlejob.process.clock import DBNow, saturated
+from django_singlejob.running.enqueue import Order, place
 
 NEXT_SLOTS = 5
 # If a later slot was written by hand, the slots after it are not shown.

@@ -35,15 +35,15 @@ from django_singlejob.admin.charts import share
 from django_singlejob.admin.clearing import Answer, Sighting, Stay, late, left_alone, over_at, read, refusal, sign
 from django_singlejob.admin.reading import ReadOnlyAdmin, RowsFilter, outside_transactions
 from django_singlejob.admin.states import how_long
-from django_singlejob.clock import local_now
 from django_singlejob.conf import ZERO, options
+from django_singlejob.jobs.names import is_storable
 from django_singlejob.locking.clear import clear_at_once
 from django_singlejob.locking.liveness import SECOND, margin
-from django_singlejob.logs import about_lock
 from django_singlejob.models import JobLock, JobStatus
-from django_singlejob.names import is_storable
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import JobLockQuerySet, locks
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import JobLockQuerySet, locks
+from django_singlejob.process.clock import local_now
+from django_singlejob.process.logs import about_lock
 
 logger = logging.getLogger("django_singlejob")
 

@@ -22,7 +22,6 @@ from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
-from django_singlejob import registry
 from django_singlejob.admin import history
 from django_singlejob.admin.cells import (
     NOTHING,
@@ -41,10 +40,10 @@ from django_singlejob.admin.failures import Failure, failure_of
 from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, RowsFilter, back, register_jobs, user_name
 from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT
 from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.jobs import registry
+from django_singlejob.locking.endings import TRACEBACK_LENGTH
 from django_singlejob.models import OneOffJob
-from django_singlejob.monitoring.health import OVERDUE
-from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.one_offs import (
+from django_singlejob.models.one_offs import (
     ENDED,
     ERRORS_LENGTH,
     PRIORITIES,
@@ -53,8 +52,9 @@ from django_singlejob.querysets.one_offs import (
     errors_in,
     one_offs,
 )
-from django_singlejob.querysets.runs import runs
-from django_singlejob.results import TRACEBACK_LENGTH
+from django_singlejob.models.runs import runs
+from django_singlejob.monitoring.health import OVERDUE
+from django_singlejob.running.enqueue import Order, place
 
 if TYPE_CHECKING:
     OneOffModelForm = forms.ModelForm[OneOffJob]

@@ -25,13 +25,13 @@ from django_singlejob.admin.cells import badge, breakable, clock_time, duration,
 from django_singlejob.admin.history import LastError, Period
 from django_singlejob.admin.reading import ReadOnlyAdmin, register_jobs
 from django_singlejob.admin.states import how_long
+from django_singlejob.jobs.names import NAME_LENGTH, is_storable
 from django_singlejob.models import JobLock
 from django_singlejob.monitoring.findings import Finding, Trouble, in_figures
 from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Verdict, judge
 from django_singlejob.monitoring.workers import Worker
-from django_singlejob.names import NAME_LENGTH, is_storable
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6

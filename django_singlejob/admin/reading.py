@@ -16,11 +16,11 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDi
 from django.utils.functional import cached_property
 from django.utils.translation import gettext, gettext_lazy as _
 
-from django_singlejob import registry
 from django_singlejob.admin.addresses import address, shown_by
-from django_singlejob.clock import DBNow
-from django_singlejob.escaping import printable
-from django_singlejob.names import USER_LENGTH, is_storable
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.names import USER_LENGTH, is_storable
+from django_singlejob.process.clock import DBNow
+from django_singlejob.process.escaping import printable
 
 if TYPE_CHECKING:
     BaseAdmin = admin.ModelAdmin[Any]

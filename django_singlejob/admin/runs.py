@@ -14,7 +14,6 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_lazy as _
 
-from django_singlejob import registry
 from django_singlejob.admin.cells import (
     NOTHING,
     badge,
@@ -31,11 +30,12 @@ from django_singlejob.admin.cells import (
 from django_singlejob.admin.failures import failure_of
 from django_singlejob.admin.history import STALE, PastRun, dead_among, label, neighbours
 from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, RowsFilter, register_jobs
+from django_singlejob.jobs import registry
 from django_singlejob.models import JobRun, JobStatus
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import UNSUCCESSFUL, one_offs
-from django_singlejob.querysets.runs import JobRunQuerySet, runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import UNSUCCESSFUL, one_offs
+from django_singlejob.models.runs import JobRunQuerySet, runs
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob

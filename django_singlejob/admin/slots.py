@@ -17,12 +17,12 @@ from django.db.models.functions import Coalesce
 from django.db.models.sql.compiler import SQLCompiler
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob import registry
 from django_singlejob.admin.history import of_dead_holders
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.schedule import EPOCH, Every, Schedule, slots_between
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.health import OVERDUE, Health, schedule_of
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.runs import runs
-from django_singlejob.scheduling.schedule import EPOCH, Every, Schedule, slots_between
 
 DAY, QUARTER = timedelta(days=1), timedelta(minutes=15)
 # A cron daemon may fire early.

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from django.db import Error
 
-from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO, options
-from django_singlejob.cursor import follow, is_followed, pass_by, report_misfires
+from django_singlejob.database import transactions
+from django_singlejob.database.timeline import is_from_before, known_for
+from django_singlejob.database.unusable import refusal, refused, unreachable
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError, UnreadableRow
+from django_singlejob.jobs.slots import Claim
 from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import announce, forget, release_granted
 from django_singlejob.locking.grant import Grant, Granting
@@ -31,16 +32,15 @@ from django_singlejob.locking.liveness import (
     silence,
 )
 from django_singlejob.locking.plan import PlannedRun, Snapshot, plan
+from django_singlejob.locking.position import follow, is_followed, pass_by, report_misfires
+from django_singlejob.locking.recording import Writer, writers
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.logs import about, about_grant
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.received_signals import is_shutdown_requested, kept_out
-from django_singlejob.recording import Writer, writers
-from django_singlejob.scheduling.slots import Claim
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import backoff, local_now, since, sleep, utc_now
+from django_singlejob.process.logs import about, about_grant
+from django_singlejob.process.received_signals import is_shutdown_requested, kept_out
 from django_singlejob.signals import lock_taken_over
-from django_singlejob.timeline import is_from_before, known_for
-from django_singlejob.unusable import refusal, refused, unreachable
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -96,7 +96,7 @@ class Acquisition:
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number means that nothing is decided yet: ask again after that many seconds."""
-        database.refuse_open_transaction(database.alias(), is_of_job=bool(self.request.job_name))
+        transactions.refuse_open_transaction(transactions.alias(), is_of_job=bool(self.request.job_name))
         announce(self.token, self.request.name)
         try:
             with kept_out():
@@ -164,13 +164,13 @@ class Acquisition:
 
     def _raise_unless_retryable(self, error: Error) -> None:
         """Raise the error, unless a retry may succeed."""
-        alias = database.alias()
-        if database.is_connection_lost(error):
-            if database.is_private(alias):
+        alias = transactions.alias()
+        if transactions.is_connection_lost(error):
+            if transactions.is_private(alias):
                 raise error
             # We do not know whether we were granted the lock. The next look shows it: the row would have our token.
-            database.drop(alias)
-        elif not database.is_transient(error) and not database.is_duplicate(error):
+            transactions.drop(alias)
+        elif not transactions.is_transient(error) and not transactions.is_duplicate(error):
             raise self._refused(error) from error
 
     def _refused(self, error: Error) -> DatabaseUnusable:
@@ -187,10 +187,10 @@ class Acquisition:
     def _give_up(self, error: Error | None) -> Refusal:
         """Give up after too much trouble. An acquisition that cannot be decided is never "acquired"."""
         # A database that is read-only may be in the middle of a failover.
-        if error and (database.is_duplicate(error) or (database.lack(error) and self._is_patience_over)):
+        if error and (transactions.is_duplicate(error) or (transactions.lack(error) and self._is_patience_over)):
             raise self._refused(error) from error
-        words = database.words_of(error) if error else ""
-        if error and not database.is_undone(error) and self._is_patience_over:
+        words = transactions.words_of(error) if error else ""
+        if error and not transactions.is_undone(error) and self._is_patience_over:
             undone = f", so {self.request.own_name!r} was not run"
             raise DatabaseUnreachable(unreachable(error, undone)) from error
         obstacle = f"others were in the way each time ({words})" if words else IN_THE_WAY
@@ -213,7 +213,11 @@ class Acquisition:
             self._is_history_slow = grant.entry is not None and single_statement.took_long(asked_at, history)
             if single_statement.was_undone(error):
                 self._in_doubt = None
-            if database.is_connection_lost(error) or database.is_transient(error) or database.is_duplicate(error):
+            if (
+                transactions.is_connection_lost(error)
+                or transactions.is_transient(error)
+                or transactions.is_duplicate(error)
+            ):
                 raise
         else:
             self._is_single, self._in_doubt = True, answer.grant
@@ -309,9 +313,9 @@ class Acquisition:
     def _rest_after_failover(self, gate: "JobStatus") -> timedelta:
         """How long to wait before the lock may be granted. A holder from before a failover may not know of the
         failover yet, and finds out by a heartbeat."""
-        known = known_for(database.alias(), gate.timeline)  # counted from the first look at any gate
+        known = known_for(transactions.alias(), gate.timeline)  # counted from the first look at any gate
         interval = self.request.heartbeat_interval
-        if interval is None or not is_from_before(gate) or database.is_private(database.alias()):
+        if interval is None or not is_from_before(gate) or transactions.is_private(transactions.alias()):
             return ZERO
         needed = WATCHED_INTERVALS * interval
         if known >= needed or gates().have_started_on(gate.timeline, needed):
@@ -337,15 +341,15 @@ class Acquisition:
         return None if lease.lost else lease
 
     def _grant_once(self, snapshot: Snapshot, planned: PlannedRun, history: Writer) -> Lease | Refusal | None:
-        alias = database.alias()
+        alias = transactions.alias()
         grant = Grant.of(self.request, self.token, snapshot, planned)
         granting = Granting(grant, snapshot, planned, history)
-        with database.durable(alias, statement_timeout=history.patience):
+        with transactions.durable(alias, statement_timeout=history.patience):
             if not (granting.pass_gate() and granting.take_lock()):
-                database.roll_back(alias)
+                transactions.roll_back(alias)
                 return None
             if not granting.claim_one_off():
-                database.roll_back(alias)
+                transactions.roll_back(alias)
                 return Refusal(Reason.ALREADY_RAN)
             granting.begin_entry()
             self._in_doubt = grant
@@ -353,10 +357,10 @@ class Acquisition:
 
     def _adopt(self, lock: "JobLock", snapshot: Snapshot) -> Lease | Undecided:
         """Take up a lock whose COMMIT was carried out although its answer was lost."""
-        asked_at, sent_at = local_now(), database.sent_now()
+        asked_at, sent_at = local_now(), transactions.sent_now()
         if self._in_doubt is None or snapshot.gate.token != self.token:
             return Undecided.RACED
-        with database.durable(database.alias()):
+        with transactions.durable(transactions.alias()):
             is_kept = locks().renew(lock.name, self.token, self.request.lease, sent_at)
         if not is_kept:
             return Undecided.RACED

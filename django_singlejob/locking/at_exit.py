@@ -7,12 +7,12 @@ import threading
 from functools import partial
 from uuid import UUID
 
-from django_singlejob import database
-from django_singlejob.logs import about
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.recording import end_for, writers
+from django_singlejob.database import transactions
+from django_singlejob.locking.recording import end_for, writers
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.logs import about
 
 logger = logging.getLogger("django_singlejob")
 
@@ -44,7 +44,7 @@ def release_granted(token: UUID) -> bool:
         return _release_row(name, token)
     except Exception as error:
         message = "The lock %r could not be released, and is left to expire: %s"
-        logger.warning(message, name, database.words_of(error), extra=about(lock=name, token=token, reason=error))
+        logger.warning(message, name, transactions.words_of(error), extra=about(lock=name, token=token, reason=error))
         return False
 
 
@@ -58,15 +58,15 @@ def release_at_exit() -> None:
 
 
 def _release_row(name: str, token: UUID) -> bool:
-    alias = database.alias()
+    alias = transactions.alias()
     # An interrupt may have left the connection in the middle of a statement.
-    database.drop(alias)
+    transactions.drop(alias)
     lock = locks().look_up(name)
     if lock is None or lock.token != token:
         return False
     result = {"status": "interrupted", "error": "The process exited.", "finished_at": lock.now}
     for history in writers(lock.lease):
-        with history, database.durable(alias, statement_timeout=history.patience):
+        with history, transactions.durable(alias, statement_timeout=history.patience):
             if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):
                 history.write(partial(one_offs().release, lock.token))
                 end_for(lock, result, history)

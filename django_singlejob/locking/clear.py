@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from django.db import Error
 
-from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, since, sleep
 from django_singlejob.conf import ZERO
+from django_singlejob.database import transactions
 from django_singlejob.locking.liveness import LONGEST_STAY, LONGEST_WATCH, Watch, abandon
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.recording import writers
+from django_singlejob.locking.recording import writers
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import backoff, local_now, since, sleep
 from django_singlejob.signals import lock_taken_over
 
 if TYPE_CHECKING:
@@ -88,13 +88,13 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
 
 def clear_at_once(lock: "JobLock", *, force: bool = False, error: str) -> bool | None:
     """Like ``clear``, but try only once. Returns ``None`` if others are in the way: nothing is changed."""
-    alias = database.alias()
-    database.refuse_open_transaction(alias)
+    alias = transactions.alias()
+    transactions.refuse_open_transaction(alias)
     try:
         gates().remember(lock.name)
         is_cleared = _clear_once(alias, lock, force, error)
     except Error as problem:
-        if not database.is_undone(problem):
+        if not transactions.is_undone(problem):
             raise
         return None
     if is_cleared:
@@ -106,7 +106,7 @@ def _clear_once(alias: str, lock: "JobLock", force: bool, error: str) -> bool | 
     """Returns ``None`` if the gate is busy."""
     is_cleared: bool | None = None
     for history in writers():
-        with history, database.durable(alias, statement_timeout=history.patience):
+        with history, transactions.durable(alias, statement_timeout=history.patience):
             if not gates().is_at_hand(lock.name):
                 return None  # MySQL would wait for it for almost a minute
             gates().revoke(lock.name)
@@ -114,5 +114,5 @@ def _clear_once(alias: str, lock: "JobLock", force: bool, error: str) -> bool | 
             if is_cleared:
                 abandon(lock, error, history)
             else:
-                database.roll_back(alias)
+                transactions.roll_back(alias)
     return is_cleared

@@ -9,20 +9,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
-from django_singlejob import database
-from django_singlejob.clock import DBNow, local_now, utc_now
+from django_singlejob.database import transactions
+from django_singlejob.database.timeline import next_fence
 from django_singlejob.locking.liveness import abandon, silence
 from django_singlejob.locking.plan import PlannedRun, Snapshot
+from django_singlejob.locking.recording import Entry, Writer, has_row
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.recording import Entry, Writer, has_row
-from django_singlejob.timeline import next_fence
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import DBNow, local_now, utc_now
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
-    from django_singlejob.querysets.jobs import JobStatusQuerySet
+    from django_singlejob.models.jobs import JobStatusQuerySet
 
 
 # The fence of a grant by one statement, until it is granted.
@@ -64,7 +64,7 @@ class Grant(NamedTuple):
         fence: int = UNKNOWN_FENCE,
     ) -> Self:
         """The grant to request at this moment. Its time is this machine's until the database has answered."""
-        asked_at, sent_at, holder = local_now(), database.sent_now(), request.holder
+        asked_at, sent_at, holder = local_now(), transactions.sent_now(), request.holder
         run: dict[str, Any] = {"token": token, "slot": planned.slot, "attempt": planned.attempt}
         facts = {**run, "hostname": holder.hostname, "pid": holder.pid}
         asked = {"trigger": request.trigger, "requested_by": request.requested_by}

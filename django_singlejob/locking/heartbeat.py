@@ -10,12 +10,12 @@ from itertools import groupby
 
 from django.db import OperationalError
 
-from django_singlejob import database
-from django_singlejob.clock import local_now
+from django_singlejob.database import transactions
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.lease import Lease
-from django_singlejob.logs import about_grant
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import local_now
+from django_singlejob.process.logs import about_grant
 from django_singlejob.signals import lease_lost
 
 logger = logging.getLogger("django_singlejob")
@@ -120,7 +120,7 @@ class _Kept:
         if not (self.lease.is_only_writer or self.lease.is_over):
             message = "A heartbeat of %r failed and will be retried soon: %s"
             extra = about_grant(self.lease.grant, reason=error)
-            logger.warning(message, self.lease.name, database.words_of(error), extra=extra)
+            logger.warning(message, self.lease.name, transactions.words_of(error), extra=extra)
 
     def report_loss(self) -> None:
         """Report that the lease is lost, if that is news."""
@@ -157,10 +157,10 @@ def _renew_together(some: list[_Kept]) -> list[_Kept]:
     rows that are gone, or that wait for another transaction, must not hold up the others."""
     sent_at = local_now()
     try:
-        with database.durable(database.alias()):
-            renewed = locks().renew_together([kept.lease for kept in some], some[0].length, database.sent_now())
+        with transactions.durable(transactions.alias()):
+            renewed = locks().renew_together([kept.lease for kept in some], some[0].length, transactions.sent_now())
     except Exception as error:
-        if database.is_connection_lost(error) or database.is_transient(error):
+        if transactions.is_connection_lost(error) or transactions.is_transient(error):
             for kept in some:
                 kept.retry_soon(error)
             return []

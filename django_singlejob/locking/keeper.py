@@ -14,12 +14,12 @@ from queue import Empty, SimpleQueue
 
 from django.db import connections
 
-from django_singlejob.clock import local_now, wait
-from django_singlejob.database import forget_queries
+from django_singlejob.database.transactions import forget_queries
 from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.locking.lease import Lease
-from django_singlejob.logs import about
-from django_singlejob.received_signals import start_thread
+from django_singlejob.process.clock import local_now, wait
+from django_singlejob.process.logs import about
+from django_singlejob.process.received_signals import start_thread
 
 logger = logging.getLogger("django_singlejob")
 

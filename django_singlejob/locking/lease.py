@@ -19,19 +19,19 @@ from threading import Event
 
 from django.db import Error, connections, transaction
 
-from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, sleep
+from django_singlejob.database import transactions
+from django_singlejob.database.interrupt import interrupt_behind
 from django_singlejob.exceptions import JobTimeout, LeaseLost
-from django_singlejob.interrupt import interrupt_behind
+from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.locking.at_exit import forget
+from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.release import Release
-from django_singlejob.logs import about_grant
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.received_signals import kept_out
-from django_singlejob.results import Ending
-from django_singlejob.scheduling.schedule import duration_in_words
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import backoff, local_now, sleep
+from django_singlejob.process.logs import about_grant
+from django_singlejob.process.received_signals import kept_out
 
 logger = logging.getLogger("django_singlejob")
 
@@ -74,7 +74,7 @@ class Lease:
         self.fence = grant.fence
         self.acquired_at = grant.acquired_at.astimezone(UTC)
         self.grant = grant
-        self.is_private = database.is_private(database.alias())
+        self.is_private = transactions.is_private(transactions.alias())
         self._state = State(grant.asked_at)
         # Whether a release gave up after a COMMIT whose answer never came.
         self._is_in_doubt = False
@@ -185,13 +185,13 @@ class Lease:
         """
         if self.is_inherited or self._state.is_over:
             raise LeaseLost(self.why_lost())
-        database.refuse_open_transaction(database.alias())
+        transactions.refuse_open_transaction(transactions.alias())
         if not self._beat():
             raise LeaseLost(self.why_lost())
 
     def _beat(self) -> bool:
         sent_at = local_now()
-        with database.durable(database.alias()):
+        with transactions.durable(transactions.alias()):
             is_kept = self._renew_row()
         if is_kept:
             self.proven(sent_at)
@@ -200,7 +200,7 @@ class Lease:
         return is_kept
 
     def _renew_row(self) -> bool:
-        return locks().renew(self.name, self.token, self.grant.request.lease, database.sent_now())
+        return locks().renew(self.name, self.token, self.grant.request.lease, transactions.sent_now())
 
     def proven(self, sent_at: float) -> None:
         """Count the lease from this instant, at which a successful heartbeat was sent."""
@@ -208,7 +208,7 @@ class Lease:
 
     def release(self) -> bool:
         """Release the lock; not inside a transaction. ``False`` if it was no longer ours: then nothing was changed."""
-        database.refuse_open_transaction(database.alias())
+        transactions.refuse_open_transaction(transactions.alias())
         return not self._state.is_over and self.finish()
 
     @contextmanager
@@ -221,9 +221,9 @@ class Lease:
         """
         if self.is_inherited or self._state.is_over or self._state.is_lost:
             raise LeaseLost(self.why_lost())
-        alias = database.alias()
-        database.refuse_open_transaction(alias)
-        fenced = self._fenced_as_only_writer if database.has_one_writer(alias) else self._fenced
+        alias = transactions.alias()
+        transactions.refuse_open_transaction(alias)
+        fenced = self._fenced_as_only_writer if transactions.has_one_writer(alias) else self._fenced
         with self._explained(alias), fenced(alias):
             yield
 
@@ -236,19 +236,19 @@ class Lease:
         except Error as error:
             if interrupt := interrupt_behind(error):
                 raise interrupt from None
-            if not database.is_undone(error) or self._has_the_gate(alias):
+            if not transactions.is_undone(error) or self._has_the_gate(alias):
                 raise
             self._state.is_lost = True
             raise LeaseLost(self.why_lost()) from error
 
     def _has_the_gate(self, alias: str) -> bool:
         """Whether no other caller has passed the gate since our grant. Also ``True`` if that cannot be determined."""
-        if self.is_private or database.has_one_writer(alias):
+        if self.is_private or transactions.has_one_writer(alias):
             return True
         for pause in islice(backoff(), LOOKS):
             sleep(pause)
             # Reading the row is not enough: a Galera node may still be applying the write that was in the way.
-            with suppress(Error), database.durable(alias):
+            with suppress(Error), transactions.durable(alias):
                 if gates().is_at_hand(self.name):
                     return gates().hold(self.name, self.token)
         return True
@@ -299,7 +299,9 @@ class Lease:
             self._beat()
         except Error as error:
             message = "The heartbeat after a fenced transaction of %r failed: %s"
-            logger.warning(message, self.name, database.words_of(error), extra=about_grant(self.grant, reason=error))
+            logger.warning(
+                message, self.name, transactions.words_of(error), extra=about_grant(self.grant, reason=error)
+            )
 
     def _renew_at_the_end(self, failure: BaseException | None) -> None:
         sent_at = local_now()
@@ -317,15 +319,15 @@ class Lease:
             sleep(pause)
             try:
                 with ExitStack() as block:
-                    block.enter_context(database.durable(alias, lock_timeout=None, idle_timeout=idle_timeout))
+                    block.enter_context(transactions.durable(alias, lock_timeout=None, idle_timeout=idle_timeout))
                     self._hold_the_gate()
                     return block.pop_all()
             except Error as error:
-                is_lost = database.is_connection_lost(error)
-                if self.is_private or self.lost or not (is_lost or database.is_transient(error)):
+                is_lost = transactions.is_connection_lost(error)
+                if self.is_private or self.lost or not (is_lost or transactions.is_transient(error)):
                     raise
                 if is_lost:
-                    database.drop(alias)
+                    transactions.drop(alias)
         raise AssertionError("backoff() never ends")
 
     def _hold_the_gate(self) -> None:
@@ -335,7 +337,7 @@ class Lease:
 
     @contextmanager
     def _writing_alone(self, alias: str) -> Iterator[None]:
-        self._own_transaction = partial(database.is_in_transaction, connections[alias])
+        self._own_transaction = partial(transactions.is_in_transaction, connections[alias])
         self._state.is_only_writer = True
         try:
             yield
@@ -371,7 +373,7 @@ class Lease:
         )
         if self._state.is_over:
             forget(self.token)  # if a child has released it
-            database.leave_no_transaction(database.alias())
+            transactions.leave_no_transaction(transactions.alias())
             is_kept = not self._state.is_lost
             release.write_also_alone()
         else:

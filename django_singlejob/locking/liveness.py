@@ -29,15 +29,15 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from django_singlejob import recording
-from django_singlejob.clock import local_now
 from django_singlejob.conf import ZERO
-from django_singlejob.database import alias, is_on_one_host, sent_now
-from django_singlejob.logs import about_lock
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.recording import Writer
-from django_singlejob.scheduling.schedule import duration_in_words
+from django_singlejob.database.transactions import alias, is_on_one_host, sent_now
+from django_singlejob.jobs.schedule import duration_in_words
+from django_singlejob.locking import recording
+from django_singlejob.locking.recording import Writer
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import local_now
+from django_singlejob.process.logs import about_lock
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock

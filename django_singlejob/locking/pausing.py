@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from django.db import Error, transaction
 
-from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, sleep
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.database import transactions
+from django_singlejob.models.jobs import gates
+from django_singlejob.process.clock import backoff, local_now, sleep
 
 T = TypeVar("T")
 
@@ -43,6 +43,6 @@ def _at_once(name: str, act: Callable[[], T]) -> T | None:
             gates().touch(name)
             return act()
     except Error as error:
-        if not database.is_undone(error):
+        if not transactions.is_undone(error):
             raise
         return None

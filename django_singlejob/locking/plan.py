@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_singlejob.conf import ZERO, options
-from django_singlejob.cursor import begun
+from django_singlejob.jobs.schedule import duration_in_words, latest_slot
+from django_singlejob.jobs.slots import Claim, Misfires, Policy, claim, reach
 from django_singlejob.locking.liveness import SECOND
+from django_singlejob.locking.position import begun
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.scheduling.schedule import duration_in_words, latest_slot
-from django_singlejob.scheduling.slots import Claim, Misfires, Policy, claim, reach
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus

@@ -8,22 +8,22 @@ from typing import Any
 from django.db import Error, connections
 from django.db.models import F
 
-from django_singlejob import database
-from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
-from django_singlejob.database import words_of
+from django_singlejob.database import transactions
+from django_singlejob.database.transactions import words_of
+from django_singlejob.database.unusable import refusal
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import forget, release_granted
+from django_singlejob.locking.endings import Ending, summary
 from django_singlejob.locking.grant import Grant
-from django_singlejob.logs import about_grant
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import is_second_signal_received
-from django_singlejob.recording import HistoryFailed, Writer, alone, writers
-from django_singlejob.results import Ending, summary
-from django_singlejob.unusable import refusal
+from django_singlejob.locking.recording import HistoryFailed, Writer, alone, writers
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import backoff, local_now
+from django_singlejob.process.logs import about_grant
+from django_singlejob.process.received_signals import is_second_signal_received
 
 logger = logging.getLogger("django_singlejob")
 
@@ -86,23 +86,23 @@ class Release:
             raise
 
     def _while_the_lease_lasts(self) -> bool:
-        alias = database.alias()
+        alias = transactions.alias()
         give_up_at = local_now() + max(self._left().total_seconds(), 2)
         for pause in backoff():
             try:
-                database.leave_no_transaction(alias)
+                transactions.leave_no_transaction(alias)
                 return self._carry_out_once()
             except Error as error:
                 is_too_late = local_now() + pause > give_up_at or _is_pointless(pause, error)
-                if is_too_late or (pause > 0 and database.lack(error)):
+                if is_too_late or (pause > 0 and transactions.lack(error)):
                     forget(self._token)  # otherwise the process would wait for it, or fail, again when it exits
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
                     raise LeaseLost(self._left_to_expire(error)) from error
                 message = "Releasing the lock %r failed and will be retried: %s"
                 logger.info(message, self._name, words_of(error), extra=about_grant(self._grant, reason=error))
-                database.drop(alias)
+                transactions.drop(alias)
                 # One try on a new connection is still made.
-                if self._pause(pause) is False and pause > 0 and not database.is_transient(error):
+                if self._pause(pause) is False and pause > 0 and not transactions.is_transient(error):
                     forget(self._token)
                     raise LeaseLost(self._left_to_expire(error)) from error
         raise AssertionError("backoff() never ends")
@@ -116,7 +116,7 @@ class Release:
         was_in_doubt, is_released = self.is_in_doubt, False
         try:
             # Django does not wrap all errors of a driver.
-            with connections[database.alias()].wrap_database_errors:
+            with connections[transactions.alias()].wrap_database_errors:
                 is_decided, is_released = self._at_once()
                 for history in () if is_decided else writers(ZERO if self._is_history_slow else self._left()):
                     with history:
@@ -125,7 +125,7 @@ class Release:
             self._try_another(refused.__cause__)
             return self._carry_out_once()
         except Error as error:
-            if database.is_undone(error):
+            if transactions.is_undone(error):
                 self.is_in_doubt = was_in_doubt
             raise
         return is_released or (self.is_in_doubt and self._was_released())
@@ -163,11 +163,11 @@ class Release:
         return f"It is not known whether the lock {self._name!r} was released"
 
     def _transaction(self, history: Writer) -> bool:
-        alias = database.alias()
-        with database.durable(alias, statement_timeout=history.patience):
+        alias = transactions.alias()
+        with transactions.durable(alias, statement_timeout=history.patience):
             is_released = self._update_gates() and locks().release(self._name, self._token)
             if not is_released:
-                database.roll_back(alias)
+                transactions.roll_back(alias)
             is_recorded = is_released and self._record(history)
             self.is_in_doubt = self.is_in_doubt or is_released
         self._is_recorded = is_recorded
@@ -204,13 +204,13 @@ class Release:
     def _may_get_through(self, error: Exception) -> bool:
         """Whether the same write may succeed if it is tried again. A server may end the connection of a statement that
         is too long, each time; and others may hold the row for longer than the lease lasts."""
-        if database.is_transient(error):
+        if transactions.is_transient(error):
             return self._left() > self._grant.request.lease / 2
         return self._may_reconnect(error)
 
     def _may_reconnect(self, error: Exception) -> bool:
         """Whether this is the first connection that the write has lost."""
-        if not database.is_connection_lost(error):
+        if not transactions.is_connection_lost(error):
             return False
         self._also_failures += 1
         return self._also_failures == 1
@@ -219,11 +219,11 @@ class Release:
         """Write what belongs to the end of the run although its lock was released before."""
         while self._also and self._next_also < len(self._also.writes):
             try:
-                with database.durable(database.alias()):
+                with transactions.durable(transactions.alias()):
                     self._also.writes[self._next_also]()
             except Exception as error:
                 if self._may_reconnect(error):
-                    database.drop(database.alias())
+                    transactions.drop(transactions.alias())
                 else:
                     self._try_another(error)
             else:
@@ -233,8 +233,8 @@ class Release:
         assert self._also is not None and error is not None  # noqa: PT018, S101
         self._next_also, self._also_failures = self._next_also + 1, 0
         logger.error("%s: %s", self._also.sentence, summary(error), extra=about_grant(self._grant, reason=error))
-        if database.is_connection_lost(error):
-            database.drop(database.alias())
+        if transactions.is_connection_lost(error):
+            transactions.drop(transactions.alias())
 
     def _was_released(self) -> bool:
         """Whether a COMMIT whose answer was lost was carried out.
@@ -279,12 +279,12 @@ class _Refused(Exception):
 
 def _is_hopeless(pause: float, error: Error) -> bool:
     """Whether not even a new connection helps."""
-    return pause > 0 and not (database.is_transient(error) or database.is_connection_lost(error))
+    return pause > 0 and not (transactions.is_transient(error) or transactions.is_connection_lost(error))
 
 
 def _is_pointless(pause: float, error: Error) -> bool:
     """Whether a second signal rules out another try, after this pause. One on a new connection is still made."""
-    return is_second_signal_received() and pause > 0 and not database.is_transient(error)
+    return is_second_signal_received() and pause > 0 and not transactions.is_transient(error)
 
 
 def _status_result(ending: Ending) -> dict[str, Any]:

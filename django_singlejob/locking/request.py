@@ -8,9 +8,9 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO, options
-from django_singlejob.holder import Holder
+from django_singlejob.jobs.slots import Policy
 from django_singlejob.locking.liveness import LONGEST_STAY, WATCHED_INTERVALS
-from django_singlejob.scheduling.slots import Policy
+from django_singlejob.models.holder import Holder
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, OneOffJob

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import Error, connections
 from django.db.models import Model
 
-from django_singlejob import database
-from django_singlejob.clock import since
 from django_singlejob.conf import options
+from django_singlejob.database import transactions
+from django_singlejob.database.timeline import GRANT_BITS, known_for, sql_on
+from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.plan import PlannedRun
+from django_singlejob.locking.recording import Writer
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.querysets.jobs import MEAN_RUNS, gates
-from django_singlejob.querysets.locks import LONGEST_LEASE, locks
-from django_singlejob.querysets.rows import in_utc, readable
-from django_singlejob.querysets.runs import runs
-from django_singlejob.recording import Writer
-from django_singlejob.results import Ending
-from django_singlejob.timeline import GRANT_BITS, known_for, sql_on
+from django_singlejob.models.jobs import MEAN_RUNS, gates
+from django_singlejob.models.locks import LONGEST_LEASE, locks
+from django_singlejob.models.rows import in_utc, readable
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import since
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -79,7 +79,7 @@ def _has_one_gate(request: LockRequest) -> bool:
 
 
 def _is_possible(history: Writer) -> bool:
-    return not history.is_off and _is_alone(database.alias())
+    return not history.is_off and _is_alone(transactions.alias())
 
 
 def _is_alone(alias: str) -> bool:
@@ -103,7 +103,7 @@ def requested(request: LockRequest, token: Any) -> Grant:
 
 def ask(grant: Grant, history: Writer) -> Answer:
     """Ask for the grant with one statement. After an error, ``was_undone`` tells whether it may have been granted."""
-    alias = database.alias()
+    alias = transactions.alias()
     columns, request = grant.columns, grant.request
     parameters = {
         "name": request.name,
@@ -157,9 +157,9 @@ def _read(alias: str, values: Sequence[Any], judged: Mapping[str, Any]) -> "JobL
 
 def was_undone(error: Error) -> bool:
     """Whether the statement was certainly undone: it was a transaction of its own, and the server itself refused it."""
-    if database.is_undone(error) or database.is_duplicate(error):
+    if transactions.is_undone(error) or transactions.is_duplicate(error):
         return True
-    is_unknown = database.is_connection_lost(error) or database.is_transient(error)
+    is_unknown = transactions.is_connection_lost(error) or transactions.is_transient(error)
     is_servers = any(getattr(error.__cause__, name, None) for name in ("sqlstate", "pgcode"))
     return is_servers and not is_unknown
 
@@ -195,7 +195,7 @@ def release(grant: Grant, ending: Ending | None, history: Writer) -> bool:
 
 
 def _is_released(history: Writer, sql: str, parameters: Mapping[str, Any]) -> bool:
-    return _answer(database.alias(), history, sql, parameters) is not None
+    return _answer(transactions.alias(), history, sql, parameters) is not None
 
 
 # --- the request
@@ -204,7 +204,7 @@ def _is_released(history: Writer, sql: str, parameters: Mapping[str, Any]) -> bo
 def _answer(alias: str, history: Writer, sql: str, parameters: Mapping[str, Any]) -> Any:
     """The statement's only row, or ``None``."""
     assert history.patience is not None  # noqa: S101  (the case is ordinary)
-    with database.transaction_in_one_request(alias, history.patience), connections[alias].cursor() as cursor:
+    with transactions.transaction_in_one_request(alias, history.patience), connections[alias].cursor() as cursor:
         cursor.execute(sql, parameters)
         return cursor.fetchone()
 

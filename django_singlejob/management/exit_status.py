@@ -8,12 +8,10 @@ from django.core.management.base import CommandError
 from django.db import Error, connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from django_singlejob import registry
-from django_singlejob.clock import instant_in_words
-from django_singlejob.codes import Lack
 from django_singlejob.conf import ZERO, options
-from django_singlejob.database import alias, is_connection_lost, is_transient
-from django_singlejob.escaping import shown
+from django_singlejob.database.codes import Lack
+from django_singlejob.database.transactions import alias, is_connection_lost, is_transient
+from django_singlejob.database.unusable import refusal, unreachable
 from django_singlejob.exceptions import (
     DatabaseUnreachable,
     DatabaseUnusable,
@@ -22,13 +20,15 @@ from django_singlejob.exceptions import (
     SingleJobError,
     UnsafeTransaction,
 )
+from django_singlejob.jobs import registry
+from django_singlejob.locking.endings import summary
 from django_singlejob.locking.request import Reason
-from django_singlejob.logs import in_english
-from django_singlejob.reports import Report
-from django_singlejob.results import summary
-from django_singlejob.runner import Outcome
+from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.escaping import shown
+from django_singlejob.process.logs import in_english
 from django_singlejob.running.command import CommandFailed
-from django_singlejob.unusable import refusal, unreachable
+from django_singlejob.running.reports import Report
+from django_singlejob.running.runner import Outcome
 
 # From sysexits.h, which systemd knows too.
 EX_FAILED, EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL, EX_NOPERM, EX_CONFIG = 1, 2, 69, 75, 77, 78

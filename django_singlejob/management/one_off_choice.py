@@ -9,16 +9,16 @@ from django.core.management.base import CommandParser, no_translations
 from django.db import Error
 from django.db.models import Count
 
-from django_singlejob import database
-from django_singlejob.clock import backoff, local_now, sleep
+from django_singlejob.database import transactions
 from django_singlejob.management.arguments import CallableCommand, key, queue, text
 from django_singlejob.management.exit_status import EX_USAGE, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.models import OneOffJob
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import backoff, local_now, sleep
 
 if TYPE_CHECKING:
-    from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+    from django_singlejob.models.one_offs import OneOffJobQuerySet
 
 # How long to retry while workers are in the way, in seconds.
 PERSEVERANCE = 5.0
@@ -91,10 +91,10 @@ class OneOffCommand(CallableCommand):
         for pause in backoff():
             sleep(pause)
             try:
-                with database.synchronous(rows.db):
+                with transactions.synchronous(rows.db):
                     return self.act(rows)
             except Error as error:
-                if not database.is_undone(error) or local_now() >= give_up_at:
+                if not transactions.is_undone(error) or local_now() >= give_up_at:
                     raise
         raise AssertionError("backoff() never ends")
 

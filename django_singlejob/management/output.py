@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 
-from django_singlejob.escaping import shown
+from django_singlejob.process.escaping import shown
 
 #: What a stream raises that is full, closed or missing.
 UNWRITABLE = (OSError, ValueError, AttributeError)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from django.utils import autoreload
 
-from django_singlejob.clock import local_now
 from django_singlejob.management.output import flush
+from django_singlejob.process.clock import local_now
 
 # Seconds between two checks.
 EVERY = 1.0

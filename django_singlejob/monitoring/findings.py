@@ -15,12 +15,12 @@ from django.utils.functional import lazy
 from django.utils.text import format_lazy
 from django.utils.translation import gettext, gettext_lazy as _, ngettext_lazy
 
-from django_singlejob import registry
-from django_singlejob.clock import instant_in_words
 from django_singlejob.conf import ZERO
+from django_singlejob.jobs import registry
 from django_singlejob.monitoring.health import MOST as WORST, Health, Level, State, has_other_schedule, zone_of
 from django_singlejob.monitoring.queues import LATE, Queue
 from django_singlejob.monitoring.workers import Worker, serves
+from django_singlejob.process.clock import instant_in_words
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise

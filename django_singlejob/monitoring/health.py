@@ -9,15 +9,15 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob import registry
 from django_singlejob.conf import options
-from django_singlejob.cursor import is_ahead
 from django_singlejob.exceptions import InvalidSchedule
-from django_singlejob.querysets.jobs import LEAST_RUNS, gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.scheduling.schedule import Schedule, parse
-from django_singlejob.scheduling.slots import MISFIRE_GRACE
-from django_singlejob.scheduling.words import schedule_in_words
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.schedule import Schedule, parse
+from django_singlejob.jobs.slots import MISFIRE_GRACE
+from django_singlejob.jobs.words import schedule_in_words
+from django_singlejob.locking.position import is_ahead
+from django_singlejob.models.jobs import LEAST_RUNS, gates
+from django_singlejob.models.locks import locks
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.models import Count, Min
 
-from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
-    from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+    from django_singlejob.models.one_offs import OneOffJobQuerySet
 
 # One-offs that finished longer ago say nothing about how a queue is doing.
 LATELY = timedelta(hours=1)

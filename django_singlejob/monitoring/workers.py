@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from django_singlejob.names import WORKER_LOCK
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.passes import passes
-from django_singlejob.scheduling.slots import MISFIRE_GRACE
+from django_singlejob.jobs.names import WORKER_LOCK
+from django_singlejob.jobs.slots import MISFIRE_GRACE
+from django_singlejob.models.locks import locks
+from django_singlejob.models.passes import passes
 
 # Nobody reads about more, and a page that is refreshed every few seconds may not take longer for more.
 MOST = 1_000

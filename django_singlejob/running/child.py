@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from django.db import connections
 
-from django_singlejob import received_signals
-from django_singlejob.clock import local_now, sleep
+from django_singlejob.database.interrupt import interrupt_behind
 from django_singlejob.exceptions import JobFailed, JobInterrupted, JobTimeout, LeaseLost
-from django_singlejob.interrupt import interrupt_behind
+from django_singlejob.locking.endings import Ending, summary
 from django_singlejob.locking.lease import Lease
-from django_singlejob.received_signals import ReceivedSignals
-from django_singlejob.results import Ending, summary
+from django_singlejob.process import received_signals
+from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.received_signals import ReceivedSignals
 from django_singlejob.running.shared import SharedMemory, flush_streams
 
 #: Called with the failure of a body and its lease.

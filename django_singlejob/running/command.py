@@ -14,11 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn, cast
 
-from django_singlejob import received_signals
-from django_singlejob.clock import local_now, sleep
 from django_singlejob.exceptions import JobInterrupted, LeaseLost, SingleJobError
 from django_singlejob.locking.lease import Lease
-from django_singlejob.received_signals import ENDING_SIGNALS
+from django_singlejob.process import received_signals
+from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.received_signals import ENDING_SIGNALS
 from django_singlejob.running.child import LOST
 from django_singlejob.running.descendants import Group, Pipe
 from django_singlejob.running.process import Process

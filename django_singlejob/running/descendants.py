@@ -5,7 +5,7 @@ import os
 import selectors
 from contextlib import suppress
 
-from django_singlejob.clock import wait
+from django_singlejob.process.clock import wait
 
 # Shell scripts use descriptors with one digit for their own purposes.
 FIRST_DESCRIPTOR = 10

@@ -12,12 +12,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar, cast
 
-from django_singlejob import database, received_signals
-from django_singlejob.clock import local_now, sleep
+from django_singlejob.database import transactions
 from django_singlejob.exceptions import JobDied
 from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.locking.lease import Lease
-from django_singlejob.received_signals import ENDING_SIGNALS, blocked_signals
+from django_singlejob.process import received_signals
+from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.received_signals import ENDING_SIGNALS, blocked_signals
 from django_singlejob.running.child import LOST, BodyEnd, LogInChild, exception_for, run_as_child, unpacked
 from django_singlejob.running.process import Process, leave_connections, words_of
 from django_singlejob.running.shared import SharedMemory
@@ -39,7 +40,7 @@ def can_supervise() -> bool:
         hasattr(os, "fork")
         and hasattr(os, "waitid")
         and threading.current_thread() is threading.main_thread()
-        and not database.is_private(database.alias())
+        and not transactions.is_private(transactions.alias())
         and _is_alone()
     )
 

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterable
 from contextlib import suppress
 
-from django_singlejob.clock import wait
+from django_singlejob.process.clock import wait
 
 
 class Waker:

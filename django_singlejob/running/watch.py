@@ -12,11 +12,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Self
 
-from django_singlejob.clock import local_now, wait
 from django_singlejob.conf import ZERO
 from django_singlejob.locking.lease import Lease
-from django_singlejob.logs import about
-from django_singlejob.received_signals import ENDING_SIGNALS, SECOND_SIGNAL, start_thread
+from django_singlejob.process.clock import local_now, wait
+from django_singlejob.process.logs import about
+from django_singlejob.process.received_signals import ENDING_SIGNALS, SECOND_SIGNAL, start_thread
 from django_singlejob.running.child import LOST, TIMEOUT, grace_of
 from django_singlejob.running.process import Process
 from django_singlejob.running.shared import SharedMemory, flush_streams

@@ -7,7 +7,7 @@ elsewhere, and use up an attempt if the worker is killed: so there are few, and 
 from collections import deque
 from collections.abc import Sequence
 
-from django_singlejob.clock import local_now
+from django_singlejob.process.clock import local_now
 from django_singlejob.worker.batches import Claimed
 
 # As many for one thread as for ten: a transaction costs the same.

@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import Error
 
-from django_singlejob import database, runner
-from django_singlejob.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.conf import ZERO
+from django_singlejob.database import transactions
+from django_singlejob.database.interrupt import interrupt_behind
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.holder import this_process
-from django_singlejob.interrupt import interrupt_behind
+from django_singlejob.locking.endings import ending
 from django_singlejob.locking.lease import Lease
-from django_singlejob.logs import about, about_grant
-from django_singlejob.one_offs import django_tasks
-from django_singlejob.one_offs.enqueue import arguments_of, one_off_result
-from django_singlejob.one_offs.task_modules import takes_import
-from django_singlejob.one_offs.values import Unstorable, stored_result
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import RELEASED, line_of, one_offs
-from django_singlejob.received_signals import is_ctrl_c, is_second_signal_received, let_in
-from django_singlejob.reports import Report
-from django_singlejob.results import ending
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import RELEASED, line_of, one_offs
+from django_singlejob.process.clock import backoff, local_now, since, sleep, utc_now
+from django_singlejob.process.logs import about, about_grant
+from django_singlejob.process.received_signals import is_ctrl_c, is_second_signal_received, let_in
+from django_singlejob.running import django_tasks, runner
+from django_singlejob.running.enqueue import arguments_of, one_off_result
+from django_singlejob.running.reports import Report
+from django_singlejob.running.task_modules import takes_import
+from django_singlejob.running.values import Unstorable, stored_result
 
 if TYPE_CHECKING:
     from django.tasks import Task
 
     from django_singlejob.models import OneOffJob
-    from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+    from django_singlejob.models.one_offs import OneOffJobQuerySet
 
 logger = logging.getLogger("django_singlejob")
 
@@ -225,11 +225,13 @@ class Batches:
             try:
                 self.record_and_claim(0)
             except Error as error:
-                if not (database.is_connection_lost(error) or database.is_transient(error)):
+                if not (transactions.is_connection_lost(error) or transactions.is_transient(error)):
                     raise
                 message = "The results of one-offs could not be recorded and will be retried: %s"
-                logger.warning(message, database.words_of(error), extra=about_grant(self._lease.grant, reason=error))
-                database.drop(database.alias())
+                logger.warning(
+                    message, transactions.words_of(error), extra=about_grant(self._lease.grant, reason=error)
+                )
+                transactions.drop(transactions.alias())
                 if is_second_signal_received():
                     break
                 sleep(_SOON)
@@ -247,8 +249,8 @@ class Batches:
         lease = self._lease
         performed, is_uncertain = list(self._performed), self._is_uncertain
         self._is_uncertain = True
-        alias = database.alias()
-        with database.durable(alias):
+        alias = transactions.alias()
+        with transactions.durable(alias):
             if not gates().hold(lease.name, lease.token):
                 lease.distrust()
                 raise LeaseLost(lease.why_lost())
@@ -258,7 +260,7 @@ class Batches:
             locked = self._without_spared(self._lock_due(most, until), most - ahead)
             is_claimed = not locked or one_offs().claim_locked(locked, lease.token, this_process())
             if not is_claimed:
-                database.roll_back(alias)
+                transactions.roll_back(alias)
         self._is_uncertain = False
         if not is_claimed:
             return None
@@ -275,10 +277,10 @@ class Batches:
 
     def _raise_unless_retryable(self, error: Error, *, was_uncertain: bool) -> None:
         """Return if a retry may succeed; raise the error otherwise."""
-        is_transient = database.is_transient(error)
-        if database.is_connection_lost(error) or not (is_transient or self._performed):
+        is_transient = transactions.is_transient(error)
+        if transactions.is_connection_lost(error) or not (is_transient or self._performed):
             raise error
-        if database.is_undone(error) or not is_transient:
+        if transactions.is_undone(error) or not is_transient:
             self._is_uncertain = was_uncertain
         if not is_transient:
             self._record_one_by_one()
@@ -289,7 +291,7 @@ class Batches:
             try:
                 self._record_alone(task)
             except Error as error:
-                if database.is_connection_lost(error) or database.is_transient(error):
+                if transactions.is_connection_lost(error) or transactions.is_transient(error):
                     self._is_uncertain = True
                     raise
                 message = "The result of %s cannot be recorded as it is: recorded as failed."
@@ -300,7 +302,7 @@ class Batches:
 
     def _record_alone(self, task: Claimed) -> None:
         lease = self._lease
-        with database.durable(database.alias()):
+        with transactions.durable(transactions.alias()):
             if not gates().hold(lease.name, lease.token):
                 return  # the next `record_and_claim` finds out
             _record([task], lease, is_uncertain=self._is_uncertain)

@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING
 
 from django.db import Error
 
-from django_singlejob import database, registry
-from django_singlejob.clock import DBNow, instant_in_words
 from django_singlejob.conf import ZERO, options
-from django_singlejob.cursor import follow, is_ahead, is_followed, leave
+from django_singlejob.database import transactions
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.liveness import silence
-from django_singlejob.logs import about, about_lock
-from django_singlejob.querysets.jobs import gates, name_of
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import is_shutdown_requested
-from django_singlejob.recording import ORPHANED, alone
-from django_singlejob.registry import Job
+from django_singlejob.locking.position import follow, is_ahead, is_followed, leave
+from django_singlejob.locking.recording import ORPHANED, alone
+from django_singlejob.models.jobs import gates, name_of
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow, instant_in_words
+from django_singlejob.process.logs import about, about_lock
+from django_singlejob.process.received_signals import is_shutdown_requested
 from django_singlejob.worker.timetable import timetable
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus, OneOffJob
-    from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+    from django_singlejob.models.one_offs import OneOffJobQuerySet
 
 logger = logging.getLogger("django_singlejob")
 
@@ -82,10 +83,10 @@ def _despite_others(name: str, change: Callable[[], object]) -> None:
     try:
         change()
     except Error as error:
-        if not database.is_transient(error):
+        if not transactions.is_transient(error):
             raise
         message = "The schedule of %r is updated at the next tick, because another process is using it: %s"
-        logger.info(message, name, database.words_of(error), extra=about(job=name, reason=error))
+        logger.info(message, name, transactions.words_of(error), extra=about(job=name, reason=error))
 
 
 def clear_dead(watchman: Watchman) -> bool:

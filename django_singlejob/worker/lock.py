@@ -6,18 +6,18 @@ from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from itertools import count
 
-from django_singlejob.clock import sleep
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.holder import this_process
+from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.logs import about_grant
-from django_singlejob.names import WORKER_LOCK
-from django_singlejob.querysets.locks import locks
-from django_singlejob.received_signals import is_shutdown_requested
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import sleep
+from django_singlejob.process.logs import about_grant
+from django_singlejob.process.received_signals import is_shutdown_requested
 
 logger = logging.getLogger("django_singlejob")
 

@@ -9,16 +9,16 @@ from typing import cast
 
 from django.db import Error
 
-from django_singlejob import database
-from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
+from django_singlejob.database import transactions
+from django_singlejob.database.unusable import is_temporary
 from django_singlejob.locking.keeper import kept_alive
-from django_singlejob.logs import about
-from django_singlejob.received_signals import is_shutdown_requested
-from django_singlejob.reports import Report
+from django_singlejob.process.clock import backoff, local_now
+from django_singlejob.process.logs import about
+from django_singlejob.process.received_signals import is_shutdown_requested
+from django_singlejob.running.reports import Report
 from django_singlejob.running.supervisor import Supervisor, can_supervise
 from django_singlejob.running.watch import DAY
-from django_singlejob.unusable import is_temporary
 from django_singlejob.worker.due import PRUNING
 from django_singlejob.worker.lock import WorkerLock
 from django_singlejob.worker.pool import Inline
@@ -88,7 +88,7 @@ class Worker:
         troubles = self._pauses()
         while not (is_shutdown_requested() or self._tick.is_over or self._plan.is_outdated()):
             try:
-                database.forget_queries()
+                transactions.forget_queries()
                 self._tick.look()
                 self._tick.hand_out()
                 self._is_database_away = False
@@ -103,9 +103,9 @@ class Worker:
         if not (is_temporary(error) and self._plan.is_endless):
             raise error
         message = "The database does not answer. The worker retries until it does: %s"
-        logger.warning(message, database.words_of(error), extra=about(reason=error))
+        logger.warning(message, transactions.words_of(error), extra=about(reason=error))
         self._is_database_away = True
-        database.drop(database.alias())
+        transactions.drop(transactions.alias())
         self._tick.look_again()
 
     def _settle_all_the_same(self, seconds: float) -> Iterator[Report]:
@@ -148,8 +148,8 @@ class Worker:
                 yield from _news(self._come_back())
             except Error as error:
                 message = "Tasks could not be put back: %s"
-                logger.warning(message, database.words_of(error), extra=about(reason=error))
-                database.drop(database.alias())
+                logger.warning(message, transactions.words_of(error), extra=about(reason=error))
+                transactions.drop(transactions.alias())
         if self._tasks.close():
             self._lock.release(_PATIENCE_WHEN_AWAY if self._is_database_away else None)
         else:

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
-from django_singlejob import database
-from django_singlejob.holder import this_process
-from django_singlejob.logs import about
-from django_singlejob.querysets.passes import passes
-from django_singlejob.time_limits import limited
+from django_singlejob.database import transactions
+from django_singlejob.database.time_limits import limited
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.passes import passes
+from django_singlejob.process.logs import about
 
 logger = logging.getLogger("django_singlejob")
 
@@ -18,12 +18,12 @@ PATIENCE = timedelta(milliseconds=500)
 
 def mark_pass(queues: Sequence[str] = ()) -> None:
     """Record that a pass over these queues begins. Whatever goes wrong, the pass goes on."""
-    alias = database.alias()
+    alias = transactions.alias()
     try:
-        with database.durable(alias, statement_timeout=PATIENCE), limited(alias, PATIENCE):
+        with transactions.durable(alias, statement_timeout=PATIENCE), limited(alias, PATIENCE):
             passes().mark(queues, this_process())
     except Exception as error:
         message = "Monitoring does not see this pass, because it could not be recorded: %s"
-        logger.warning(message, database.words_of(error), extra=about(reason=error))
-        if database.is_connection_lost(error):
-            database.drop(alias)
+        logger.warning(message, transactions.words_of(error), extra=about(reason=error))
+        if transactions.is_connection_lost(error):
+            transactions.drop(alias)

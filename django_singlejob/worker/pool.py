@@ -10,10 +10,10 @@ from typing import Protocol
 
 from django.db import connections
 
-from django_singlejob.clock import sleep, wait
-from django_singlejob.database import drop_dead, forget_queries, tidy_up
-from django_singlejob.received_signals import heed_signals
-from django_singlejob.reports import Report
+from django_singlejob.database.transactions import drop_dead, forget_queries, tidy_up
+from django_singlejob.process.clock import sleep, wait
+from django_singlejob.process.received_signals import heed_signals
+from django_singlejob.running.reports import Report
 
 # A thread that has been idle this long closes its connections. Seconds.
 IDLE = 1.0

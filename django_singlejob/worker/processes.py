@@ -3,8 +3,8 @@
 from collections.abc import Generator
 from typing import NamedTuple, Protocol
 
-from django_singlejob.clock import local_now
-from django_singlejob.reports import Report
+from django_singlejob.process.clock import local_now
+from django_singlejob.running.reports import Report
 from django_singlejob.running.supervisor import Steps, Supervisor
 from django_singlejob.running.watch import DAY, Child
 

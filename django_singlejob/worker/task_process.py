@@ -11,23 +11,23 @@ from uuid import UUID
 
 from django.db import Error
 
-from django_singlejob import database
-from django_singlejob.clock import backoff, local_now
 from django_singlejob.conf import ZERO
+from django_singlejob.database import transactions
+from django_singlejob.database.unusable import is_temporary
 from django_singlejob.exceptions import JobDied, LeaseLost
+from django_singlejob.locking.endings import ending
 from django_singlejob.locking.lease import Lease
-from django_singlejob.logs import about, about_grant
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import is_second_signal_received, is_shutdown_requested
-from django_singlejob.reports import Report
-from django_singlejob.results import ending
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import backoff, local_now
+from django_singlejob.process.logs import about, about_grant
+from django_singlejob.process.received_signals import is_second_signal_received, is_shutdown_requested
 from django_singlejob.running.child import BodyEnd, run_as_child, unpacked
 from django_singlejob.running.process import words_of
+from django_singlejob.running.reports import Report
 from django_singlejob.running.shared import SharedMemory, flush_streams, number
 from django_singlejob.running.supervisor import Supervisor
 from django_singlejob.running.waker import Waker, wait_for
 from django_singlejob.running.watch import DAY, LAST_GRACE, Child
-from django_singlejob.unusable import is_temporary
 from django_singlejob.worker.batches import Claimed
 from django_singlejob.worker.lock import WorkerLock
 from django_singlejob.worker.pool import Pool
@@ -150,7 +150,7 @@ class TaskProcess:
 
     def _put_back(self) -> None:
         for token, error in list(self._left.items()):
-            with database.durable(database.alias()):
+            with transactions.durable(transactions.alias()):
                 count = one_offs().filter(token=token).put_back(error, JobDied)
             del self._left[token]
             self._ended += count  # so that a drain looks again
@@ -165,7 +165,7 @@ class TaskProcess:
             self.come_back()
         except Error as error:
             message = "Tasks could not be put back. Others do that once the lock of this worker has expired: %s"
-            logger.warning(message, database.words_of(error), extra=about(reason=error))
+            logger.warning(message, transactions.words_of(error), extra=about(reason=error))
         return not self._left
 
     def _start(self, lease: Lease, until: datetime | None) -> None:
@@ -226,8 +226,8 @@ class TaskProcess:
                 if not (self._plan.is_endless and is_temporary(error)):
                     raise
                 message = "The database does not answer. Tasks are recorded and claimed once it does: %s"
-                logger.warning(message, database.words_of(error), extra=about(reason=error))
-                database.drop(database.alias())
+                logger.warning(message, transactions.words_of(error), extra=about(reason=error))
+                transactions.drop(transactions.alias())
                 pause = next(troubles) or _SOON
             self._memory.begun = tasks.begun
             if tasks.is_idle and self._memory.answered != seen:
@@ -245,7 +245,7 @@ class TaskProcess:
     def _come_back(self, tasks: Tasks, pool: Pool, seconds: float) -> None:
         wait_for([self._waker.descriptor], min(seconds, DAY))
         self._waker.taken()
-        database.forget_queries()
+        transactions.forget_queries()
         returns = pool.come_back()
         for task, report in returns:
             if isinstance(task, Claimed):
@@ -273,8 +273,8 @@ class TaskProcess:
                 tasks.batches.record_and_claim(0)
         except Error as error:
             message = "The results of one-offs could not be recorded and will be retried: %s"
-            logger.warning(message, database.words_of(error), extra=about(reason=error))
-            database.drop(database.alias())
+            logger.warning(message, transactions.words_of(error), extra=about(reason=error))
+            transactions.drop(transactions.alias())
 
 
 class _TaskChild(Child):

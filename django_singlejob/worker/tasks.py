@@ -4,13 +4,13 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from django_singlejob import database
-from django_singlejob.clock import local_now
+from django_singlejob.database import transactions
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.lease import Lease
-from django_singlejob.logs import about
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.reports import Report, logged
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import local_now
+from django_singlejob.process.logs import about
+from django_singlejob.running.reports import Report, logged
 from django_singlejob.worker.ahead import Ahead
 from django_singlejob.worker.batches import Batches, Claimed
 from django_singlejob.worker.lock import WorkerLock
@@ -154,7 +154,7 @@ class TasksHere:
                 self.is_final = self.is_final or isinstance(report.error, self._final)
                 self._reports.append(tasks.settle(task, report))
                 self.ended += 1
-                database.tidy_up()
+                transactions.tidy_up()
         return not tasks.is_idle
 
     def come_back(self) -> list[Report]:

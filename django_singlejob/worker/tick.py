@@ -13,20 +13,21 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error
 
-from django_singlejob import database, registry
-from django_singlejob.clock import local_now
+from django_singlejob.database import transactions
 from django_singlejob.exceptions import DatabaseUnreachable, InvalidOrder, JobInterrupted
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.clear import Watchman
 from django_singlejob.locking.request import Reason
-from django_singlejob.one_offs import django_tasks
-from django_singlejob.one_offs.enqueue import arguments_of
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import is_ctrl_c
-from django_singlejob.registry import Job
-from django_singlejob.reports import FINAL, Report, logged, most_slots, report_steps, waitless
-from django_singlejob.runner import RunRequest
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import local_now
+from django_singlejob.process.received_signals import is_ctrl_c
+from django_singlejob.running import django_tasks
+from django_singlejob.running.enqueue import arguments_of
+from django_singlejob.running.reports import FINAL, Report, logged, most_slots, report_steps, waitless
+from django_singlejob.running.runner import RunRequest
 from django_singlejob.running.supervisor import Steps, Supervisor
 from django_singlejob.worker.due import (
     PRUNING,
@@ -454,7 +455,7 @@ def _send_finished(row: "OneOffJob", task: "Task[..., Any]", report: Report) -> 
         _while_handled(to_log, partial(django_tasks.end, ended, task))
     except (Error, ObjectDoesNotExist) as error:
         message = "The signal that the task of %s has finished could not be sent: %s"
-        logger.warning(message, row, database.words_of(error), extra=report.about(error))
+        logger.warning(message, row, transactions.words_of(error), extra=report.about(error))
         return report
     return report._replace(is_logged=ended.status == "failed")
 

@@ -7,10 +7,10 @@ from functools import cache, cached_property
 
 from django.conf import settings
 
-from django_singlejob import registry
-from django_singlejob.querysets.jobs import position
-from django_singlejob.registry import Job
-from django_singlejob.scheduling.schedule import parse
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.registry import Job
+from django_singlejob.jobs.schedule import parse
+from django_singlejob.models.jobs import position
 
 # So many rows are looked at closely in each turn.
 AT_ONCE = 25

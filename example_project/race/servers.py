@@ -3,7 +3,6 @@ to ask for the job, and gets the result back. The race is over for a server when
 """
 
 import math
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +13,13 @@ from multiprocessing.context import SpawnProcess
 from threading import Thread
 from typing import Any
 
-import django
 from django.db import connections
 
 from django_singlejob import Outcome
 
 from .jobs import contested
 from .results import Answer, Win
+from .spawned import serve_as_process
 
 # How long the starter waits for an answer, in seconds.
 PATIENCE = 60.0
@@ -77,7 +76,7 @@ def running(count: int, *, as_threads: bool) -> Iterator[list[Server]]:
 def _start_process(name: str) -> Server:
     # Spawned, not forked: like another machine, it shares nothing with us, neither a connection nor memory.
     line, far_end = Pipe()
-    process = get_context("spawn").Process(target=_serve_as_process, args=(name, far_end), daemon=True)
+    process = get_context("spawn").Process(target=serve_as_process, args=(name, far_end), daemon=True)
     process.start()
     far_end.close()  # the server's own copy is the only one now, so we notice when it dies
     return Server(name, line, process)
@@ -85,7 +84,7 @@ def _start_process(name: str) -> Server:
 
 def _start_thread(name: str) -> Server:
     line, far_end = Pipe()
-    thread = Thread(target=_serve, args=(name, far_end), name=name, daemon=True)
+    thread = Thread(target=serve, args=(name, far_end), name=name, daemon=True)
     thread.start()
     return Server(name, line, thread)
 
@@ -93,13 +92,7 @@ def _start_thread(name: str) -> Server:
 # --- in the server
 
 
-def _serve_as_process(name: str, line: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which closes the line
-    django.setup()
-    _serve(name, line)
-
-
-def _serve(name: str, line: Connection) -> None:
+def serve(name: str, line: Connection) -> None:
     try:
         line.send("ready")
         while True:

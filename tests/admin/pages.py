@@ -12,11 +12,11 @@ from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.urls import reverse
 
-from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.running.enqueue import Order, place
 from tests.contract.acts import everything, start_run
 
 if TYPE_CHECKING:

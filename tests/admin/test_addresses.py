@@ -18,8 +18,8 @@ from django.urls import path
 from django_singlejob.admin import register
 from django_singlejob.admin.jobs import JobStatusAdmin
 from django_singlejob.models import JobStatus
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
 from tests.admin.pages import Page, begin, messages_of, shown
 from tests.admin.test_admin import live_a_little
 from tests.children import ROOT

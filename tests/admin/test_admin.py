@@ -13,11 +13,11 @@ from django.urls import reverse
 from django.utils import translation
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import DBNow
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
 from tests.admin.pages import (
     MODELS,
     Page,

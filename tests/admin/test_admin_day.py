@@ -14,8 +14,8 @@ from django.urls import reverse
 
 from django_singlejob.admin import day
 from django_singlejob.admin.slots import Day, SlotState, Span, begin_of, quarter_of
+from django_singlejob.models.jobs import gates
 from django_singlejob.monitoring.health import Health, State
-from django_singlejob.querysets.jobs import gates
 from tests.admin.pages import Page, page_of, shown
 from tests.admin.test_admin_slots import NOW, known, ran
 from tests.contract.acts import HOUR

@@ -9,8 +9,9 @@ from django.contrib.admin.models import LogEntry
 from django.db import connections
 from django.urls import reverse
 
-from django_singlejob import job_lock, registry, singleton_job
-from django_singlejob.querysets.jobs import gates
+from django_singlejob import job_lock, singleton_job
+from django_singlejob.jobs import registry
+from django_singlejob.models.jobs import gates
 from tests.admin.pages import Page, act, list_of, page_of, shown
 from tests.contract.acts import start_run
 from tests.waiting import PATIENCE

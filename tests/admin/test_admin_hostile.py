@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from django_singlejob import singleton_job
 from django_singlejob.admin import reading
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.one_offs import one_offs
 from tests.admin.pages import MODELS, address, all_rows, begin, list_of, names, page_of, shown
 from tests.selection import sampled
 

@@ -10,12 +10,13 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from django_singlejob import job_lock, registry, singleton_job
-from django_singlejob.clock import DBNow
-from django_singlejob.decorators import SingletonJob
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob import job_lock, singleton_job
+from django_singlejob.jobs import registry
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
+from django_singlejob.running.decorators import SingletonJob
 from tests.admin.pages import Page, act, clear_page, list_of, page_of, shown
 from tests.contract.acts import HOUR, MINUTE, expire, last_run, start_run, tick, ticked
 from tests.waiting import PATIENCE

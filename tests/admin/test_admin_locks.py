@@ -19,15 +19,16 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_singlejob import clock, timeline
 from django_singlejob.admin import locks as admin_locks
 from django_singlejob.admin.clearing import Sighting, read, sign
-from django_singlejob.clock import DBNow, utc_now
-from django_singlejob.holder import this_process
+from django_singlejob.database import timeline
 from django_singlejob.locking.clear import clear_at_once
-from django_singlejob.querysets.jobs import JobStatusQuerySet, gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.jobs import JobStatusQuerySet, gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
+from django_singlejob.process import clock
+from django_singlejob.process.clock import DBNow, utc_now
 from django_singlejob.signals import lock_taken_over
 from tests.admin.pages import (
     VIEW,

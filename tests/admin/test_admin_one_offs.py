@@ -16,10 +16,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import DBNow
-from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.one_offs import OneOffJobQuerySet, one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
+from django_singlejob.running.enqueue import Order, place
 from tests.admin.pages import Page, act, begin, list_of, messages_of, page_of, shown
 from tests.contract.acts import HOUR, expire, last_run, ticked
 

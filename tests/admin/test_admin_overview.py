@@ -17,14 +17,15 @@ from django.urls import reverse
 from django.utils import translation
 from django.utils.html import escape
 
-from django_singlejob import registry, singleton_job
+from django_singlejob import singleton_job
 from django_singlejob.admin import gantt, history, overview, recent
-from django_singlejob.clock import DBNow
-from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.jobs import registry
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
+from django_singlejob.running.enqueue import Order, place
 from tests.contract.acts import HOUR, MINUTE, expire, gate, scheduled, start_run, take, ticked
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from django.urls import reverse
 
 from django_singlejob import singleton_job
 from django_singlejob.admin.clearing import Sighting, sign
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
 from tests.admin.pages import OPERATE, VIEW, address, all_rows, begin, list_of, names, ours, user_of
 from tests.contract.acts import expire, is_free, lock, start_run
 from tests.selection import sampled

@@ -11,12 +11,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow, utc_now
 from tests.admin.pages import list_of, page_of, shown
 from tests.contract.acts import HOUR, MINUTE
 

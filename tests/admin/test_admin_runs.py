@@ -11,10 +11,10 @@ import pytest
 
 from django_singlejob import singleton_job
 from django_singlejob.admin import reading, runs as page
-from django_singlejob.clock import DBNow
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
 from tests.admin.pages import Page, act, begin, list_of, messages_of, page_of, shown
 from tests.contract.acts import MINUTE, expire, last_run, start_run, take, ticked
 

@@ -10,12 +10,12 @@ import pytest
 
 from django_singlejob import singleton_job
 from django_singlejob.admin.slots import QUARTER, Day, SlotState, Span, begin_of, days, quarter_of
+from django_singlejob.jobs.schedule import EPOCH, Every
 from django_singlejob.models import JobRun
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.health import survey
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.scheduling.schedule import EPOCH, Every
 from tests.contract.acts import HOUR, MINUTE, take
 
 if TYPE_CHECKING:

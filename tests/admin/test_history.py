@@ -20,9 +20,9 @@ from django_singlejob.admin.history import (
     success_rate,
     winners,
 )
-from django_singlejob.clock import DBNow
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
     from pytest_django import DjangoAssertNumQueries

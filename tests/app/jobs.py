@@ -23,10 +23,10 @@ from django.db import Error, connection, transaction
 from django.utils.translation import activate, get_language
 
 from django_singlejob import CurrentRun, Lease, LeaseLost, current_run, singleton_job
-from django_singlejob.clock import local_now
-from django_singlejob.holder import this_process
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.request import LockRequest
+from django_singlejob.models.holder import this_process
+from django_singlejob.process.clock import local_now
 from tests.app.models import Counter
 from tests.waiting import work_for
 

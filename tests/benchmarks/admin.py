@@ -18,12 +18,13 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_singlejob import registry, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob import singleton_job
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.schedule import next_slot, parse
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.scheduling.schedule import next_slot, parse
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import DBNow
 from tests.benchmarks.throughput import analyze, empty, execute
 
 ROUNDS = 10

@@ -13,10 +13,10 @@ from typing import Any
 
 from django.db.models import DateTimeField
 
-from django_singlejob.clock import DBNow
 from django_singlejob.models import OneOffJob
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import DBNow
 from django_singlejob.worker import due
 from tests.benchmarks.tasks import noop
 from tests.benchmarks.throughput import analyze, empty, execute, our_duration, our_worker, work

@@ -12,7 +12,7 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 from django_singlejob.models import JobRun, JobStatus
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.runs import runs
 from django_singlejob.worker.due import prune
 from tests.benchmarks.candidates import job
 from tests.benchmarks.curves_point import Cost, Point, compared, cost

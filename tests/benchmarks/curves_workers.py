@@ -14,8 +14,8 @@ from django.db import connection
 from django.db.models import Max, Min
 from django.utils.module_loading import import_string
 
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
 from tests.benchmarks.curves_point import Point
 from tests.benchmarks.rounds import ratios, spread
 from tests.benchmarks.servers import wait_for

@@ -19,12 +19,13 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_singlejob import Outcome, Reason, registry, singleton_job
-from django_singlejob.clock import DBNow, local_now
+from django_singlejob import Outcome, Reason, singleton_job
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.schedule import next_slot, parse
 from django_singlejob.models import JobStatus
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.reports import Report
-from django_singlejob.scheduling.schedule import next_slot, parse
+from django_singlejob.models.jobs import gates
+from django_singlejob.process.clock import DBNow, local_now
+from django_singlejob.running.reports import Report
 from django_singlejob.worker import loop
 from django_singlejob.worker.pool import Inline, PoolTask
 from django_singlejob.worker.tick import Plan, Run

@@ -25,7 +25,7 @@ from django.db import connection, transaction
 from django.db.models import F, Max, Min, QuerySet
 from django.utils.module_loading import import_string
 
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.one_offs import one_offs
 from tests.benchmarks.settings import HAS_RIVALS
 
 ROUNDS = 3

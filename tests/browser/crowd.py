@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from django_singlejob import singleton_job
+from django_singlejob.jobs.names import WORKER_LOCK
+from django_singlejob.jobs.schedule import next_slot, parse, slots_between
 from django_singlejob.models import JobLock, JobRun, OneOffJob
-from django_singlejob.names import WORKER_LOCK
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.scheduling.schedule import next_slot, parse, slots_between
+from django_singlejob.models.jobs import gates
 from tests.app.jobs import LONG_LEASE
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django_singlejob import registry, singleton_job
+from django_singlejob import singleton_job
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.schedule import next_slot, slots_between
 from django_singlejob.models import JobLock, JobRun, OneOffJob
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.scheduling.schedule import next_slot, slots_between
+from django_singlejob.models.jobs import gates
 from tests.app.jobs import LONG_LEASE, say, wait_until_told
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
 from tests.browser.paths import list_of, log_of, page_of
 from tests.processes.witness import ends
 

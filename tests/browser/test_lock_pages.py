@@ -9,8 +9,8 @@ import pytest
 from django.db.models import F
 from playwright.sync_api import expect
 
-from django_singlejob.clock import DBNow
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import DBNow
 from tests.browser.paths import clearing, list_of, page_of
 from tests.browser.stage import SIZES, assert_accessible
 from tests.contract.acts import HOUR, MINUTE, SECOND, expire, is_free, lock, start_run

@@ -8,7 +8,7 @@ import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.locks import locks
 from tests.browser.paths import OVERVIEW, log_of, page_of
 from tests.processes.witness import ends
 from tests.waiting import eventually

@@ -20,7 +20,7 @@ from weakref import WeakSet
 from django.db import connections
 from django.db.backends.signals import connection_created
 
-from django_singlejob import clock
+from django_singlejob.process import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import random
 import signal
 from typing import TYPE_CHECKING, ClassVar
 
-from django_singlejob import clock
+from django_singlejob.process import clock
 from tests.chaos import LEASE
 from tests.chaos.conditions import set_condition
 

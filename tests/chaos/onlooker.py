@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django_singlejob.received_signals import start_thread
+from django_singlejob.process.received_signals import start_thread
 from tests.chaos.history import now
 
 if TYPE_CHECKING:

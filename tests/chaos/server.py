@@ -24,7 +24,7 @@ django.setup()
 from django.db import Error  # noqa: E402
 
 from django_singlejob import SKIPPED, LeaseLost, LockHeld, SingleJobError  # noqa: E402
-from django_singlejob.received_signals import deferred_signals  # noqa: E402
+from django_singlejob.process.received_signals import deferred_signals  # noqa: E402
 from tests.chaos import LEASE, jobs  # noqa: E402
 from tests.chaos.history import now  # noqa: E402
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from django.db.models import F
 
-from django_singlejob.clock import DBNow
 from django_singlejob.models import JobLock, JobStatus, OneOffJob
+from django_singlejob.process.clock import DBNow
 from tests.chaos import EVERY
 from tests.chaos.conditions import set_condition
 from tests.chaos.history import History, now, read

@@ -14,7 +14,7 @@ from django.db import Error, connection
 from django.db.backends.signals import connection_created
 
 from django_singlejob import Lease, current_run, singleton_job
-from django_singlejob.scheduling import slots
+from django_singlejob.jobs import slots
 from django_singlejob.signals import job_finished
 from tests.app.models import FencedWrite
 from tests.chaos.history import History, now

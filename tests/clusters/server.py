@@ -24,7 +24,7 @@ django.setup()
 from django.db import Error  # noqa: E402
 
 from django_singlejob import SKIPPED, SingleJobError  # noqa: E402
-from django_singlejob.received_signals import blocked_signals, deferred_signals  # noqa: E402
+from django_singlejob.process.received_signals import blocked_signals, deferred_signals  # noqa: E402
 from tests.clusters import jobs  # noqa: E402
 
 # How often a one-off is enqueued, in seconds.

@@ -13,16 +13,18 @@ from uuid import uuid4
 from django.db import connection, connections
 from django.db.models import F
 
-from django_singlejob import Lease, current_run, database, runner, singleton_job
-from django_singlejob.clock import DBNow, local_now, utc_now
-from django_singlejob.holder import this_process
+from django_singlejob import Lease, current_run, singleton_job
+from django_singlejob.database import transactions
+from django_singlejob.database.timeline import GRANT_BITS, Timeline
+from django_singlejob.jobs.schedule import EPOCH, latest_slot, next_slot
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.request import LockRequest, Refusal
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.scheduling.schedule import EPOCH, latest_slot, next_slot
-from django_singlejob.timeline import GRANT_BITS, Timeline
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow, local_now, utc_now
+from django_singlejob.running import runner
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.waiting import PATIENCE, work_for
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from django_singlejob import Job
     from django_singlejob.models import JobLock, JobRun, JobStatus
-    from django_singlejob.reports import Report
+    from django_singlejob.running.reports import Report
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -63,7 +65,7 @@ def expire(name: str = "nightly") -> None:
     """The lease expired three seconds ago, by all clocks. A holder without heartbeats then counts as dead."""
     ago = 3 * SECOND
     silent_for = lock(name).lease + ago
-    last = {"heartbeat_at": DBNow() - silent_for, "sent_at": database.sent_now() - silent_for}
+    last = {"heartbeat_at": DBNow() - silent_for, "sent_at": transactions.sent_now() - silent_for}
     assert locks().filter(name=name).update(expires_at=DBNow() - ago, **last) == 1
 
 
@@ -191,7 +193,7 @@ def win(name: str = "nightly") -> None:
 
 def committing(writes: Callable[[], object], begun: Event, *, duration: float = 0.3) -> None:
     """Write and commit later: others that want the same rows must wait for the commit."""
-    with database.durable(database.alias()):
+    with transactions.durable(transactions.alias()):
         writes()
         begun.set()
         work_for(duration)

@@ -48,7 +48,7 @@ class History:
         name = trouble.replace("-", "_").replace(" ", "_")
         with pytest.MonkeyPatch.context() as patch, getattr(self, f"_{name}")():
             # What is slow keeps a processor busy until then.
-            patch.setattr("django_singlejob.recording.PATIENCE", timedelta(seconds=0.3))
+            patch.setattr("django_singlejob.locking.recording.PATIENCE", timedelta(seconds=0.3))
             yield
 
     def _execute(self, *statements: str) -> None:

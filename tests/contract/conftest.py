@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob import registry
+from django_singlejob.jobs import registry
 from django_singlejob.locking import at_exit
 from tests.contract.acts import closing, committing
 from tests.waiting import PATIENCE

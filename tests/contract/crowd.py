@@ -15,8 +15,8 @@ from django.db import connections
 
 from django_singlejob import Lease, LockHeld, job_lock
 from django_singlejob.locking.clear import clear
-from django_singlejob.querysets.locks import locks
-from django_singlejob.results import Ending
+from django_singlejob.locking.endings import Ending
+from django_singlejob.models.locks import locks
 from tests.contract.acts import BEAT, ask, expire, start_run
 from tests.waiting import PATIENCE, work_for
 

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from django_singlejob import LockHeld, job_lock
-from django_singlejob.clock import local_now, sleep
 from django_singlejob.locking.pausing import at_the_gate
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.models.jobs import gates
+from django_singlejob.process.clock import local_now, sleep
 
 NAMES = ("north", "south", "west")
 

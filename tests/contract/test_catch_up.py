@@ -11,9 +11,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import current_run, singleton_job
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.scheduling.schedule import latest_slot, next_slot, parse
-from django_singlejob.scheduling.slots import Policy, claim
+from django_singlejob.jobs.schedule import latest_slot, next_slot, parse
+from django_singlejob.jobs.slots import Policy, claim
+from django_singlejob.models.jobs import gates
 from tests.contract.acts import HOUR, gate, tick
 from tests.databases import APPS
 from tests.waiting import eventually
@@ -66,7 +66,7 @@ def miss(count: int, step: timedelta = MINUTE, name: str = "nightly") -> None:
 def test_down_for_so_many_slots(
     catch_up: str, missed: int, schedule: str | timedelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_singlejob.scheduling.slots.MAX_CATCH_UP", MOST)
+    monkeypatch.setattr("django_singlejob.jobs.slots.MAX_CATCH_UP", MOST)
     slots = scheduled(schedule=schedule, catch_up=catch_up)
     miss(missed)
     list(tick())

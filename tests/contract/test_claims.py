@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob import current_run, job_lock, runner, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob import current_run, job_lock, singleton_job
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import JobLockQuerySet
-from django_singlejob.querysets.runs import JobRunQuerySet, runs
-from django_singlejob.reports import run_due
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import JobLockQuerySet
+from django_singlejob.models.runs import JobRunQuerySet, runs
+from django_singlejob.process.clock import DBNow
+from django_singlejob.running import runner
+from django_singlejob.running.reports import run_due
 from django_singlejob.signals import slot_misfired
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
@@ -456,7 +457,7 @@ def test_if_none_is_caught_up_it_is_run_again_unless_the_newest_is_in_time(
 
 
 def test_those_that_are_too_many_to_be_caught_up_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_singlejob.scheduling.slots.MAX_CATCH_UP", 2)
+    monkeypatch.setattr("django_singlejob.jobs.slots.MAX_CATCH_UP", 2)
     job = scheduled(catch_up="all")
     fall_behind(job)
     die_running(job)

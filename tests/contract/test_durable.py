@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_singlejob import Lease, database, singleton_job
-from django_singlejob.holder import this_process
+from django_singlejob import Lease, singleton_job
+from django_singlejob.database import transactions
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.one_offs import insert
-from django_singlejob.one_offs.enqueue import Order
+from django_singlejob.models.holder import this_process
+from django_singlejob.running import insert
+from django_singlejob.running.enqueue import Order
 from tests.contract.acts import MINUTE, die_running, expire, fall_behind, scheduled, take, ticked
 from tests.databases import APPS
 
@@ -65,7 +66,7 @@ def test_a_heartbeat_is_durable() -> None:
 def test_a_grant_that_is_adopted_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The grant may be only on this server, because its COMMIT was cut off."""
     terms: dict[str, Any] = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()}
-    acquisition, usual, cuts = Acquisition(LockRequest(name="nightly", **terms)), database.durable, [None]
+    acquisition, usual, cuts = Acquisition(LockRequest(name="nightly", **terms)), transactions.durable, [None]
 
     @contextmanager
     def cut(alias: str, **limits: Any) -> Iterator[None]:
@@ -74,7 +75,7 @@ def test_a_grant_that_is_adopted_is_durable(monkeypatch: pytest.MonkeyPatch) -> 
         if cuts:
             raise OperationalError("The connection was lost behind the COMMIT.", cuts.pop())
 
-    monkeypatch.setattr(database, "durable", cut)
+    monkeypatch.setattr(transactions, "durable", cut)
     assert isinstance(acquisition.ask(), float)
     with writes() as found:
         assert isinstance(acquisition.ask(), Lease)

@@ -11,11 +11,11 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_singlejob import LeaseLost, UnsafeTransaction
-from django_singlejob.clock import local_now
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import local_now
 from tests.app.models import Counter
 from tests.contract.acts import (
     BEAT,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob import SKIPPED, LockHeld, singleton_job
-from django_singlejob.clock import DBNow
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
 from tests.contract.acts import (
     MINUTE,
     ask,

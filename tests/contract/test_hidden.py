@@ -8,10 +8,11 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import LockHeld, job_lock, registry, singleton_job
+from django_singlejob import LockHeld, job_lock, singleton_job
+from django_singlejob.jobs import registry
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
 from django_singlejob.monitoring.verdict import judge
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
 from tests.contract.acts import (
     die_running,
     expire,

@@ -13,8 +13,8 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
 from django_singlejob import SKIPPED, JobTimeout, Lease, LeaseLost, current_run, job_lock, singleton_job
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
 from django_singlejob.signals import lease_lost
 from tests.contract.acts import gate, is_free, last_run, nth_fence
 from tests.databases import APPS

@@ -11,8 +11,8 @@ from django.db import transaction
 
 from django_singlejob import InvalidName, LeaseLost, LockHeld, job_lock, singleton_job
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
 from tests.app.models import Counter
 from tests.contract.acts import MINUTE, ask, everything, gate, is_free, lock, lose, nth_fence, take, win
 from tests.databases import APPS

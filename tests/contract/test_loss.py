@@ -12,12 +12,12 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from django_singlejob import LeaseLost, current_run, job_lock, singleton_job
-from django_singlejob.clock import utc_now
+from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.heartbeat import Heartbeats
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.results import Ending
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import utc_now
 from tests.contract.acts import (
     MINUTE,
     everything,

@@ -15,17 +15,19 @@ from uuid import UUID
 import pytest
 from django.db import connection, transaction
 
-from django_singlejob import Reason, current_run, registry, runner, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob import Reason, current_run, singleton_job
 from django_singlejob.exceptions import LeaseLost
+from django_singlejob.jobs import registry
 from django_singlejob.locking.at_exit import release_granted
 from django_singlejob.locking.clear import clear
-from django_singlejob.one_offs.enqueue import place
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import ERRORS_LENGTH, errors_in, one_offs
-from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import deferred_signals
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import ERRORS_LENGTH, errors_in, one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
+from django_singlejob.process.received_signals import deferred_signals
+from django_singlejob.running import runner
+from django_singlejob.running.enqueue import place
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
     HOUR,

@@ -14,17 +14,19 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import Lease, Reason, clock, current_run, registry, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob import Lease, Reason, current_run, singleton_job
+from django_singlejob.jobs import registry
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.liveness import WATCHED_INTERVALS
 from django_singlejob.models import JobStatus
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.health import Health, State, survey
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import deferred_signals
-from django_singlejob.reports import run_due
+from django_singlejob.process import clock
+from django_singlejob.process.clock import DBNow
+from django_singlejob.process.received_signals import deferred_signals
+from django_singlejob.running.reports import run_due
 from django_singlejob.signals import slot_misfired
 from django_singlejob.worker.due import due_jobs
 from tests.contract.acts import (
@@ -463,7 +465,7 @@ def test_those_that_are_not_run_at_all_are_told_once(misfires: list[Any], caplog
 
 
 def test_those_that_are_too_many_to_be_caught_up_too(misfires: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_singlejob.scheduling.slots.MAX_CATCH_UP", 2)
+    monkeypatch.setattr("django_singlejob.jobs.slots.MAX_CATCH_UP", 2)
     job = scheduled(catch_up="all", misfire_grace=2 * HOUR)
     fall_behind(job, 5)
     ticked()

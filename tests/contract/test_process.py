@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.runs import runs
 from tests.contract.acts import expire, is_free, last_run, lock, start_run
 from tests.databases import APPS
 

@@ -14,14 +14,14 @@ import pytest
 from django.core.management import call_command
 from django.db import Error, connection, connections, transaction
 
-from django_singlejob import current_run, recording, singleton_job
+from django_singlejob import current_run, singleton_job
 from django_singlejob.conf import ZERO
-from django_singlejob.locking import at_exit
+from django_singlejob.locking import at_exit, recording
 from django_singlejob.locking.clear import clear
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.results import Ending
+from django_singlejob.locking.endings import Ending
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
 from tests.contract.acts import (
     HOUR,
     SECOND,

@@ -10,14 +10,15 @@ import pytest
 from django.db import Error, OperationalError, connection, transaction
 from django.db.models.signals import post_save
 
-from django_singlejob import current_run, database, job_lock, recording, singleton_job
-from django_singlejob.locking import single_statement
+from django_singlejob import current_run, job_lock, singleton_job
+from django_singlejob.database import transactions
+from django_singlejob.locking import recording, single_statement
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.endings import Ending
 from django_singlejob.models import JobRun
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.results import Ending
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.contract.acts import (
@@ -265,7 +266,7 @@ END = Ending(status="successful", duration=SECOND)
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any) -> None:
     """Lose the answer to the next COMMIT, or to the next statement that commits itself."""
-    usual, usual_answer = database.durable, single_statement._answer
+    usual, usual_answer = transactions.durable, single_statement._answer
     first = iter([True])
 
     @contextmanager
@@ -274,7 +275,7 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any
         with usual(alias, **limits):
             yield
             if is_lost and not carried_out:
-                database.roll_back(alias)
+                transactions.roll_back(alias)
         if is_lost:
             then()
             raise OperationalError("the answer is lost")
@@ -287,7 +288,7 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any
             raise OperationalError("the answer is lost")
         return answer
 
-    monkeypatch.setattr(database, "durable", lossy)
+    monkeypatch.setattr(transactions, "durable", lossy)
     monkeypatch.setattr(single_statement, "_answer", answer_lost)
 
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from django_singlejob import current_run, job_lock, singleton_job
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.runs import runs
 from tests.contract.acts import gate, is_free, last_run, lock, nth_fence, start_run
 from tests.databases import APPS
 from tests.waiting import seconds_of, work_for

@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_singlejob import Reason, registry, singleton_job
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.runs import runs
+from django_singlejob import Reason, singleton_job
+from django_singlejob.jobs import registry
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.runs import runs
 from django_singlejob.signals import slot_misfired
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (

@@ -13,10 +13,10 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.db.models.signals import post_delete, pre_delete
 
 from django_singlejob import SKIPPED, current_run, singleton_job
-from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear, dead_locks
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
 from tests.contract.acts import ask, expire, is_free, last_run, lock, lose, start_run, take
 from tests.databases import APPS
 from tests.ports import quiet_port

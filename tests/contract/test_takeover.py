@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connection
 
-from django_singlejob import SKIPPED, LockHeld, clock, job_lock, singleton_job
-from django_singlejob.clock import DBNow, local_now, utc_now
+from django_singlejob import SKIPPED, LockHeld, job_lock, singleton_job
 from django_singlejob.locking import single_statement
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
+from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import JobLockQuerySet, locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.results import Ending
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import JobLockQuerySet, locks
+from django_singlejob.models.runs import runs
+from django_singlejob.process import clock
+from django_singlejob.process.clock import DBNow, local_now, utc_now
 from django_singlejob.signals import lock_taken_over
 from tests.contract.acts import (
     BEAT,
@@ -250,7 +251,7 @@ def test_a_step_of_the_databases_clock_robs_no_silent_holder(heartbeat_interval:
 def test_a_servers_clock_makes_no_lease_longer_or_shorter(monkeypatch: pytest.MonkeyPatch, error: timedelta) -> None:
     take("nightly")
     with monkeypatch.context() as wrong:
-        wrong.setattr("django_singlejob.clock.utc_now", lambda: utc_now() + error)
+        wrong.setattr("django_singlejob.process.clock.utc_now", lambda: utc_now() + error)
         take("hourly")
         assert not lock("nightly").is_suspected
     hourly = lock("hourly")

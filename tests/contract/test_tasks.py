@@ -25,15 +25,17 @@ from django.apps import apps
 from django.core.management import call_command
 from django.db import connection, transaction
 
-from django_singlejob import Reason, current_run, database, registry, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob import Reason, current_run, singleton_job
+from django_singlejob.database import transactions
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted
-from django_singlejob.holder import this_process
+from django_singlejob.jobs import registry
 from django_singlejob.locking.clear import clear
-from django_singlejob.one_offs.django_tasks import _as_enqueued
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import deferred_signals
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import DBNow
+from django_singlejob.process.received_signals import deferred_signals
+from django_singlejob.running.django_tasks import _as_enqueued
 from django_singlejob.worker.batches import Batches
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
@@ -112,7 +114,7 @@ def die_performing(most: int = 100) -> Lease:
 def perform(most: int = 100) -> Lease:
     """A worker has started what is due, and is still running it."""
     lease = take(FIRST)
-    with database.durable(database.alias()):
+    with transactions.durable(transactions.alias()):
         assert one_offs().claim_locked(one_offs().parallel().lock_due(most), lease.token, this_process())
     return lease
 
@@ -1003,7 +1005,7 @@ def test_nor_can_a_worker_whose_lock_was_cleared_which_goes_on_under_another(
 def test_a_lock_that_was_deleted_by_hand_leaves_none_in_progress_for_ever(tasks: Any) -> None:
     tasks.plain.enqueue()
     perform()
-    locks().all()._raw_delete(database.alias())
+    locks().all()._raw_delete(transactions.alias())
     ticked()
     assert statuses() == [("done", 2)]
 

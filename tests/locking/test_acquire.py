@@ -11,21 +11,23 @@ from uuid import uuid4
 import pytest
 from django.db import IntegrityError, OperationalError, connection
 
-from django_singlejob import DatabaseUnreachable, DatabaseUnusable, Lease, clock, database, timeline
-from django_singlejob.clock import DBNow, local_now, since
+from django_singlejob import DatabaseUnreachable, DatabaseUnusable, Lease
 from django_singlejob.conf import ZERO
-from django_singlejob.holder import this_process
+from django_singlejob.database import timeline, transactions
 from django_singlejob.locking import acquire, at_exit
 from django_singlejob.locking.acquire import IN_DOUBT, IN_THE_WAY, Acquisition, Undecided
+from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import deferred_signals
-from django_singlejob.results import Ending
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
+from django_singlejob.process import clock
+from django_singlejob.process.clock import DBNow, local_now, since
+from django_singlejob.process.received_signals import deferred_signals
 from tests.contract.acts import MINUTE, age, ask, expire, is_free, lock, start_run, stop_the_clock, take
-from tests.test_codes import an_error
+from tests.database.test_codes import an_error
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -242,7 +244,7 @@ def test_a_caller_that_was_superseded_asks_with_a_new_token(late: Acquisition) -
 def test_a_commit_that_may_still_come_keeps_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The COMMIT's answer was lost, and the gate does not show it yet. With a new token, we would have two grants."""
     take().release()
-    usual = database.durable
+    usual = transactions.durable
     losses = [OperationalError("The connection was lost.")]
 
     @contextmanager
@@ -250,11 +252,11 @@ def test_a_commit_that_may_still_come_keeps_its_token(monkeypatch: pytest.Monkey
         with usual(alias, **limits):
             yield
             if losses:
-                database.roll_back(alias)
+                transactions.roll_back(alias)
         if losses:
             raise losses.pop()
 
-    monkeypatch.setattr(database, "durable", unanswered)
+    monkeypatch.setattr(transactions, "durable", unanswered)
     acquisition = Acquisition(request())
     first = acquisition.token
     assert isinstance(acquisition.ask(), float)
@@ -398,7 +400,7 @@ def test_a_testcase_loses_its_data_with_its_connection_so_it_does_not_ask_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Acquisition, "_ask", failing_with(LOST))
-    monkeypatch.setattr(database, "is_private", lambda _: True)
+    monkeypatch.setattr(transactions, "is_private", lambda _: True)
     with pytest.raises(OperationalError) as caught:
         Acquisition(request()).ask()
     assert caught.value is LOST

@@ -8,7 +8,7 @@ import pytest
 
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.at_exit import release_at_exit
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.models.jobs import gates
 from tests.contract.acts import closing, is_free, last_run, lock, lose, start_run, take
 from tests.waiting import PATIENCE, eventually
 

@@ -11,12 +11,14 @@ import pytest
 from django.core.management import call_command
 from django.db import OperationalError, connection, transaction
 
-from django_singlejob import UnsafeTransaction, clock, timeline
+from django_singlejob import UnsafeTransaction
+from django_singlejob.database import timeline
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.locks import locks
+from django_singlejob.process import clock
 from django_singlejob.signals import lock_taken_over
 from tests.contract.acts import expire, lock, stop_the_clock, take
-from tests.test_codes import an_error
+from tests.database.test_codes import an_error
 from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:

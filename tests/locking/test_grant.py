@@ -9,14 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from django_singlejob import database
-from django_singlejob.holder import this_process
+from django_singlejob.database import transactions
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.grant import Grant, Granting
 from django_singlejob.locking.plan import PlannedRun, plan
+from django_singlejob.locking.recording import Writer
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.querysets.locks import locks
-from django_singlejob.recording import Writer
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.locks import locks
 from tests.contract.acts import everything, expire, gate, in_thread, last_run, lock, pass_gate, start_run, take
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def planned(terms: dict[str, Any]) -> Granting:
 
 
 def carried_out(granting: Granting) -> bool:
-    with database.durable(database.alias()):
+    with transactions.durable(transactions.alias()):
         is_granted = granting.pass_gate() and granting.take_lock()
         if is_granted:
             granting.begin_entry()
         else:
-            database.roll_back(database.alias())
+            transactions.roll_back(transactions.alias())
     return is_granted
 
 

@@ -9,10 +9,10 @@ import pytest
 from django.db import OperationalError
 
 from django_singlejob import LeaseLost
-from django_singlejob.clock import local_now
 from django_singlejob.locking import heartbeat
 from django_singlejob.locking.heartbeat import Heartbeats
-from django_singlejob.querysets.locks import JobLockQuerySet, locks
+from django_singlejob.models.locks import JobLockQuerySet, locks
+from django_singlejob.process.clock import local_now
 from django_singlejob.signals import lease_lost
 from tests.contract.acts import take
 from tests.databases import APPS

@@ -10,9 +10,9 @@ import pytest
 from django.db import transaction
 
 from django_singlejob import job_lock
-from django_singlejob.clock import local_now
 from django_singlejob.locking.heartbeat import Heartbeats
-from django_singlejob.querysets.locks import JobLockQuerySet, locks
+from django_singlejob.models.locks import JobLockQuerySet, locks
+from django_singlejob.process.clock import local_now
 from tests.contract.acts import take
 from tests.databases import APPS
 from tests.waiting import work_for

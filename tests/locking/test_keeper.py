@@ -9,7 +9,7 @@ import pytest
 
 from django_singlejob import job_lock
 from django_singlejob.locking.heartbeat import Heartbeats
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.locks import locks
 from tests.contract.acts import take
 from tests.databases import APPS
 from tests.locking.keeping import keep, threads
@@ -78,7 +78,7 @@ def test_a_forked_child_has_a_thread_of_its_own(spawn: Spawn, hooks: str) -> Non
         from datetime import timedelta
         from django.db import connection, connections
         from django_singlejob import job_lock
-        from django_singlejob.querysets.locks import locks
+        from django_singlejob.models.locks import locks
         from tests.waiting import eventually
 
         def hold(name):

@@ -8,13 +8,13 @@ from django.contrib.admin.models import LogEntry
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
 from django_singlejob import JobInterrupted, Lease, LeaseLost
-from django_singlejob.clock import local_now
-from django_singlejob.database import sent_now
-from django_singlejob.querysets.locks import locks
-from django_singlejob.results import Ending
+from django_singlejob.database.transactions import sent_now
+from django_singlejob.locking.endings import Ending
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import local_now
 from tests.app.models import Counter
 from tests.contract.acts import MINUTE, age, in_thread, last_run, lock, lose, nth_fence, start_run, take
-from tests.test_codes import an_error
+from tests.database.test_codes import an_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -345,7 +345,7 @@ def test_an_observer_that_is_stopped_while_it_looks_has_not_watched_meanwhile(
     """Each look reads the clock once."""
     world.pass_on(1000)
     watch = Watch()
-    monkeypatch.setattr("django_singlejob.clock.local_now", lambda: world.local_now + 30)
+    monkeypatch.setattr("django_singlejob.process.clock.local_now", lambda: world.local_now + 30)
     assert world.look(watch)
 
 

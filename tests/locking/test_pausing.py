@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from django_singlejob import database
+from django_singlejob.database import transactions
 from django_singlejob.locking.pausing import at_the_gate, pause, resume
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.models.jobs import gates
 from tests.contract.acts import closing
 from tests.waiting import PATIENCE
 
@@ -25,7 +25,7 @@ def test_it_says_whether_something_changed() -> None:
 @pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 def test_a_gate_that_is_busy_is_left_alone() -> None:
     gates().remember("nightly")
-    with ThreadPoolExecutor() as pool, database.durable(database.alias()):
+    with ThreadPoolExecutor() as pool, transactions.durable(transactions.alias()):
         gates().touch("nightly")
         assert pool.submit(closing, pause, "nightly").result(PATIENCE) is None
         assert pool.submit(closing, at_the_gate, "nightly", int, patience=0.1).result(PATIENCE) is None

@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from django_singlejob.holder import this_process
+from django_singlejob.jobs.schedule import parse
+from django_singlejob.jobs.slots import Claim, Policy
 from django_singlejob.locking.plan import PlannedRun, Snapshot, plan
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models import JobLock, JobStatus, OneOffJob
-from django_singlejob.scheduling.schedule import parse
-from django_singlejob.scheduling.slots import Claim, Policy
+from django_singlejob.models.holder import this_process
 
 #: The greatest number in an IntegerField.
 HOUR = timedelta(hours=1)

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from django.db import OperationalError, connection
 
-from django_singlejob import LeaseLost, database, job_lock
-from django_singlejob.clock import local_now
+from django_singlejob import LeaseLost, job_lock
+from django_singlejob.database import transactions
 from django_singlejob.locking import at_exit
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.release import Release
-from django_singlejob.querysets.locks import JobLockQuerySet, locks
-from django_singlejob.results import Ending
+from django_singlejob.models.locks import JobLockQuerySet, locks
+from django_singlejob.process.clock import local_now
 from tests.contract.acts import MINUTE, gate, is_free, last_run, lock, start_run, take
-from tests.test_codes import an_error
+from tests.database.test_codes import an_error
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def commits(
     monkeypatch: pytest.MonkeyPatch, *, fail_with: BaseException, carried_out: bool, then: Callable[[], object] = int
 ) -> Iterator[None]:
     """The first COMMIT inside fails, and then something else happens."""
-    usual = database.durable
+    usual = transactions.durable
     failures = [fail_with]
 
     @contextmanager
@@ -59,13 +60,13 @@ def commits(
         with usual(alias, **limits):
             yield
             if failure and not carried_out:
-                database.roll_back(alias)
+                transactions.roll_back(alias)
         if failure:
             then()
             raise failure
 
     with monkeypatch.context() as patch:
-        patch.setattr(database, "durable", failing)
+        patch.setattr(transactions, "durable", failing)
         yield
 
 

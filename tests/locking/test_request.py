@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from django_singlejob.holder import this_process
 from django_singlejob.locking.request import LONGEST_INTERVAL, LockRequest, Reason, Refusal
+from django_singlejob.models.holder import this_process
 
 MINUTE = timedelta(minutes=1)
 

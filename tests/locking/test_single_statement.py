@@ -13,22 +13,23 @@ import pytest
 from django.db import DatabaseError, DataError, IntegrityError, InternalError, OperationalError, connection, transaction
 from django.db.models import Model
 
-from django_singlejob import Lease, job_lock, singleton_job, timeline
-from django_singlejob.clock import DBNow
-from django_singlejob.database import sent_now
+from django_singlejob import Lease, job_lock, singleton_job
+from django_singlejob.database import timeline
+from django_singlejob.database.transactions import sent_now
 from django_singlejob.exceptions import DatabaseUnusable
-from django_singlejob.holder import this_process
 from django_singlejob.locking import single_statement
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.endings import AlsoWrite, Ending
+from django_singlejob.locking.recording import Writer
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.locking.single_statement import Answer, is_ordinary_grant, is_ordinary_release, was_undone
 from django_singlejob.models import JobLock, JobRun
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.runs import runs
-from django_singlejob.recording import Writer
-from django_singlejob.results import AlsoWrite, Ending
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
 from tests.contract.acts import (
     MINUTE,
     SECOND,
@@ -45,7 +46,7 @@ from tests.contract.acts import (
     take,
     win,
 )
-from tests.test_codes import an_error
+from tests.database.test_codes import an_error
 from tests.waiting import PATIENCE, a_moment, eventually
 
 if TYPE_CHECKING:

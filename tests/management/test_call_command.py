@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command, get_commands, loa
 from django.core.management.base import BaseCommand
 
 from django_singlejob import singleton_job
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.one_offs import one_offs
 from tests.contract.acts import without_seconds
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from django_singlejob import (
     Reason,
     UnsafeTransaction,
 )
-from django_singlejob.codes import Lack
+from django_singlejob.database.codes import Lack
 from django_singlejob.exceptions import SingleJobError, UnknownJob
 from django_singlejob.locking.acquire import IN_DOUBT
 from django_singlejob.management.exit_status import (
@@ -35,8 +35,8 @@ from django_singlejob.management.exit_status import (
     verdict,
     where_traceback_is,
 )
-from django_singlejob.reports import Report
 from django_singlejob.running.command import CommandFailed
+from django_singlejob.running.reports import Report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,11 +21,11 @@ from django.core.management import CommandError, call_command, get_commands
 from django.db import connection, models
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.exceptions import SingleJobError
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import DBNow, utc_now
 from tests.contract.acts import ask, expire, start_run, ticked
 
 pytest_plugins = "tests.fixtures"

@@ -6,12 +6,13 @@ from uuid import uuid4
 
 import pytest
 
-from django_singlejob import registry, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob import singleton_job
+from django_singlejob.jobs import registry
+from django_singlejob.locking.endings import ending
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
 from django_singlejob.monitoring.health import Health, Level, State, survey
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.results import ending
+from django_singlejob.process.clock import DBNow
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import expire, lock, nth_fence, set_the_databases_clock, start_run, take
 

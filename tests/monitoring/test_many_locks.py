@@ -10,13 +10,13 @@ import pytest
 
 from django_singlejob import singleton_job
 from django_singlejob.admin.overview import headline, states
-from django_singlejob.clock import DBNow, utc_now
 from django_singlejob.models import JobStatus
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
 from django_singlejob.monitoring import health
 from django_singlejob.monitoring.health import Level, State, survey
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
+from django_singlejob.process.clock import DBNow, utc_now
 from tests.contract.acts import HOUR, MINUTE
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob.clock import DBNow
 from django_singlejob.conf import ZERO
 from django_singlejob.models import OneOffJob
+from django_singlejob.models.one_offs import one_offs
 from django_singlejob.monitoring.queues import Queue, has_any, queues
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
     from pytest_django import DjangoAssertNumQueries

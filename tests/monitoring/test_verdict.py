@@ -10,15 +10,15 @@ from django.core.management import call_command
 from django.utils import translation
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import DBNow
-from django_singlejob.holder import this_process
 from django_singlejob.models import OneOffJob
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.passes import passes
 from django_singlejob.monitoring.health import Level
 from django_singlejob.monitoring.verdict import Scope, UnknownName, judge
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.passes import passes
+from django_singlejob.process.clock import DBNow
 from django_singlejob.worker.due import keep_up
 from tests.admin.pages import Page
 from tests.contract.acts import HOUR, MINUTE, SECOND, expire, set_the_databases_clock, start_run, take

@@ -8,13 +8,13 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob.clock import DBNow
-from django_singlejob.database import alias
-from django_singlejob.holder import this_process
+from django_singlejob.database.transactions import alias
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.locks import locks
+from django_singlejob.models.passes import passes
 from django_singlejob.monitoring.health import survey
 from django_singlejob.monitoring.workers import REMEMBERED, Worker, serves, workers
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.passes import passes
+from django_singlejob.process.clock import DBNow
 from tests.contract.acts import expire, lock, set_the_databases_clock, take
 
 pytest_plugins = "tests.fixtures"

@@ -69,29 +69,29 @@ class Mutant:
 ACQUIRE = "django_singlejob/locking/acquire.py"
 AT_EXIT = "django_singlejob/locking/at_exit.py"
 BATCHES = "django_singlejob/worker/batches.py"
-BLOCK = "django_singlejob/decorators.py"
+BLOCK = "django_singlejob/running/decorators.py"
 CHILD = "django_singlejob/running/child.py"
-CLOCK = "django_singlejob/clock.py"
+CLOCK = "django_singlejob/process/clock.py"
 CLEAR = "django_singlejob/locking/clear.py"
 CLEARING = "django_singlejob/admin/clearing.py"
-DATABASE = "django_singlejob/database.py"
-GATES = "django_singlejob/querysets/jobs.py"
+DATABASE = "django_singlejob/database/transactions.py"
+GATES = "django_singlejob/models/jobs.py"
 GRANT = "django_singlejob/locking/grant.py"
 HEARTBEAT = "django_singlejob/locking/heartbeat.py"
 KEEPER = "django_singlejob/locking/keeper.py"
 LEASE = "django_singlejob/locking/lease.py"
 LIVENESS = "django_singlejob/locking/liveness.py"
-LOCKS = "django_singlejob/querysets/locks.py"
-MODELS = "django_singlejob/models.py"
-ONE_OFFS = "django_singlejob/querysets/one_offs.py"
-RECORDING = "django_singlejob/recording.py"
+LOCKS = "django_singlejob/models/locks.py"
+MODELS = "django_singlejob/models/__init__.py"
+ONE_OFFS = "django_singlejob/models/one_offs.py"
+RECORDING = "django_singlejob/locking/recording.py"
 RELEASE = "django_singlejob/locking/release.py"
-ROWS = "django_singlejob/querysets/rows.py"
-RUNNER = "django_singlejob/runner.py"
-RUNS = "django_singlejob/querysets/runs.py"
+ROWS = "django_singlejob/models/rows.py"
+RUNNER = "django_singlejob/running/runner.py"
+RUNS = "django_singlejob/models/runs.py"
 SINGLE = "django_singlejob/locking/single_statement.py"
 SUPERVISOR = "django_singlejob/running/supervisor.py"
-TIMELINE = "django_singlejob/timeline.py"
+TIMELINE = "django_singlejob/database/timeline.py"
 WATCH = "django_singlejob/running/watch.py"
 
 SINGLE_TESTS = "tests/locking/test_single_statement.py"
@@ -212,7 +212,7 @@ OF_THE_PROTOCOL = (
         breaks="Each server's own clock replaces the database's.",
         edits=(Edit(CLOCK, _NOW, _NOW_OF_THE_SERVER),),
         tests=(
-            Witness("tests/test_clock.py::test_it_is_the_servers_clock_in_utc"),
+            Witness("tests/process/test_clock.py::test_it_is_the_servers_clock_in_utc"),
             Witness("tests/contract/test_takeover.py::test_a_servers_clock_makes_no_lease_longer_or_shorter"),
         ),
         simulation="Not found in 40 schedules of `job` on servers.",
@@ -233,7 +233,7 @@ OF_THE_PROTOCOL = (
         name="session-local-now",
         breaks="On MariaDB and MySQL, Now() is the session's local time, as Django's is.",
         edits=(Edit(CLOCK, '"UTC_TIMESTAMP(6)"', '"CURRENT_TIMESTAMP(6)"'),),
-        tests=(Witness("tests/test_clock.py::test_it_is_the_servers_clock_in_utc", ("mysql",)),),
+        tests=(Witness("tests/process/test_clock.py::test_it_is_the_servers_clock_in_utc", ("mysql",)),),
         simulation="The simulation runs on SQLite, where sessions have no time zones.",
     ),
     Mutant(
@@ -477,7 +477,7 @@ OTHERS = (
         edits=(Edit(TIMELINE, "return max(gate.fence, gate.timeline << GRANT_BITS) + 1", "return gate.fence + 1"),),
         tests=(
             Witness(
-                "tests/test_timeline.py::test_after_a_promotion_fences_go_on_far_above_those_that_it_lost",
+                "tests/database/test_timeline.py::test_after_a_promotion_fences_go_on_far_above_those_that_it_lost",
                 ("postgresql",),
             ),
         ),
@@ -494,7 +494,7 @@ OTHERS = (
         ),
         tests=(
             Witness(
-                "tests/test_timeline.py::test_a_server_that_was_promoted_since_the_look_grants_nothing_by_it",
+                "tests/database/test_timeline.py::test_a_server_that_was_promoted_since_the_look_grants_nothing_by_it",
                 ("postgresql",),
             ),
         ),
@@ -558,8 +558,8 @@ OTHERS = (
             ),
         ),
         tests=(
-            Witness("tests/test_cursor.py::test_each_is_one_conditional_write"),
-            Witness("tests/test_cursor.py::test_a_row_that_changed_since_it_was_seen_is_left"),
+            Witness("tests/locking/test_position.py::test_each_is_one_conditional_write"),
+            Witness("tests/locking/test_position.py::test_a_row_that_changed_since_it_was_seen_is_left"),
         ),
     ),
     Mutant(
@@ -631,7 +631,7 @@ OTHERS = (
         name="lease-on-a-clock-that-stops",
         breaks="A holder counts by a clock that stops while its machine is suspended.",
         edits=(Edit(CLOCK, '_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)', "_CLOCK = None"),),
-        tests=(Witness("tests/test_clock.py::test_the_local_clock_goes_on_while_the_machine_is_suspended"),),
+        tests=(Witness("tests/process/test_clock.py::test_the_local_clock_goes_on_while_the_machine_is_suspended"),),
     ),
     Mutant(
         name="release-in-doubt-is-ours",
@@ -836,12 +836,12 @@ OTHERS = (
         edits=(
             Edit(
                 ACQUIRE,
-                "        database.refuse_open_transaction(database.alias(), is_of_job=bool(self.request.job_name))\n"
+                "        transactions.refuse_open_transaction(transactions.alias(), is_of_job=bool(self.request.job_name))\n"
                 "        announce",
                 "        announce",
             ),
         ),
-        tests=(Witness("tests/contract/test_transactions.py::test_not_inside_a_transaction"),),
+        tests=(Witness("tests/contract/test_callers_transactions.py::test_not_inside_a_transaction"),),
     ),
     Mutant(
         name="history-decides",
@@ -973,14 +973,14 @@ OTHERS = (
         edits=(Edit(LOCKS, "return tokens if is_complete else set()", "return {each.token for each in held}"),),
         tests=(
             Witness("tests/locking/test_heartbeat.py::test_a_stolen_lease_is_lost_alone_and_reported_once", ONCE),
-            Witness("tests/querysets/test_locks.py::test_heartbeats_together_change_no_row_of_another_holder"),
+            Witness("tests/models/test_locks.py::test_heartbeats_together_change_no_row_of_another_holder"),
         ),
     ),
     Mutant(
         name="heartbeats-together-by-name",
         breaks="Heartbeats that are sent together renew whatever rows have the names.",
         edits=(Edit(LOCKS, "ours.filter(token__in=tokens).update(", "ours.update("),),
-        tests=(Witness("tests/querysets/test_locks.py::test_heartbeats_together_change_no_row_of_another_holder"),),
+        tests=(Witness("tests/models/test_locks.py::test_heartbeats_together_change_no_row_of_another_holder"),),
     ),
     Mutant(
         name="heartbeats-together-wait-for-a-locked-row",
@@ -1041,7 +1041,7 @@ OTHERS = (
             ),
             Edit(ROWS, 'tokens - set(rows("JobLock").values_list("token", flat=True))', "tokens - early"),
         ),
-        tests=(Witness("tests/querysets/test_runs.py::test_a_run_that_begins_meanwhile_is_no_orphan"),),
+        tests=(Witness("tests/models/test_runs.py::test_a_run_that_begins_meanwhile_is_no_orphan"),),
     ),
     Mutant(
         name="superseded-token",

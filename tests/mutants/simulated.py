@@ -10,11 +10,12 @@ import sys
 
 import django
 
-from tests.simulation.campaign import Task, carried_out
+django.setup()
+
+from tests.simulation.campaign import Task, carried_out  # noqa: E402
 
 
 def main(scenario: str, profile: str, schedules: str, seed: str) -> None:
-    django.setup()
     task = Task(seed=int(seed), scenario=scenario, profile=profile, schedules=int(schedules), seconds=float("inf"))
     violations = carried_out(task).violations
     print(json.dumps([violations[0][0].seed, violations[0][1]] if violations else None))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.on_database("sqlite"), pytest.mark.timeout(300)]
 
 RELEASE = "tests/contract/test_loss.py::test_each_write_on_its_own_finds_nothing_of_the_successors[release]"
-LOCKS = "django_singlejob/querysets/locks.py"
+LOCKS = "django_singlejob/models/locks.py"
 EACH = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 
 

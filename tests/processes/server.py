@@ -23,13 +23,13 @@ django.setup()
 
 
 from django_singlejob import singleton_job  # noqa: E402
-from django_singlejob.clock import DBNow  # noqa: E402
 from django_singlejob.conf import ZERO, options  # noqa: E402
+from django_singlejob.jobs import slots  # noqa: E402
+from django_singlejob.jobs.schedule import next_slot, parse  # noqa: E402
 from django_singlejob.models import JobStatus  # noqa: E402
-from django_singlejob.querysets.jobs import gates  # noqa: E402
-from django_singlejob.reports import run_due  # noqa: E402
-from django_singlejob.scheduling import slots  # noqa: E402
-from django_singlejob.scheduling.schedule import next_slot, parse  # noqa: E402
+from django_singlejob.models.jobs import gates  # noqa: E402
+from django_singlejob.process.clock import DBNow  # noqa: E402
+from django_singlejob.running.reports import run_due  # noqa: E402
 from tests.app.jobs import say, this_run, wait_until_told  # noqa: E402
 from tests.app.models import SlotRun  # noqa: E402
 from tests.contract.acts import tick  # noqa: E402

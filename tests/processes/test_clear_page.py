@@ -12,7 +12,7 @@ import pytest
 from django.urls import reverse
 
 from django_singlejob import LockHeld, job_lock
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.locks import locks
 from tests.admin.pages import Page, clear_page, messages_of, shown
 from tests.app.jobs import SHORT_LEASE, add_one
 from tests.app.models import Counter

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob.models import JobLock, JobRun
-from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.running.enqueue import Order
 from tests.databases import APPS
 from tests.processes.witness import ends, is_over
 

@@ -20,8 +20,9 @@ from django.db import Error, connection, connections
 from django.test import Client
 from django.urls import reverse
 
-from django_singlejob import database, singleton_job
-from django_singlejob.codes import Lack
+from django_singlejob import singleton_job
+from django_singlejob.database import transactions
+from django_singlejob.database.codes import Lack
 from django_singlejob.models import JobRun, OneOffJob
 from tests.admin.pages import Page, address, begin, clear_page, list_of, shown
 from tests.admin.test_admin_permissions import ACTIONS, MATRIX, choose
@@ -323,7 +324,7 @@ FORBIDDEN = [
 def test_it_may_not_change_a_table_or_what_is_not_its_own(as_the_user: Place, statement: str) -> None:
     with pytest.raises(Error) as refused:
         execute(statement.format(name=as_the_user.name))
-    assert database.lack(refused.value) is Lack.RIGHTS
+    assert transactions.lack(refused.value) is Lack.RIGHTS
 
 
 def test_it_may_not_migrate(as_the_user: Place, spawn: Spawn) -> None:

@@ -19,8 +19,8 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
+from django_singlejob.jobs.schedule import parse, slots_between
 from django_singlejob.models import JobRun, JobStatus
-from django_singlejob.scheduling.schedule import parse, slots_between
 from tests.app.models import SlotRun
 from tests.databases import APPS
 from tests.waiting import eventually, work_for

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
 from tests.contract.acts import HOUR, expire, start_run
 from tests.databases import APPS
 from tests.selection import sampled

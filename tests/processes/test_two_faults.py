@@ -10,11 +10,12 @@ from urllib.parse import urlencode
 import pytest
 from django.db import connection
 
-from django_singlejob import database, job_lock
-from django_singlejob.clock import local_now
+from django_singlejob import job_lock
+from django_singlejob.database import transactions
 from django_singlejob.locking import at_exit
 from django_singlejob.models import JobLock
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.models.jobs import gates
+from django_singlejob.process.clock import local_now
 from tests.app.jobs import LEASE
 from tests.contract.acts import HOUR, expire, set_the_databases_clock, take
 from tests.databases import APPS
@@ -151,7 +152,7 @@ def test_a_process_that_was_stopped_past_its_lease_begins_only_if_it_still_has_t
 def test_an_attempt_that_others_block_is_not_reported_as_held(spawn: Spawn, database_url: str) -> None:
     """The lock is free, but the row of its gate stays locked for longer than any attempt lasts."""
     gates().remember("quick")
-    with database.durable(database.alias(), idle_timeout=2 * LONG):
+    with transactions.durable(transactions.alias(), idle_timeout=2 * LONG):
         gates().touch("quick")
         child = spawn.command("run_singleton", "quick", **impatient(database_url))
         assert child.finish() == 69

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import OneOffJob
-from django_singlejob.names import WORKER_LOCK
 from tests.children import kill_alone
 from tests.contract.acts import expire, lock
 from tests.databases import APPS

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob.admin.overview import headline
-from django_singlejob.clock import DBNow
+from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import JobLock, OneOffJob
+from django_singlejob.models.passes import passes
 from django_singlejob.monitoring.verdict import judge
 from django_singlejob.monitoring.workers import REMEMBERED, Worker, workers
-from django_singlejob.names import WORKER_LOCK
-from django_singlejob.querysets.passes import passes
+from django_singlejob.process.clock import DBNow
 from tests.children import ROOT
 from tests.databases import APPS
 from tests.processes.workers import SETTINGS, end, one_off, worker

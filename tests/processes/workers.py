@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import django
 import pytest
 
-from django_singlejob.clock import DBNow
 from django_singlejob.models import OneOffJob
+from django_singlejob.process.clock import DBNow
 from tests.app.models import Counter
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from unittest.mock import patch
 from django_singlejob import Lease
 from django_singlejob.conf import ZERO
 from django_singlejob.locking.liveness import Watch
-from django_singlejob.querysets.jobs import JobStatusQuerySet
-from django_singlejob.querysets.locks import JobLockQuerySet
+from django_singlejob.models.jobs import JobStatusQuerySet
+from django_singlejob.models.locks import JobLockQuerySet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

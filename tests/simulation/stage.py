@@ -22,8 +22,11 @@ from django.conf import settings
 from django.db import connections
 from django.test.utils import override_settings
 
-from django_singlejob import Lease, clock, database, holder, received_signals, recording, timeline
-from django_singlejob.locking import acquire, at_exit, keeper, lease as lease_module
+from django_singlejob import Lease
+from django_singlejob.database import timeline, transactions
+from django_singlejob.locking import acquire, at_exit, keeper, lease as lease_module, recording
+from django_singlejob.models import holder
+from django_singlejob.process import clock, received_signals
 from django_singlejob.worker import tick
 from tests.simulation import world
 
@@ -185,9 +188,9 @@ def _outside_replaced() -> Iterator[None]:
         replace(Lease, "__init__", _announced(Lease.__init__))
         for original, substitute in (
             (clock.wait, wait),
-            (database.in_turn, lambda _: nullcontext()),
-            (database.is_on_one_host, _is_of_one_host),
-            (database.has_one_writer, _is_of_one_host),
+            (transactions.in_turn, lambda _: nullcontext()),
+            (transactions.is_on_one_host, _is_of_one_host),
+            (transactions.has_one_writer, _is_of_one_host),
             (received_signals.start_thread, start_thread),
         ):
             stack.enter_context(_replaced_everywhere(original, substitute))

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from django_singlejob.querysets.locks import JobLockQuerySet
+from django_singlejob.models.locks import JobLockQuerySet
 from tests.simulation import faults
 from tests.simulation.explore.findings import Bounds, Findings, lines_of
 from tests.simulation.explore.observed import Intent

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from django.db import OperationalError, connections, transaction
 
-from django_singlejob import clock
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.models.jobs import gates
+from django_singlejob.process import clock
 from tests.simulation.backend import server
 from tests.simulation.campaign import theatre
 from tests.simulation.faults import DIE, LATE, PAUSE, Fault

@@ -66,10 +66,10 @@ from typing import IO, TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from django_singlejob import Lease
+from django_singlejob.database.timeline import next_fence
 from django_singlejob.locking.grant import Granting
-from django_singlejob.querysets.jobs import JobStatusQuerySet
-from django_singlejob.querysets.locks import JobLockQuerySet
-from django_singlejob.timeline import next_fence
+from django_singlejob.models.jobs import JobStatusQuerySet
+from django_singlejob.models.locks import JobLockQuerySet
 from tests.simulation import world
 
 if TYPE_CHECKING:

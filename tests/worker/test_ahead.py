@@ -9,11 +9,11 @@ import django
 import pytest
 
 from django_singlejob.exceptions import LeaseLost
+from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.models import OneOffJob
-from django_singlejob.names import WORKER_LOCK
-from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.running.enqueue import Order
 from django_singlejob.worker import ahead, tasks
 from django_singlejob.worker.ahead import Ahead
 from django_singlejob.worker.batches import Claimed

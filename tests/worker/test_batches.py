@@ -14,14 +14,14 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import database
+from django_singlejob.database import transactions
 from django_singlejob.exceptions import JobInterrupted, LeaseLost
-from django_singlejob.holder import this_process
 from django_singlejob.locking.clear import clear
 from django_singlejob.models import OneOffJob
-from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import deferred_signals
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.received_signals import deferred_signals
+from django_singlejob.running.enqueue import Order
 from django_singlejob.worker.batches import Batches, Claimed, _alike
 from tests.contract.acts import lock, take
 
@@ -45,7 +45,7 @@ def batches() -> Batches:
 def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Disturbs the next short transaction, before or behind its COMMIT."""
     moments: list[str] = []
-    usual = database.durable
+    usual = transactions.durable
 
     @contextmanager
     def disturbed(*arguments: Any, **others: Any) -> Iterator[None]:
@@ -57,9 +57,9 @@ def disturb(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         if moment == "behind":
             raise OperationalError
 
-    monkeypatch.setattr(database, "durable", disturbed)
+    monkeypatch.setattr(transactions, "durable", disturbed)
     # The test's connection must stay open.
-    monkeypatch.setattr(database, "drop", lambda alias: None)
+    monkeypatch.setattr(transactions, "drop", lambda alias: None)
     return moments.append
 
 

@@ -12,12 +12,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import current_run, database, registry, singleton_job
-from django_singlejob.clock import DBNow, local_now
+from django_singlejob import current_run, singleton_job
+from django_singlejob.database import transactions
+from django_singlejob.jobs import registry
 from django_singlejob.locking.clear import clear
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import deferred_signals
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import DBNow, local_now
+from django_singlejob.process.received_signals import deferred_signals
 from django_singlejob.worker import tick, timetable
 from django_singlejob.worker.due import anything_due, due_jobs, keep_up, next_exclusive
 from django_singlejob.worker.loop import Worker
@@ -103,10 +105,10 @@ def test_a_new_schedule_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.on_database("postgresql")
 def test_a_new_job_is_left_for_the_next_tick_while_others_begin_theirs() -> None:
     scheduled("nightly")
-    with ThreadPoolExecutor() as pool, database.durable(database.alias()):
+    with ThreadPoolExecutor() as pool, transactions.durable(transactions.alias()):
         gates().create(name="nightly")
         assert pool.submit(closing, keep_up).result(PATIENCE) is None
-        database.roll_back(database.alias())
+        transactions.roll_back(transactions.alias())
     assert not gates().filter(name="nightly").exists()
     keep_up()
     assert gate("nightly").schedule

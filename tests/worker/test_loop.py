@@ -12,17 +12,18 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import Lease, runner, singleton_job
-from django_singlejob.clock import DBNow
+from django_singlejob import Lease, singleton_job
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable
+from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.locking import clear, liveness
-from django_singlejob.names import WORKER_LOCK
-from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
-from django_singlejob.querysets.runs import runs
-from django_singlejob.received_signals import deferred_signals
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import OneOffJobQuerySet, one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
+from django_singlejob.process.received_signals import deferred_signals
+from django_singlejob.running import runner
+from django_singlejob.running.enqueue import Order
 from django_singlejob.worker import due, lock as worker_lock, loop, pool, tick
 from django_singlejob.worker.due import anything_due
 from django_singlejob.worker.loop import Worker

@@ -12,9 +12,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import DBNow
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.passes import MARK_EVERY, WorkerPassQuerySet, passes
+from django_singlejob.models.locks import locks
+from django_singlejob.models.passes import MARK_EVERY, WorkerPassQuerySet, passes
+from django_singlejob.process.clock import DBNow
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.tick import Plan

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from django_singlejob import singleton_job
-from django_singlejob.clock import local_now
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, UnsafeTransaction
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.clock import local_now
 from django_singlejob.worker import tick
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan

@@ -14,7 +14,7 @@ import pytest
 from django.db import Error, connection, connections, transaction
 
 from django_singlejob import Outcome
-from django_singlejob.reports import Report
+from django_singlejob.running.reports import Report
 from django_singlejob.worker import pool
 from django_singlejob.worker.pool import Inline, Pool
 from tests.children import ROOT

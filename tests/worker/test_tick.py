@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_singlejob import singleton_job
-from django_singlejob.received_signals import deferred_signals
+from django_singlejob.process.received_signals import deferred_signals
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.contract.acts import (

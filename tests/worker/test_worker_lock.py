@@ -10,14 +10,14 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob.holder import this_process
 from django_singlejob.locking import acquire
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.received_signals import deferred_signals
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.received_signals import deferred_signals
+from django_singlejob.running.enqueue import Order
 from django_singlejob.worker.lock import WorkerLock
 from tests.contract.acts import is_free, lock, take
 

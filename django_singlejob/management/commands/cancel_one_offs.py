@@ -3,7 +3,7 @@
 from typing import Any
 
 from django_singlejob.management.one_off_choice import OneOffCommand
-from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+from django_singlejob.models.one_offs import OneOffJobQuerySet
 
 
 class Command(OneOffCommand):

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser, no_translations
 
-from django_singlejob.clock import instant_in_words
-from django_singlejob.escaping import quoted, shown
+from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import SECOND, disagreement
+from django_singlejob.locking.recording import HistoryFailed, abandon_orphans
 from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.recording import HistoryFailed, abandon_orphans
-from django_singlejob.scheduling.schedule import duration_in_words
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.escaping import quoted, shown
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock

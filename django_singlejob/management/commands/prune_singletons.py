@@ -9,8 +9,8 @@ from django_singlejob.conf import options
 from django_singlejob.management.arguments import CallableCommand, whole_number
 from django_singlejob.management.exit_status import explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
 
 # No run is older, and the databases cannot subtract much more from an instant.
 CENTURY = 36_525

@@ -6,7 +6,7 @@ from django.core.management.base import CommandParser
 
 from django_singlejob.management.arguments import instant
 from django_singlejob.management.one_off_choice import OneOffCommand
-from django_singlejob.querysets.one_offs import OneOffJobQuerySet
+from django_singlejob.models.one_offs import OneOffJobQuerySet
 
 
 class Command(OneOffCommand):

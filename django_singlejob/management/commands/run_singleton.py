@@ -12,10 +12,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser, no_translations
 
-from django_singlejob import registry, runner
-from django_singlejob.clock import instant_in_words, utc_now
 from django_singlejob.conf import ZERO, options
-from django_singlejob.escaping import quoted, shown
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.names import validate_own_name
+from django_singlejob.jobs.schedule import next_slot
+from django_singlejob.jobs.words import schedule_in_words
 from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
 from django_singlejob.management.exit_status import (
     EX_USAGE,
@@ -27,13 +28,13 @@ from django_singlejob.management.exit_status import (
     where_traceback_is,
 )
 from django_singlejob.management.output import Output, add_format
-from django_singlejob.names import validate_own_name
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.received_signals import ReceivedSignals, is_ctrl_c, signals_of_command
-from django_singlejob.reports import Report, log_in_child, logged_quietly, report_of, run_due
+from django_singlejob.models.jobs import gates
+from django_singlejob.process.clock import instant_in_words, utc_now
+from django_singlejob.process.escaping import quoted, shown
+from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, signals_of_command
+from django_singlejob.running import runner
 from django_singlejob.running.command import ShellCommand
-from django_singlejob.scheduling.schedule import next_slot
-from django_singlejob.scheduling.words import schedule_in_words
+from django_singlejob.running.reports import Report, log_in_child, logged_quietly, report_of, run_due
 
 
 class Command(CallableCommand):

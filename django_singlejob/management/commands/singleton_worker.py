@@ -10,10 +10,12 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from django_singlejob import database, registry
 from django_singlejob.conf import ZERO
-from django_singlejob.escaping import printable, shown
+from django_singlejob.database import transactions
+from django_singlejob.database.unusable import name_of
 from django_singlejob.exceptions import DatabaseUnreachable
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.names import PATH_LENGTH
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, queue, seconds, whole_number
 from django_singlejob.management.exit_status import (
@@ -26,10 +28,9 @@ from django_singlejob.management.exit_status import (
     where_traceback_is,
 )
 from django_singlejob.management.reload import Code, start_anew
-from django_singlejob.names import PATH_LENGTH
-from django_singlejob.received_signals import ReceivedSignals, signals_of_command
-from django_singlejob.reports import Report
-from django_singlejob.unusable import name_of
+from django_singlejob.process.escaping import printable, shown
+from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
+from django_singlejob.running.reports import Report
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 
@@ -178,7 +179,7 @@ def _introduction(plan: Plan, *, is_supervisor: bool) -> str:
     (postgresql, shop).``"""
     jobs = [*registry.all_jobs()]
     scheduled = sum(job.schedule is not None for job in jobs)
-    alias = database.alias()
+    alias = transactions.alias()
     queues = f"queues {', '.join(map(repr, plan.queues))}" if plan.queues else "all queues"
     where = f"{_counted(plan.processes, 'process')} and {_counted(plan.threads, 'thread')}"
     return (

@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 
 from django_singlejob.management.exit_status import EX_USAGE
-from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.one_offs import OneOffJobQuerySet, one_offs
+from django_singlejob.models.one_offs import OneOffJobQuerySet, one_offs
+from django_singlejob.running.enqueue import Order, place
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]

@@ -13,12 +13,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_singlejob import clock
-from django_singlejob.clock import DBNow, local_now, utc_now
 from django_singlejob.locking.liveness import LONGEST_WATCH
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import JobLockQuerySet, locks
-from django_singlejob.recording import ORPHANED
+from django_singlejob.locking.recording import ORPHANED
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import JobLockQuerySet, locks
+from django_singlejob.process import clock
+from django_singlejob.process.clock import DBNow, local_now, utc_now
 from tests.contract.acts import (
     HOUR,
     SECOND,

@@ -13,8 +13,8 @@ from django.core.management import CommandError, call_command
 from django_singlejob import SKIPPED, Reason, job_lock, singleton_job
 from django_singlejob.management import job_choice
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
 from tests.contract.acts import closing, start_run, ticked
 from tests.waiting import PATIENCE
 
@@ -84,7 +84,7 @@ def test_a_job_that_another_release_has_is_paused() -> None:
 @pytest.mark.usefixtures("job")
 def test_a_paused_job_that_never_ran_and_is_gone_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     pause("nightly")
-    monkeypatch.setattr("django_singlejob.registry._jobs", {})
+    monkeypatch.setattr("django_singlejob.jobs.registry._jobs", {})
     assert resume("--all") == (0, "Resumed 'nightly'.\n", "")
 
 

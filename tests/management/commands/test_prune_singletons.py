@@ -11,11 +11,11 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_singlejob.clock import DBNow
-from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
+from django_singlejob.running.enqueue import Order, place
 
 if TYPE_CHECKING:
     from pytest_django import Settings

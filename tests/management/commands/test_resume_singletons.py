@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.models.jobs import gates
 from tests.contract.acts import start_run
 
 pytest_plugins = "tests.fixtures"

@@ -11,8 +11,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_singlejob import singleton_job
-from django_singlejob.one_offs.enqueue import Order, place
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.running.enqueue import Order, place
 from tests.contract.acts import ticked
 
 pytest_plugins = "tests.fixtures"

@@ -20,10 +20,11 @@ from django.core.management import CommandError, call_command
 from django.utils import translation
 from django.utils.log import AdminEmailHandler
 
-from django_singlejob import current_run, registry, singleton_job
-from django_singlejob.clock import utc_now
+from django_singlejob import current_run, singleton_job
+from django_singlejob.jobs import registry
 from django_singlejob.locking import acquire
-from django_singlejob.querysets.jobs import gates
+from django_singlejob.models.jobs import gates
+from django_singlejob.process.clock import utc_now
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
     HOUR,

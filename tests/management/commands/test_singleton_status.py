@@ -12,20 +12,21 @@ from django.core.management import CommandError, call_command
 from django.db import ProgrammingError
 from django.utils import translation
 
-from django_singlejob import registry, singleton_job
-from django_singlejob.clock import DBNow, instant_in_words
+from django_singlejob import singleton_job
 from django_singlejob.exceptions import DuplicateJob
-from django_singlejob.holder import this_process
+from django_singlejob.jobs import registry
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.endings import ending
 from django_singlejob.models import OneOffJob
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.passes import passes
-from django_singlejob.results import ending
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.passes import passes
+from django_singlejob.process.clock import DBNow, instant_in_words
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
-from tests.test_codes import an_error
+from tests.database.test_codes import an_error
 
 if TYPE_CHECKING:
     from pytest_django import Settings

@@ -14,16 +14,17 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_singlejob import runner, singleton_job
-from django_singlejob.codes import Lack
+from django_singlejob import singleton_job
+from django_singlejob.database.codes import Lack
 from django_singlejob.exceptions import DatabaseUnusable, JobInterrupted
 from django_singlejob.locking import acquire
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models import JobStatus
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
-from django_singlejob.querysets.runs import runs
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.running import runner
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -233,7 +234,7 @@ def test_a_signal_between_two_jobs_ends_the_pass(monkeypatch: pytest.MonkeyPatch
         os.kill(os.getpid(), signal.SIGTERM)
         return real(request)
 
-    monkeypatch.setattr("django_singlejob.runner.acquire", told_meanwhile)
+    monkeypatch.setattr("django_singlejob.running.runner.acquire", told_meanwhile)
     status, said = called_and_left()
     assert (status, said) == (128 + signal.SIGTERM, "first: interrupted by signal 15.\n")
     assert slots_run("second") == []

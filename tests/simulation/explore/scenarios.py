@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 
-from django_singlejob import Job, clock, current_run, runner
-from django_singlejob.holder import this_process
+from django_singlejob import Job, current_run
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.clear import clear, dead_locks
 from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.one_offs.enqueue import Order
-from django_singlejob.querysets.jobs import gates
-from django_singlejob.querysets.locks import locks
-from django_singlejob.querysets.one_offs import one_offs
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process import clock
+from django_singlejob.running import runner
+from django_singlejob.running.enqueue import Order
 from django_singlejob.worker.tick import Run, one_off_steps
 from tests.simulation import world
 from tests.simulation.baton import Killed

@@ -1,0 +1,486 @@
+"""The one database that holds the locks: short durable transactions on it, and what its errors mean."""
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.apps import apps
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    DatabaseError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    connections,
+    router,
+    transaction,
+)
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.connection import ConnectionDoesNotExist
+
+from django_singlejob.conf import options
+from django_singlejob.database import codes
+from django_singlejob.database.codes import Lack, Meaning
+from django_singlejob.exceptions import DatabaseUnusable, UnsafeTransaction
+from django_singlejob.process.clock import local_now, utc_now, wait
+
+# How long a statement waits for a row before the whole transaction is retried (PostgreSQL; SQLite uses its `timeout`).
+LOCK_TIMEOUT = timedelta(seconds=2)
+# A statement that has a time-out of its own waits for a row for at most this part of it.
+_PART_OF_A_STATEMENT = 3 / 4
+# A process that is suspended during a short transaction blocks others for at most this long.
+IDLE_TIMEOUT = timedelta(seconds=10)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The longest that MySQL accepts, in seconds.
+LONGEST_WAIT_TIMEOUT = 31_536_000
+# Of what a driver says of an error.
+WORDS_LENGTH = 500
+
+
+def alias() -> str:
+    """The database for every statement, including reads: a router may send reads to a replica, which lags behind.
+
+    Raises ``ConnectionDoesNotExist`` if ``DATABASES`` has no such alias.
+    """
+    database = options().database
+    if database or not router.routers:
+        return _known(database or DEFAULT_DB_ALIAS, "SINGLEJOB['DATABASE'] is")
+    # Not cached: a router's answer may change at any time.
+    return _known(router.db_for_write(apps.get_model("django_singlejob", "JobLock")), "The routers send JobLock to")
+
+
+def _known(alias: str, source: str) -> str:
+    """The alias itself. Raises ``ConnectionDoesNotExist``, as Django does."""
+    if alias in connections:
+        return alias
+    raise ConnectionDoesNotExist(
+        f"{source} {alias!r}, but DATABASES has no such alias. Use one of: {', '.join(connections)}."
+    )
+
+
+def is_on_one_host(alias: str) -> bool:
+    """Whether the database and all its clients are on one machine, and so share its clocks."""
+    return connections[alias].vendor == "sqlite"
+
+
+def sent_now() -> datetime:
+    """The sender's time for a heartbeat: the time of day. On one host it is the clock that never steps, counted from
+    1970, because all processes share that clock."""
+    return EPOCH + timedelta(seconds=local_now()) if is_on_one_host(alias()) else utc_now()
+
+
+def is_private(alias: str) -> bool:
+    """Whether no other thread or process can see what this one writes: in a ``TestCase`` or an in-memory database."""
+    connection = connections[alias]
+    is_in_memory = getattr(connection, "is_in_memory_db", lambda: False)
+    return connection.in_atomic_block or is_in_memory()
+
+
+def has_one_writer(alias: str) -> bool:
+    """Whether an open transaction that has written blocks all other writers, in every table."""
+    return connections[alias].vendor == "sqlite"
+
+
+def may_read_the_past(alias: str) -> bool:
+    """Whether this is a node of a Galera cluster whose reads do not wait for commits on the other nodes."""
+    connection = connections[alias]
+    if connection.vendor != "mysql":
+        return False
+    with connection.cursor() as cursor:
+        # Not @@wsrep_on, which MySQL does not know.
+        cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_sync_wait')")
+        settings = dict(cursor.fetchall())
+    return settings.get("wsrep_on") == "ON" and not int(settings["wsrep_sync_wait"]) & 1
+
+
+def keeps_long_integers(alias: str) -> bool:
+    """Whether JSON keeps an integer of more than 64 bits. MySQL turns it into a floating-point number."""
+    connection: Any = connections[alias]
+    return connection.vendor != "mysql" or bool(connection.mysql_is_mariadb)
+
+
+def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether SQLite's own driver has an open transaction. Any thread may call this."""
+    try:
+        return connection.connection is not None and connection.connection.in_transaction
+    except connection.Database.ProgrammingError:  # type: ignore[attr-defined]  # the connection was closed
+        return False
+
+
+def refuse_open_transaction(alias: str, *, is_of_job: bool = False) -> None:
+    """Raise ``UnsafeTransaction`` if a grant would not be committed at once. Inside a ``TestCase`` it is allowed.
+    ``is_of_job``: whether a job is called, which may be enqueued instead."""
+    connection = connections[alias]
+    if connection.in_atomic_block:
+        _refuse_atomic_block(alias, is_of_job=is_of_job)
+    elif not _autocommits(connection):
+        # durable=True alone does not notice this.
+        raise UnsafeTransaction(
+            f"Autocommit is off on the database {alias!r}, so a change to a lock would not be committed. Turn "
+            "autocommit on around the call."
+        )
+
+
+def _autocommits(connection: BaseDatabaseWrapper) -> bool:
+    # get_autocommit() would connect first, and fail if the database is unreachable.
+    if connection.connection is None:
+        return bool(connection.settings_dict.get("AUTOCOMMIT", True))
+    return connection.autocommit
+
+
+_INSTEAD_OF_JOB = (
+    "Call the job's .enqueue() instead, which is part of the transaction; or call the job after it "
+    "(transaction.on_commit)"
+)
+_INSTEAD_OF_LOCK = "Take the lock first, and begin the transaction inside its block"
+
+
+def _refuse_atomic_block(alias: str, *, is_of_job: bool) -> None:
+    try:
+        # Django allows a durable block inside a TestCase's, and sends no SQL for a block without a savepoint.
+        with transaction.atomic(using=alias, savepoint=False, durable=True):
+            pass
+    except RuntimeError as error:
+        raise UnsafeTransaction(
+            f"A transaction is open on the database {alias!r}, so a change to a lock could be rolled back, and other "
+            f"processes would not see it before the commit. {_INSTEAD_OF_JOB if is_of_job else _INSTEAD_OF_LOCK}; or "
+            "take the view out of ATOMIC_REQUESTS (@transaction.non_atomic_requests)."
+        ) from error
+
+
+@contextmanager
+def durable(
+    alias: str,
+    *,
+    lock_timeout: timedelta | None = LOCK_TIMEOUT,
+    idle_timeout: timedelta = IDLE_TIMEOUT,
+    statement_timeout: timedelta | None = None,
+) -> Iterator[None]:
+    """Run the block in a transaction of its own, which is on disk once committed and never blocks others for ever.
+
+    ``statement_timeout`` limits each statement on PostgreSQL. For the other databases, use ``time_limits.limited``.
+    """
+    connection = connections[alias]
+    is_outermost = not connection.in_atomic_block
+    # Only a fenced transaction waits without a limit. It lasts as long as the job likes, so it takes no turn.
+    turn = nullcontext() if lock_timeout is None else in_turn(alias)
+    with turn, transaction.atomic(using=alias, durable=True):
+        if is_outermost:
+            if lock_timeout and statement_timeout:
+                # The lock time-out, not the statement time-out, must end a wait for a row: only then is the outcome
+                # certain.
+                lock_timeout = min(lock_timeout, statement_timeout * _PART_OF_A_STATEMENT)
+            with closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout, statement_timeout):
+                yield
+        else:
+            yield
+
+
+@contextmanager
+def synchronous(alias: str) -> Iterator[None]:
+    """Make what the block writes durable when the block ends, whatever the role's settings. Inside the caller's own
+    transaction, durability is up to the caller."""
+    connection = connections[alias]
+    if connection.vendor != "postgresql" or connection.in_atomic_block or not _autocommits(connection):
+        yield
+        return
+    with transaction.atomic(using=alias), _limits(connection):
+        yield
+
+
+@contextmanager
+def closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Close a lost connection, so that the next statement opens a new one. Django would keep it until the next request,
+    and at the end of a transaction it would reconnect to turn autocommit on, and would wait for that."""
+    try:
+        yield
+    except Error as error:
+        if is_connection_lost(error):
+            with suppress(Error):  # it may be closed already
+                connection.close()
+        raise
+
+
+def _limited(
+    connection: BaseDatabaseWrapper,
+    lock_timeout: timedelta | None,
+    idle_timeout: timedelta,
+    statement_timeout: timedelta | None,
+) -> AbstractContextManager[None]:
+    if connection.vendor == "mysql" and lock_timeout is None:
+        return _closed_if_silent(connection, idle_timeout)
+    if connection.vendor != "postgresql":
+        return nullcontext()
+    return _limits(
+        connection,
+        idle_in_transaction_session_timeout=idle_timeout,
+        lock_timeout=lock_timeout,
+        statement_timeout=statement_timeout,
+    )
+
+
+class _Turnstile:
+    """Lets the threads of this process through one by one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def passed(self, patience: timedelta) -> Iterator[None]:
+        """Wait for this thread's turn, but no longer than ``patience``."""
+        lock = self._lock
+        is_ours = wait(partial(lock.acquire, True), patience.total_seconds())
+        if not is_ours:
+            # The thread inside may never leave: it was interrupted, or it belongs to the process that forked this one.
+            self._lock = threading.Lock()
+        try:
+            yield
+        finally:
+            if is_ours:
+                lock.release()
+
+
+_turnstile = _Turnstile()
+
+
+def in_turn(alias: str) -> AbstractContextManager[None]:
+    """On SQLite, let the threads of this process write one after another.
+
+    SQLite keeps no queue: a waiting writer polls, and polls less often the longer it has waited. If many threads write,
+    one of them may starve until its lease expires.
+    """
+    connection = connections[alias]
+    if connection.vendor != "sqlite" or connection.in_atomic_block:
+        return nullcontext()
+    return _turnstile.passed(LOCK_TIMEOUT)
+
+
+def _limits(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> AbstractContextManager[None]:
+    """Have PostgreSQL commit the block durably, and limit its statements. The limits travel with the first of these,
+    which saves a round trip."""
+    return connection.execute_wrapper(_Behind(_limiting(limits)))
+
+
+def transaction_in_one_request(alias: str, patience: timedelta) -> AbstractContextManager[None]:
+    """Have PostgreSQL carry out each statement of the block, in autocommit, as a transaction of its own with the limits
+    of ``durable``."""
+    lock_timeout = min(LOCK_TIMEOUT, patience * _PART_OF_A_STATEMENT)
+    return _limits(connections[alias], lock_timeout=lock_timeout, statement_timeout=patience)
+
+
+class _Behind:
+    """Executes these statements and, behind them in the same request, the first one that comes through here. In
+    autocommit, each one: a wrapper of the project's may send another one first, and what is set ends with that."""
+
+    def __init__(self, statements: Sequence[str]) -> None:
+        self._statements = statements
+        self._is_first = True
+
+    def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if not self._is_first:
+            return execute(sql, params, many, context)
+        connection = context["connection"]
+        self._is_first = not connection.in_atomic_block
+        if params is not None and connection.settings_dict["OPTIONS"].get("server_side_binding"):
+            # If the server binds the parameters, a request is one statement. So this one has them in its text.
+            sql, params = connection.ops.compose_sql(sql, params), None
+        answer = execute("; ".join([*self._statements, sql]), params, many, context)
+        if connection.Database.__name__ == "psycopg":  # psycopg2 goes to the last result by itself
+            for _ in self._statements:
+                context["cursor"].nextset()
+        return answer
+
+
+def _limiting(limits: Mapping[str, timedelta | None]) -> list[str]:
+    # SET LOCAL, never SET: a connection pooler would leak a session's setting to other clients.
+    settings = {"synchronous_commit": "on"}
+    settings |= {name: f"{_milliseconds(limit)}ms" for name, limit in limits.items() if limit is not None}
+    statements = [f"SET LOCAL {name} = '{value}'" for name, value in settings.items()]
+    if limits.get("statement_timeout"):
+        # Otherwise deferred constraints are checked by the COMMIT, which has no time-out and does not name the
+        # statement.
+        statements.append("SET CONSTRAINTS ALL IMMEDIATE")
+    return statements
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return min(max(1, duration // timedelta(milliseconds=1)), 2**31 - 1)
+
+
+@contextmanager
+def _closed_if_silent(connection: BaseDatabaseWrapper, idle_timeout: timedelta) -> Iterator[None]:
+    """Have MySQL end this session if its transaction is idle for ``idle_timeout``.
+
+    MySQL has no setting that ends with a transaction. So this one is set and reset inside the transaction, while no
+    pooler can give the session to another client. If the process dies, the session ends with it.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@SESSION.wait_timeout")
+        (usual,) = cursor.fetchone()
+    _set_wait_timeout(connection, min(max(1, round(idle_timeout.total_seconds())), LONGEST_WAIT_TIMEOUT))
+    try:
+        yield
+    except BaseException:
+        with suppress(Error):  # the block's own error matters more
+            _set_wait_timeout(connection, usual)
+        raise
+    _set_wait_timeout(connection, usual)
+
+
+def _set_wait_timeout(connection: BaseDatabaseWrapper, seconds: int) -> None:
+    try:
+        # Not with Django's cursor, which rejects statements after an error in the block.
+        with connection.wrap_database_errors, connection.connection.cursor() as cursor:
+            cursor.execute("SET SESSION wait_timeout = %s", [seconds])
+    except Error:
+        connection.close()  # no other client may get the session in this state
+        raise
+
+
+def roll_back(alias: str) -> None:
+    """Roll the open transaction back when it ends, without an exception."""
+    transaction.set_rollback(True, using=alias)
+
+
+def leave_no_transaction(alias: str) -> None:
+    """Roll back a transaction that a job's body left open on its thread's connection, so that our statements do not
+    join it."""
+    connection = connections[alias]
+    if connection.in_atomic_block or not _autocommits(connection):
+        drop(alias)
+    elif connection.connection is not None:
+        connection.rollback()  # a BEGIN sent by hand is unknown to Django
+
+
+def tidy_up() -> None:
+    """Clean up this thread's connections after a body, so that its leftovers do not affect later statements."""
+    for connection in connections.all(initialized_only=True):
+        try:
+            leave_no_transaction(connection.alias)
+        except Error:
+            drop(connection.alias)
+        else:
+            if connection.errors_occurred and not _is_in_testcase(connection):
+                connection.close_if_unusable_or_obsolete()
+
+
+def drop_dead() -> None:
+    """Forget this thread's connections that the server has closed since they were used, so that the next body gets new
+    ones. Asks each of them."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and not connection.is_usable():
+            drop(connection.alias)
+
+
+def forget_queries() -> None:
+    """Empty the log of queries that Django keeps for each connection of this thread if ``DEBUG`` is true. It does so
+    itself at each request, but a worker has none."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.force_debug_cursor:  # as in a test that counts them
+            connection.queries_log.clear()
+
+
+def _is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
+    return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+def drop(alias: str) -> None:
+    """Forget this thread's connection, whatever state it is in. The next statement opens a new one.
+
+    Django's wrapper around it stays. A test runner closes only the wrapper that it began with, and PostgreSQL refuses
+    to drop a test database that is in use.
+    """
+    connection = connections[alias]
+    if _is_in_testcase(connection):
+        return  # the test's data would be lost
+    # Otherwise close() would leave the wrapper marked as inside a transaction until its block ends, which may be never.
+    connection.in_atomic_block = False
+    with suppress(Exception):  # drivers raise different errors if it is closed or busy
+        connection.close()
+    # What is left of an open transaction, connect() resets.
+    connection.connection, connection.atomic_blocks, connection.savepoint_ids = None, [], []
+
+
+# --- what an error means, by its code
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether a retry may work: another transaction was in the way (deadlock, lock time-out, serialization failure), or
+    the server cancelled the statement. ``is_undone`` says whether it was undone."""
+    return isinstance(error, DatabaseError) and _meaning(error) in (Meaning.TRANSIENT, Meaning.CANCELLED)
+
+
+def is_undone(error: BaseException) -> bool:
+    """Whether the transaction was certainly rolled back, even if its COMMIT raised the error."""
+    return isinstance(error, DatabaseError) and _meaning(error) is Meaning.TRANSIENT
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether the server went away or cannot be used for now. If so, it is unknown whether the last statement was
+    executed."""
+    return isinstance(error, InterfaceError) or (isinstance(error, DatabaseError) and _meaning(error) is Meaning.LOST)
+
+
+def is_out_of_room(error: BaseException) -> bool:
+    """Whether the disk or the table is full."""
+    return bool(codes.OUT_OF_ROOM & _codes(error))
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether PostgreSQL lacks this function, or does not allow us to call it."""
+    return bool(codes.REFUSED & _codes(error))
+
+
+def is_duplicate(error: BaseException) -> bool:
+    """Whether another process inserted the row first."""
+    return isinstance(error, IntegrityError)
+
+
+def lack(error: BaseException) -> Lack | None:
+    """What the database lacks, so that the same again does not work either; ``None``: nothing."""
+    if not isinstance(error, DatabaseError):
+        return None
+    found = _codes(error)
+    if "SQLITE_ERROR" in found and _MISSING.match(words_of(error)):
+        return Lack.TABLES
+    return next((lack for lack, those in codes.LACKS.items() if those & found), None)
+
+
+# SQLite has no code for it, but only that of every statement that makes no sense.
+_MISSING = re.compile(r"no such (table|column)|table .* has no column")
+
+
+def words_of(error: BaseException) -> str:
+    """What the server, or its driver, says of it, in a line: without the statement."""
+    cause = error.__cause__ if isinstance(error, Error) and error.__cause__ else error
+    # MySQL's has its number as the first of two arguments.
+    text = ": ".join(map(str, cause.args)) if len(cause.args) > 1 else str(cause)
+    said = getattr(getattr(cause, "diag", None), "message_primary", None) or text
+    return " ".join(said.split())[:WORDS_LENGTH]
+
+
+def _meaning(error: DatabaseError) -> Meaning:
+    if isinstance(error, DatabaseUnusable):
+        return Meaning.LOST if error.lack and not error.is_lasting else Meaning.YOURS
+    found = _codes(error)
+    if not found and isinstance(error, OperationalError | InternalError):
+        return Meaning.LOST  # without a code, it did not come from a server
+    return next((meaning for meaning, those in codes.MEANINGS.items() if those & found), Meaning.YOURS)
+
+
+def _codes(error: BaseException) -> set[str | int]:
+    """PostgreSQL's SQLSTATE and its class, the name of SQLite's result code and that without its extension, or MySQL's
+    error number."""
+    cause = error.__cause__ or error
+    if sqlstate := getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None):
+        return {sqlstate, sqlstate[:2]}
+    if name := getattr(cause, "sqlite_errorname", None):
+        return {name, "_".join(name.split("_")[:2])}
+    number = cause.args[0] if isinstance(error, Error) and cause.args else None
+    return {number} if isinstance(number, int) and number else set()

@@ -1,0 +1,118 @@
+"""The position of a job's schedule, as ``JobStatus`` remembers it, and how it moves without a run.
+
+A claim moves it past a slot that is run. That is part of the grant: see ``locking.grant``.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from django.db.models import F
+
+from django_singlejob.conf import ZERO
+from django_singlejob.database import transactions
+from django_singlejob.jobs.registry import Job
+from django_singlejob.jobs.schedule import Schedule, next_slot
+from django_singlejob.jobs.slots import Claim, MisfireOutcome, Misfires, first_slot
+from django_singlejob.models.jobs import gates
+from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.logs import about, in_english
+from django_singlejob.signals import slot_misfired
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobStatus
+
+logger = logging.getLogger("django_singlejob")
+
+
+def is_followed(status: "JobStatus", schedule: Schedule) -> bool:
+    """Whether the row follows this schedule."""
+    at = (status.schedule, status.time_zone)
+    return at == (schedule.text, schedule.time_zone) and status.next_slot is not None
+
+
+def is_ahead(status: "JobStatus", schedule: Schedule) -> bool:
+    """Whether the next slot is too far ahead for this schedule, because the database's clock was set back."""
+    # If a cron daemon fired early, the coming slot is already claimed.
+    if status.next_slot is None or status.next_slot <= (first := _coming(schedule, status.now)):
+        return False
+    return status.next_slot > next_slot(schedule, first)
+
+
+@lru_cache(maxsize=4096)
+def _coming(schedule: Schedule, now: datetime) -> datetime:
+    # All rows of a query have the same time, in UTC, and of thousands of jobs many have the same schedule.
+    return next_slot(schedule, now)
+
+
+def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timedelta = ZERO) -> None:
+    """Make the row follow this schedule, starting at its next slot. Does nothing if another process was faster.
+
+    A slot of the former schedule that is due by now is not run, and counts as a misfire. The first slot may be up to
+    ``early`` in the past, because a cron daemon may just have fired for it. A slot that may already have run is not run
+    again.
+    """
+    slot = first_slot(schedule, now, early)
+    if status.last_slot:
+        slot = max(slot, next_slot(schedule, status.last_slot))
+    elif status.last_started_at and status.last_started_at >= now - 2 * early:
+        slot = next_slot(schedule, now + early)
+    changes = {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": slot}
+    if _move_on(status, changes | _count(_overtaken(status, now))):
+        level = logging.WARNING if status.schedule else logging.INFO
+        message = "The job %r has a new schedule. It is next due at %s."
+        extra = about(job=status.name, slot=slot)
+        logger.log(level, message, status.name, instant_in_words(slot), extra=extra)
+        report_misfires(status.name, _overtaken(status, now))
+
+
+def _overtaken(status: "JobStatus", now: datetime) -> list[Misfires]:
+    slot = status.next_slot
+    return [Misfires(slot, slot, 1, MisfireOutcome.DROPPED)] if slot and slot <= now else []
+
+
+def leave(status: "JobStatus") -> None:
+    """Make the row forget its schedule, because the job no longer has one."""
+    _move_on(status, {"schedule": "", "time_zone": "", "next_slot": None, "abandoned": False})
+
+
+def pass_by(status: "JobStatus", claim: Claim) -> bool:
+    """Move past slots that are all too late to run. ``False`` if another process was faster: look again."""
+    is_passed = _move_on(status, moved(claim))
+    if is_passed:
+        report_misfires(status.name, claim.misfires)
+    return is_passed
+
+
+def _move_on(status: "JobStatus", changes: dict[str, Any]) -> bool:
+    with transactions.durable(transactions.alias()):
+        return gates().is_at_hand(status.name) and gates().move_on(status, changes)
+
+
+def begun(claim: Claim, attempt: int) -> dict[str, Any]:
+    """The changes to the row when the claimed slot is run."""
+    return {"last_slot": claim.slot, "last_attempt": attempt, "abandoned": False} | moved(claim)
+
+
+def moved(claim: Claim) -> dict[str, Any]:
+    """The changes to the row when a claim moves its schedule on."""
+    return {"next_slot": claim.next_slot} | _count(claim.misfires, claim.coalesced)
+
+
+def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
+    counts = {"misfire_count": sum(missed.number for missed in misfires), "coalesced_count": coalesced}
+    return {name: F(name) + count for name, count in counts.items() if count}
+
+
+def report_misfires(name: str, misfires: Sequence[Misfires]) -> None:
+    """Log slots that no server ran in time, and send ``slot_misfired``, once for each series of slots."""
+    for missed in misfires:
+        slots = f"{missed.number} slots from {instant_in_words(missed.first)} to" if missed.number > 1 else "the slot"
+        last, outcome = instant_in_words(missed.last), missed.outcome
+        extra = about(job=name, slot=missed.last, reason=outcome)
+        logger.warning("The job %r misfired: %s %s, %s.", name, slots, last, in_english(outcome.label), extra=extra)
+        slot_misfired.send_robust(
+            sender=Job, name=name, slot=missed.last, reason=missed.outcome, first=missed.first, count=missed.number
+        )

@@ -1,0 +1,245 @@
+"""Writes the history. It is a record, never a condition: an error in it never fails, repeats or prevents a run.
+
+The history is written in the transaction that grants or releases a lock. If that fails, the transaction is repeated
+without the history. When a run has ended, its whole row is written, if necessary once more on its own; if that fails
+too, one error is logged.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from uuid import UUID
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import transaction
+
+from django_singlejob.database import transactions
+from django_singlejob.database.time_limits import limited
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow, local_now, since
+from django_singlejob.process.escaping import printable
+from django_singlejob.process.logs import about
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock
+
+logger = logging.getLogger("django_singlejob")
+
+T = TypeVar("T")
+
+# How many seconds a process skips the history after a failed write.
+AWAY_FOR = 30.0
+# The longest a statement of the history may take: this, or the lease divided by PATIENT_PART if that is less.
+PATIENCE = timedelta(seconds=2)
+PATIENT_PART = 3
+# With less time than this, the history is not written in a transaction that decides: the decision must get through.
+LEAST_PATIENCE = timedelta(milliseconds=100)
+PROBLEM_LENGTH = 500
+#: The error of a run, or of a one-off, that is not over although its lock is gone.
+ORPHANED = "Its lock is gone, and how it ended was not recorded."
+
+_away_until = float("-inf")
+_away_because = ""
+
+
+class HistoryFailed(Exception):
+    """The history could not be written. Its cause is the error; without a cause, no write was attempted."""
+
+
+class Writer:
+    """Writes to the history in a transaction that decides something. A writer that is off writes nothing.
+
+    Use it as a context manager around that transaction. If the history cannot be written, the transaction is rolled
+    back, and ``failure`` says why after the block.
+
+    Attributes:
+        patience: how long each statement may take; ``None`` if the writer is off.
+        failure: why it is off, or failed; ``None`` otherwise.
+    """
+
+    def __init__(self, patience: timedelta | None, failure: HistoryFailed | None = None) -> None:
+        self.patience = patience
+        self.failure = failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        if not isinstance(error, HistoryFailed):
+            return False
+        self.failure = error
+        _leave_out(error.__cause__)
+        return True
+
+    @property
+    def is_off(self) -> bool:
+        return self.patience is None
+
+    def write(self, statement: Callable[[], T]) -> T | None:
+        """Run the statement and return its value, or ``None`` if the writer is off."""
+        if self.patience is None:
+            return None
+        begun_at = local_now()
+        try:
+            with limited(transactions.alias(), self.patience):
+                return statement()
+        except Exception as error:
+            if since(begun_at) >= self.patience / 2:
+                _stay_away(error)  # so that the next one need not wait as well
+            raise HistoryFailed(_problem(error)) from error
+
+
+def writers(lease: timedelta | None = None) -> Iterator[Writer]:
+    """The writers for a transaction that also writes to the history. Carry out the transaction inside each of them:
+    there is one, and if it fails, a second one that is off.
+
+    ``lease``: how much of its lease the waiting holder has left.
+    """
+    patience = _patience(lease)
+    if _is_away() or patience < LEAST_PATIENCE:
+        yield Writer(None, _skipped() if _is_away() else HistoryFailed("the lease is almost over"))
+        return
+    yield (writer := Writer(patience))
+    if writer.failure:
+        yield Writer(None, writer.failure)
+
+
+def _leave_out(problem: BaseException | None) -> None:
+    message = "The history could not be written and is skipped for now: %s"
+    logger.info(message, printable(str(problem), PROBLEM_LENGTH), extra=about(reason=problem))
+    if problem and transactions.is_connection_lost(problem):
+        transactions.drop(transactions.alias())
+
+
+def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
+    """Write to the history in a transaction of its own, which blocks no gate and no lock.
+
+    Raises ``HistoryFailed``. After that, this process skips the history for a while.
+    """
+    if _is_away():
+        raise _skipped()
+    patience, begun_at = _patience(lease), local_now()
+    try:
+        with (
+            transactions.durable(transactions.alias(), statement_timeout=patience),
+            limited(transactions.alias(), patience),
+        ):
+            return write()
+    except Exception as error:
+        is_lost = transactions.is_connection_lost(error)
+        problem = _problem(error)
+        if is_lost:
+            transactions.drop(transactions.alias())
+        # A lost connection says nothing about the history, unless we cut it ourselves.
+        if not is_lost or transactions.is_out_of_room(error) or since(begun_at) >= patience:
+            _stay_away(error)
+        raise HistoryFailed(problem) from error
+
+
+def has_row(token: UUID, lease: timedelta) -> bool:
+    """Whether the history has a run of this token, or that cannot be found out."""
+    try:
+        return alone(partial(runs().key_of, token), lease) is not None
+    except HistoryFailed:
+        return True
+
+
+def _problem(error: Exception) -> str:
+    return printable(f"{type(error).__name__}: {error}", PROBLEM_LENGTH)
+
+
+def _skipped() -> HistoryFailed:
+    return HistoryFailed(f"a write has just failed, so this one was not attempted: {_away_because}")
+
+
+def _stay_away(error: Exception) -> None:
+    """Skip the history for a while, so that not every run waits for the same time-out."""
+    global _away_until, _away_because
+    _away_until, _away_because = local_now() + AWAY_FOR, _problem(error)
+
+
+def _is_away() -> bool:
+    return local_now() < _away_until
+
+
+def _patience(lease: timedelta | None) -> timedelta:
+    return PATIENCE if lease is None else min(PATIENCE, lease / PATIENT_PART)
+
+
+class Entry:
+    """A run's row in the history.
+
+    Attributes:
+        facts: the values that are known from the start.
+        pk: its primary key; ``None`` if there is no row, or none is known.
+    """
+
+    def __init__(self, lease: timedelta, facts: Mapping[str, Any]) -> None:
+        self.facts = dict(facts)
+        self.pk: int | None = None
+        self._token = facts["token"]
+        self._lease = lease
+
+    def find(self) -> None:
+        """Find the row of a grant that was committed although its answer was lost. The last try may have another."""
+        self.pk = None
+        with suppress(HistoryFailed):
+            self.pk = alone(partial(runs().key_of, self._token), self._lease)
+
+    def begin(self, writer: Writer) -> None:
+        """Insert the row in the transaction of the grant."""
+        self.pk = writer.write(lambda: runs().start(self.facts))
+
+    def end(self, writer: Writer, result: Mapping[str, Any]) -> bool:
+        """Record how the run ended, in the transaction of the release. ``False`` if the history is skipped."""
+        return writer.write(partial(self._end, result)) is not None
+
+    def end_late(self, result: Mapping[str, Any]) -> None:
+        """Record how the run ended, after the release skipped it, or failed."""
+        try:
+            alone(partial(self._end, result), self._lease)
+        except HistoryFailed as failed:
+            _log_missing(failed, {**self.facts, **result}, self.pk)
+
+    def _end(self, result: Mapping[str, Any]) -> bool:
+        if runs().finish(self._token, result):
+            return True
+        # It was ended in our place, or the grant skipped the history.
+        self.pk = runs().key_of(self._token) or runs().start({**self.facts, "finished_at": DBNow(), **result})
+        return True
+
+
+def abandon(dead: "JobLock", error: str, writer: Writer) -> None:
+    """Record that the holder of a run died, in the transaction that takes its lock away."""
+    end_for(dead, {"status": "abandoned", "error": error}, writer)
+
+
+def end_for(lock: "JobLock", result: Mapping[str, Any], writer: Writer) -> None:
+    """Record how the run of this lock ended, in place of its holder, in the transaction that takes the lock away."""
+    if lock.job_name and not writer.write(partial(_finish_or_find, lock, result)):
+        facts = {"job_name": lock.job_name, "token": lock.token, "slot": lock.slot, "attempt": lock.attempt}
+        facts |= {"hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at, **result}
+        problem = writer.failure or "it has no row"
+        transaction.on_commit(partial(_log_missing, problem, facts), using=transactions.alias(), robust=True)
+
+
+def _finish_or_find(lock: "JobLock", result: Mapping[str, Any]) -> bool:
+    """``False`` if the run has no row."""
+    return runs().finish(lock.token, result) or runs().key_of(lock.token) is not None
+
+
+def _log_missing(problem: object, facts: Mapping[str, Any], run: int | None = None) -> None:
+    known: dict[str, Any] = {"run": run, **{name: facts.get(name) for name in ("fence", "slot", "token")}}
+    reason = problem if isinstance(problem, BaseException) else None
+    message = "A run of %r, or its end, is missing from the history (%s): %s"
+    text = json.dumps(facts, cls=DjangoJSONEncoder)
+    logger.error(message, facts["job_name"], problem, text, extra=about(job=facts["job_name"], reason=reason, **known))
+
+
+def abandon_orphans() -> int:
+    """Record as abandoned the runs whose locks are gone. Returns their number. Raises ``HistoryFailed``."""
+    return alone(lambda: runs().abandon_orphans(ORPHANED))

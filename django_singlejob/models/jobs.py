@@ -1,0 +1,269 @@
+"""The gates: one row for each job and each lock. To get a lock, every caller must change its gate first."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import DurationField, F, Func, Q, QuerySet, TextField, Value
+from django.db.models.functions import Coalesce, Concat, Least
+from django.db.models.lookups import Exact
+
+from django_singlejob.conf import ZERO
+from django_singlejob.database.timeline import GRANT_BITS, Timeline, ask_with_timeline, next_fence
+from django_singlejob.database.transactions import durable
+from django_singlejob.models.rows import in_utc, readable, rows, whether
+from django_singlejob.process.clock import DBNow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models import Expression
+    from django.db.models.sql.compiler import SQLCompiler
+
+    from django_singlejob.models import JobLock, JobStatus
+
+MILLISECOND = timedelta(milliseconds=1)
+# How many finished runs a job needs before its mean duration is used.
+LEAST_RUNS = 5
+
+_NEW_LINE = Value("\n")
+
+
+def position(name: str, schedule: str, time_zone: str) -> str:
+    """What a row says of a job's schedule, as one text. No valid name, schedule or time zone has a new line."""
+    return f"{name}\n{schedule}\n{time_zone}"
+
+
+def name_of(position: str) -> str:
+    """The name of the job whose position this is."""
+    return position.partition("\n")[0]
+
+
+def gates() -> JobStatusQuerySet:
+    """The gates, on the database that decides."""
+    return cast("JobStatusQuerySet", rows("JobStatus"))
+
+
+class JobStatusQuerySet(QuerySet["JobStatus"]):
+    """The gates: to get a lock, a caller must first change its gate. The fence on a gate only grows."""
+
+    def remember(self, *names: str) -> None:
+        """Make sure that these gates exist."""
+        # An INSERT of one that exists would wait for any transaction on it.
+        known = set(self.filter(name__in=names).values_list("name", flat=True))
+        # One at a time: two transactions that insert the same rows in a different order would deadlock.
+        for name in sorted({*names} - known):
+            with self._in_a_transaction():
+                self.bulk_create([self.model(name=name)], ignore_conflicts=True)
+
+    def _in_a_transaction(self) -> AbstractContextManager[None]:
+        # Of its own if possible: it does not wait for ever for another one that inserts the same row.
+        return nullcontext() if connections[self.db].in_atomic_block else durable(self.db)
+
+    def look_up(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
+        """Read these gates as ``startable``, by name. Raises ``UnreadableRow`` if one of them cannot be read."""
+        with readable("JobStatus"):
+            found = ask_with_timeline(self.db, lambda: self.startable(min_interval).in_bulk(names))
+        return {name: in_utc(status) for name, status in found.items()}
+
+    def startable(self, min_interval: timedelta | Expression) -> JobStatusQuerySet:
+        """With ``now``, ``timeline`` and ``started_recently`` (within ``min_interval``): what decides whether a job may
+        start. Read it inside ``ask_with_timeline``."""
+        recently = whether(_recently(min_interval))
+        facts = {"now": DBNow(), "started_recently": recently, "timeline": Timeline()}
+        return self.annotate(**facts)
+
+    def scheduled(self) -> JobStatusQuerySet:
+        """The gates of jobs that have a schedule."""
+        return self.exclude(schedule="")
+
+    def positions(self) -> set[str]:
+        """The ``position`` of each. With thousands of rows this takes a tenth of the time that it takes to read them,
+        and leaves nothing for Python's garbage collector to look at."""
+        text = Concat("name", _NEW_LINE, "schedule", _NEW_LINE, "time_zone", output_field=TextField())
+        return set(self.order_by().values_list(text, flat=True))
+
+    def in_question(self, names: Iterable[str]) -> JobStatusQuerySet:
+        """Those of ``names``, and those that need a closer look whatever their schedule is: they have no next slot, or
+        last started in the future, because the clock was set back."""
+        # While others write, a statement may read rows that are a few milliseconds younger than itself.
+        is_set_back = Q(last_started_at__gt=DBNow() + timedelta(seconds=1))
+        return self.filter(Q(next_slot__isnull=True) | is_set_back | Q(name__in=names))
+
+    def of_jobs(self) -> JobStatusQuerySet:
+        """The gates of jobs: those that have run, have a schedule or are paused. The others belong only to a lock."""
+        return self.filter(Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True))
+
+    def worst_first(self, overdue: timedelta) -> JobStatusQuerySet:
+        """With ``is_ill``: those that are failing, or whose slot has been due for longer than ``overdue``, first, then
+        those that have a schedule or are paused. Of these, the slot that is furthest ahead comes first."""
+        # Without the test for null, the comparison would be null as well, and PostgreSQL sorts that first.
+        is_late = Q(next_slot__isnull=False, next_slot__lt=DBNow() - overdue)
+        is_ill = Q(paused=False) & (Q(consecutive_failures__gt=0) | is_late)
+        facts = {"is_ill": whether(is_ill), "is_idle": whether(Q(schedule="", paused=False))}
+        order = ("-is_ill", "is_idle", "-next_slot", "name")
+        return self.annotate(**facts).order_by(*order)
+
+    def survey(self, most: int | None = None) -> dict[str, JobStatus]:
+        """Read these rows, by name, with ``now``: all, or the first ``most``."""
+        facts = {"now": DBNow()}
+        return {status.name: in_utc(status) for status in self.annotate(**facts)[:most]}
+
+    def unchanged(self, seen: JobStatus) -> JobStatusQuerySet:
+        """The row, if its schedule is where it was seen and no run has begun since."""
+        # Each start and each move of a schedule raises the fence. The other conditions catch edits by hand.
+        rows = self.filter(**{name: getattr(seen, name) for name in ("name", "fence", "schedule", "time_zone")})
+        if seen.next_slot is None:
+            return rows.filter(next_slot=None)
+        # Not "=", because instants written by SQLite's own clock have fewer digits.
+        return rows.filter(next_slot__gt=seen.next_slot - MILLISECOND, next_slot__lt=seen.next_slot + MILLISECOND)
+
+    def grantable(self, seen: JobStatus) -> JobStatusQuerySet:
+        """The row, if it is ``unchanged`` and on the database server where it was seen: another one grants other
+        fences."""
+        return self.unchanged(seen).on_timeline(seen.timeline)
+
+    def on_timeline(self, timeline: int) -> JobStatusQuerySet:
+        """Rows on this database server, or none at all."""
+        return self.filter(Exact(Timeline(), timeline))
+
+    def have_started_on(self, timeline: int, ago: timedelta) -> bool:
+        """Whether a job started on this timeline ``ago`` or earlier, so that the timeline is at least that old."""
+        return self.filter(fence__gte=timeline << GRANT_BITS, last_started_at__lte=DBNow() - ago).exists()
+
+    def passed(self, name: str, token: UUID) -> JobStatusQuerySet:
+        """The row, if no other caller has passed the gate since the grant of this token."""
+        return self.filter(name=name, token=token)
+
+    def pass_through(self, seen: JobStatus, token: UUID) -> bool:
+        """Pass the gate. Returns ``False`` if another caller was faster: look again."""
+        return self.grantable(seen).update(fence=next_fence(seen), token=token, hidden=False) == 1
+
+    def pass_and_start(self, seen: JobStatus, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
+        """Pass the gate of a job and record its start. Returns ``False`` if the row is not ``grantable``, or if the job
+        may not start."""
+        return self.grantable(seen).start(min_interval, changes)
+
+    def start(self, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
+        """Record the start of a job. Returns ``False`` if the row has changed, or if the job is paused or last started
+        less than ``min_interval`` ago."""
+        return self.ready(min_interval).update(last_started_at=DBNow(), hidden=False, **changes) == 1
+
+    def is_at_hand(self, name: str) -> bool:
+        """Whether no process is inside a transaction on this gate, as far as the database can tell without waiting."""
+        # MySQL would wait for it for almost a minute.
+        has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
+        rows = self.select_for_update(skip_locked=True) if has_skip_locked else self
+        return rows.filter(name=name).values_list("pk").first() is not None
+
+    def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
+        """Move the schedule without a run. Returns ``False`` if another caller was faster: look again."""
+        return self.unchanged(seen).update(fence=seen.fence + 1, hidden=False, **changes) == 1
+
+    def pause(self, name: str) -> bool:
+        """Prevent new runs of the job. Returns ``False`` if it was paused already, or if there is no such row."""
+        return self.filter(name=name, paused=False).update(paused=True) == 1
+
+    def resume(self, name: str) -> bool:
+        """Allow new runs of the job again. Returns ``False`` if it was not paused."""
+        return self.filter(name=name, paused=True).update(paused=False) == 1
+
+    def hide(self, name: str) -> bool:
+        """Leave the job out of lists and monitoring until it is requested again. Returns ``False`` if it was hidden
+        already, or if there is no such row."""
+        return self.filter(name=name, hidden=False).update(hidden=True) == 1
+
+    def show(self, name: str) -> bool:
+        """Show the job again. Returns ``False`` if it was not hidden."""
+        return self.filter(name=name, hidden=True).update(hidden=False) == 1
+
+    def due(self) -> JobStatusQuerySet:
+        """Gates with a slot that is due or whose holder died, oldest first."""
+        return self.filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), paused=False).order_by("next_slot")
+
+    def ready(self, min_interval: timedelta) -> JobStatusQuerySet:
+        """Gates of jobs that may start: not paused, and last started longer than ``min_interval`` ago."""
+        ready = self.filter(paused=False)
+        return ready.exclude(_recently(min_interval)) if min_interval else ready
+
+    def hold(self, name: str, token: UUID) -> bool:
+        """Keep all others from passing the gate until this transaction ends. Returns ``False`` if another caller has
+        passed it already."""
+        # An UPDATE, because SQLite ignores SELECT FOR UPDATE. It must change the row, because Galera replicates nothing
+        # else: without a change, a successor on another node would not conflict with this transaction.
+        return self.passed(name, token).update(hold_count=F("hold_count") + 1) == 1
+
+    def touch(self, name: str) -> None:
+        """Wait until the gate can be changed: until then, a live process is inside a transaction on it."""
+        self.filter(name=name).update(fence=F("fence"))
+
+    def finish(self, name: str, token: UUID, result: Mapping[str, Any], duration: timedelta | None = None) -> bool:
+        """Record how a run ended; ``duration`` is that of a successful one, otherwise ``None``. Returns ``False`` if
+        another caller has passed the gate since."""
+        return self.passed(name, token).update(**self._ended(result, duration)) == 1
+
+    def finish_own(self, name: str, result: Mapping[str, Any], duration: timedelta | None = None) -> bool:
+        """The same for a job whose lock has another gate, which is held. Returns ``False`` if the row was deleted by
+        hand."""
+        return self.filter(name=name).update(**self._ended(result, duration)) == 1
+
+    def _ended(self, result: Mapping[str, Any], duration: timedelta | None) -> dict[str, Any]:
+        mean = {} if duration is None else {"mean_duration": mean_with(duration)}
+        # The count comes last: on MySQL, the mean would otherwise use the new count.
+        return {**result, **mean, "last_finished_at": DBNow(), "run_count": F("run_count") + 1}
+
+    def abandon(self, dead: JobLock) -> None:
+        """Record that the holder of a job's run died. Its slot will be run again, unless a later one has begun."""
+        rows = self.filter(name=dead.job_name)
+        rows.update(
+            run_count=F("run_count") + 1,
+            last_status="abandoned",
+            consecutive_failures=F("consecutive_failures") + 1,
+        )
+        if dead.slot:
+            # Only this package writes these, so they can be compared with "=".
+            rows.filter(last_slot=dead.slot, last_attempt=dead.attempt).update(abandoned=True)
+
+    def revoke(self, name: str) -> None:
+        """Take the gate from its holder, so that no later write of that holder finds its token."""
+        self.filter(name=name).update(fence=F("fence") + 1, token=None)
+
+    def means(self) -> dict[str, timedelta]:
+        """The mean duration of each job that has run often enough for it to be meaningful."""
+        known = self.filter(run_count__gte=LEAST_RUNS, mean_duration__gt=ZERO)
+        return {name: mean for name, mean in known.values_list("name", "mean_duration") if mean}
+
+
+# --- statistics
+
+MEAN_RUNS = 20
+
+
+def mean_with(duration: timedelta | Expression) -> Coalesce:
+    """The mean duration after a successful run that took ``duration``: an exponential moving average over about the
+    last ``MEAN_RUNS`` runs."""
+    value = Value(duration, output_field=DurationField()) if isinstance(duration, timedelta) else duration
+    count = Least(F("run_count"), Value(MEAN_RUNS - 1)) + 1
+    return Coalesce(_MovedMean(F("mean_duration"), value, count), value)
+
+
+class _MovedMean(Func):
+    """``mean + (value - mean) / count``. Django itself cannot divide durations."""
+
+    output_field = DurationField()
+
+    def as_sql(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, *_: Any, **__: Any
+    ) -> tuple[str, tuple[str | int, ...]]:
+        (mean, _), (value, of_value), (count, of_count) = map(compiler.compile, self.get_source_expressions())
+        return f"{mean} + ({value} - {mean}) / {count}", (*of_value, *of_count)
+
+
+def _recently(min_interval: timedelta | Expression) -> Q:
+    # A start in the future means that the clock has been set back since. It must not hold up the job until then.
+    return Q(last_started_at__gt=DBNow() - min_interval, last_started_at__lte=DBNow() + min_interval)

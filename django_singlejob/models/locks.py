@@ -1,0 +1,161 @@
+"""The leases: one conditional statement each to insert a row, renew it, take it over and delete it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
+from django.db.models.lookups import Exact
+
+from django_singlejob.conf import options
+from django_singlejob.database.timeline import Timeline, ask_with_timeline
+from django_singlejob.models.rows import delete_rows, in_utc, readable, rows, whether
+from django_singlejob.process.clock import CENTURY, DBNow, saturated
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from datetime import datetime
+
+    from django_singlejob.models import JobLock
+
+#: No job may have a longer one. A minute more, for a heartbeat may be as late.
+LONGEST_LEASE = CENTURY + timedelta(minutes=1)
+
+_STALE = Q(expires_at__lte=DBNow())
+# Not less: while others write, a statement may read rows that are a few milliseconds younger than itself.
+_IMPOSSIBLE = Q(heartbeat_at__gt=DBNow() + timedelta(seconds=1)) | Q(expires_at__gt=DBNow() + LONGEST_LEASE)
+
+
+class Held(Protocol):
+    """A lock, and its holder's identity."""
+
+    name: str
+    token: UUID
+
+
+def locks() -> JobLockQuerySet:
+    """The leases, on the database that decides."""
+    return cast("JobLockQuerySet", rows("JobLock"))
+
+
+class JobLockQuerySet(QuerySet["JobLock"]):
+    """The leases: a row exists exactly while a process holds the lock of its name."""
+
+    def stale(self) -> JobLockQuerySet:
+        """Locks whose lease has expired."""
+        return self.filter(_STALE)
+
+    def impossible(self) -> JobLockQuerySet:
+        """Locks whose last heartbeat lies in the future, because the database's clock has been set back since, or whose
+        expiry is further away than any lease, because it was written by hand."""
+        return self.filter(_IMPOSSIBLE)
+
+    def suspected(self) -> JobLockQuerySet:
+        """Locks whose holders may be dead: stale or impossible. See ``locking.liveness`` for what else it takes."""
+        return self.filter(_STALE | _IMPOSSIBLE)
+
+    def live(self) -> JobLockQuerySet:
+        """Locks that are neither stale nor impossible."""
+        return self.filter(~_STALE, ~_IMPOSSIBLE)
+
+    def overrunning(self, means: Mapping[str, timedelta]) -> JobLockQuerySet:
+        """Live locks held longer than ``OVERRUN_FACTOR`` times their job's mean duration (see ``gates().means``)."""
+        late = Q(pk__in=[])
+        for job_name, mean in means.items():
+            late |= Q(job_name=job_name, acquired_at__lte=DBNow() - saturated(mean, options().overrun_factor))
+        return self.live().filter(late)
+
+    def judged(self) -> JobLockQuerySet:
+        """With ``is_stale``, ``is_impossible`` and ``now``, by the database's clock."""
+        verdict = {"is_stale": whether(_STALE), "is_impossible": whether(_IMPOSSIBLE), "now": DBNow()}
+        return self.annotate(**verdict)
+
+    def survey(self, most: int | None = None) -> list[JobLock]:
+        """Read these rows, judged: all, or the first ``most``."""
+        return [in_utc(lock) for lock in self.judged()[:most]]
+
+    def watchable(self) -> JobLockQuerySet:
+        """Judged, with ``timeline``: what a watch takes note of. Read it inside ``ask_with_timeline``."""
+        facts = {"timeline": Timeline()}
+        return self.judged().annotate(**facts)
+
+    def watched(self) -> list[JobLock]:
+        """Read all these rows as ``watchable``."""
+        return [in_utc(lock) for lock in ask_with_timeline(self.db, lambda: list(self.watchable()))]
+
+    def worst_first(self) -> JobLockQuerySet:
+        """Those whose holders may be dead first, then the jobs' own, which may be overrunning, the oldest first."""
+        in_turn = {"is_of_no_job": whether(Q(job_name=""))}
+        order = ("-is_impossible", "-is_stale", "is_of_no_job", "acquired_at", "name")
+        return self.judged().alias(**in_turn).order_by(*order)
+
+    def look_up(self, name: str) -> JobLock | None:
+        """Read the lock's row, as ``watched`` does. Returns ``None`` if the lock is free. Raises ``UnreadableRow``
+        if it cannot be read."""
+        with readable("JobLock"):
+            return next(iter(self.filter(name=name).watched()), None)
+
+    def grant(self, name: str, columns: Mapping[str, Any]) -> bool:
+        """Insert the row. Returns ``False`` if there is one already."""
+        _, is_created = self.get_or_create(name=name, defaults=columns)
+        return is_created
+
+    def take_over(self, seen: JobLock, columns: Mapping[str, Any]) -> bool:
+        """Replace a suspected holder. Returns ``False`` if the row has changed since it was seen, or if its holder is
+        alive."""
+        return self._unchanged(seen).suspected().update(**columns) == 1
+
+    def renew(self, name: str, token: UUID, lease: timedelta, sent_at: datetime) -> bool:
+        """Record a heartbeat, sent at ``sent_at`` by the holder's clock. Returns ``False`` if the row is another
+        holder's, or gone."""
+        return self.filter(name=name, token=token).update(**_beat(lease, sent_at)) == 1
+
+    def renew_together(self, held: Collection[Held], lease: timedelta, sent_at: datetime) -> set[UUID]:
+        """The same for several holders of this process, inside a transaction. Returns the tokens of those whose
+        heartbeat is recorded.
+
+        The others have to try alone: their rows are another holder's, gone, or locked by a transaction.
+        """
+        tokens = {each.token for each in held}
+        # By the names as well, which have an index: a server that reads all rows would lock those of others.
+        ours = self.filter(name__in=[each.name for each in held])
+        features = connections[self.db].features
+        if features.has_select_for_update:  # SQLite locks no rows, but everything
+            if not features.has_select_for_update_skip_locked:
+                return set()
+            at_hand = ours.filter(token__in=tokens).select_for_update(skip_locked=True)
+            tokens = set(at_hand.values_list("token", flat=True))
+        is_complete = ours.filter(token__in=tokens).update(**_beat(lease, sent_at)) == len(tokens)
+        return tokens if is_complete else set()
+
+    def is_locked(self, name: str, token: UUID) -> bool:
+        """Whether the holder's row is there and another transaction has locked it, if ``renew_together`` has left it
+        out. ``False`` if the database cannot tell."""
+        features = connections[self.db].features
+        return features.has_select_for_update_skip_locked and self.filter(name=name, token=token).exists()
+
+    def release(self, name: str, token: UUID) -> bool:
+        """Delete the holder's own row. Returns ``False`` if the row is no longer that holder's."""
+        return delete_rows(self.filter(name=name, token=token)) == 1
+
+    def clear(self, seen: JobLock, *, force: bool) -> bool:
+        """Delete the row that was seen. Returns ``False`` if it is a different one by now or, unless ``force``, if its
+        holder is alive, or if it was seen on another database server."""
+        if force:
+            return delete_rows(self.filter(name=seen.name, token=seen.token)) == 1
+        on_this_server = Exact(Timeline(), Value(seen.timeline))
+        return delete_rows(self._unchanged(seen).suspected().filter(on_this_server)) == 1
+
+    def _unchanged(self, seen: JobLock) -> JobLockQuerySet:
+        return self.filter(name=seen.name, token=seen.token, heartbeats=seen.heartbeats)
+
+
+def _beat(lease: timedelta, sent_at: datetime) -> dict[str, Any]:
+    """What a heartbeat changes."""
+    # Several may be under way and arrive in any order. The holder counts from the newest one.
+    newest = Case(When(sent_at__gt=sent_at, then=F("sent_at")), default=sent_at, output_field=DateTimeField())
+    beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + lease}
+    return {"sent_at": newest, **beat}

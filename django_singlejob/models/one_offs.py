@@ -1,0 +1,253 @@
+"""One-off jobs: every write that decides about one, and every filter.
+
+The row of an exclusive one-off is claimed by its status and version, in the transaction that grants the job's lock, and
+ended in the one that releases the lock. So the process that holds the lock under the row's token is the one that runs
+it, and when the lock is taken from a dead holder, the row is put back with it. Parallel one-offs are claimed under the
+token of their worker's own lock, and put back with that.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from django.db import connections
+from django.db.models import Case, F, Q, Subquery, TextField, Value, When
+from django.db.models.functions import Concat, Greatest, Right
+
+from django_singlejob.exceptions import LeaseLost
+from django_singlejob.models.rows import AttemptQuerySet, delete_rows, rows
+from django_singlejob.process.clock import DBNow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from django_singlejob.jobs.registry import Job
+    from django_singlejob.models import JobLock, OneOffJob
+    from django_singlejob.models.holder import Holder
+
+RELEASED: Mapping[str, Any] = {"status": "waiting", "attempt": Greatest(F("attempt"), Value(1)) - 1}
+
+ENDED = ("done", "failed", "cancelled")
+UNSUCCESSFUL = ("failed", "cancelled")
+
+PRIORITIES = range(-100, 101)
+_FACTS = {"now": DBNow()}
+
+
+def worker_id(holder: Holder) -> str:
+    """The line that a row keeps for each attempt."""
+    return f"{holder.hostname}:{holder.pid}\n"
+
+
+# A row keeps the errors of its latest attempts, as far as they fit into this many characters.
+ERRORS_LENGTH = 60_000
+
+
+_OF_ERROR = ("error", "error_class", "traceback", "origin")
+
+
+def line_of(error: Mapping[str, Any]) -> str:
+    """The line that a row keeps of an attempt's error; empty if there was none."""
+    if not error.get("error"):
+        return ""
+    return json.dumps({name: error.get(name, "") for name in _OF_ERROR}, ensure_ascii=False) + "\n"
+
+
+def errors_in(text: str) -> Iterator[dict[str, str]]:
+    """The errors in such lines, the oldest first. A line that was cut off, or was written by hand, is passed over."""
+    for line in text.split("\n"):
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
+            yield {**dict.fromkeys(_OF_ERROR, ""), **found}
+
+
+def _kept(error: Mapping[str, Any]) -> dict[str, Any]:
+    line = line_of(error)
+    longer = Concat(F("errors"), Value(line), output_field=TextField())
+    return {"errors": Right(longer, ERRORS_LENGTH)} if line else {}
+
+
+def one_offs() -> OneOffJobQuerySet:
+    """The one-off jobs, on the database that decides."""
+    return cast("OneOffJobQuerySet", rows("OneOffJob"))
+
+
+class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
+    """The one-off jobs: waiting, in progress, and ended. Those that ended are the log."""
+
+    def waiting(self) -> OneOffJobQuerySet:
+        """One-offs that have not begun, or that are to begin again."""
+        return self.filter(status="waiting")
+
+    def in_progress(self) -> OneOffJobQuerySet:
+        """One-offs that are running."""
+        return self.filter(status="in_progress")
+
+    def ended(self) -> OneOffJobQuerySet:
+        """One-offs that are done, failed or cancelled."""
+        return self.filter(status__in=ENDED)
+
+    def unsuccessful(self) -> OneOffJobQuerySet:
+        """One-offs that failed or were cancelled."""
+        return self.filter(status__in=UNSUCCESSFUL)
+
+    def exclusive(self) -> OneOffJobQuerySet:
+        """One-offs that run under their job's lock."""
+        # Not "=", which Django writes as `exclusive` or `NOT exclusive`: SQLite cannot use an index for that.
+        return self.filter(exclusive__in=[True])
+
+    def parallel(self) -> OneOffJobQuerySet:
+        """One-offs that run beside each other, under no lock but their worker's."""
+        return self.filter(exclusive__in=[False])
+
+    def in_queues(self, names: Sequence[str]) -> OneOffJobQuerySet:
+        """One-offs in these queues, or in all queues if no names are given."""
+        return self.filter(queue_name__in=names) if names else self
+
+    def due(self, until: datetime | None = None) -> OneOffJobQuerySet:
+        """One-offs that are due now, or that were due at ``until``."""
+        return self.waiting().filter(run_after__lte=until or DBNow())
+
+    def next_due(self, until: datetime | None = None) -> OneOffJob | None:
+        """The next to run, with ``now``: the highest priority first, then the one that has been due the longest."""
+        return next(iter(self._first_due(1, until)), None)
+
+    def lock_due(self, most: int, until: datetime | None = None) -> list[OneOffJob]:
+        """The next ``most`` to run, with ``now``. No other worker can claim them until this transaction ends. On SQLite
+        the transaction must have written already: then no other process can write at all."""
+        has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
+        return self._first_due(most, until, skip_locked=has_skip_locked)
+
+    def _first_due(self, most: int, until: datetime | None, *, skip_locked: bool = False) -> list[OneOffJob]:
+        # One priority after the other, each found by an index. In a single query, the database would read past all
+        # rows of a higher priority that are due later, however many there are.
+        found: list[OneOffJob] = []
+        waiting = self.waiting()
+        for _ in PRIORITIES:
+            highest = waiting.order_by("-priority").values_list("priority", flat=True)[:1]
+            due = self.due(until).filter(priority=Subquery(highest)).order_by("run_after", "pk").annotate(**_FACTS)
+            some = list((due.select_for_update(skip_locked=True) if skip_locked else due)[: most - len(found)])
+            found += some
+            if len(found) == most:
+                return found
+            passed = some[0].priority if some else highest.first()
+            if passed is None:
+                break
+            waiting = self.waiting().filter(priority__lt=passed)
+        return found
+
+    def claim(self, seen: OneOffJob, token: UUID, holder: Holder) -> bool:
+        """Claim it, to run it. Returns ``False`` if another process has claimed it, or if it was cancelled."""
+        return self.waiting().filter(pk=seen.pk, version=seen.version).update(**self._claimed(token, holder)) == 1
+
+    def claim_locked(self, locked: Sequence[OneOffJob], token: UUID, holder: Holder) -> bool:
+        """The same for several at once. Returns ``False`` if another process has claimed one of them: then roll back
+        this transaction. Updates the instances as well, as far as a run needs it."""
+        rows = self.waiting().filter(pk__in=[row.pk for row in locked])
+        if rows.update(**self._claimed(token, holder)) != len(locked):
+            return False
+        for row in locked:
+            row.status, row.version, row.attempt = "in_progress", row.version + 1, row.attempt + 1
+            row.token, row.started_at = token, row.now
+            row.worker_ids += worker_id(holder)
+        return True
+
+    def _claimed(self, token: UUID, holder: Holder) -> dict[str, Any]:
+        return {
+            "status": "in_progress",
+            "version": F("version") + 1,
+            "attempt": F("attempt") + 1,
+            "token": token,
+            "hostname": holder.hostname,
+            "pid": holder.pid,
+            "worker_ids": Concat(F("worker_ids"), Value(worker_id(holder)), output_field=TextField()),
+            "started_at": DBNow(),
+            "finished_at": None,
+        }
+
+    def finish(self, token: UUID, result: Mapping[str, Any]) -> bool:
+        """Record how the run under that token ended. Returns ``False`` if it does not run a one-off, or no longer."""
+        changes = {"version": F("version") + 1, **result, **_kept(result)}
+        return self.in_progress().filter(token=token).update(**changes) == 1
+
+    def finish_all(self, claimed: Sequence[OneOffJob], token: UUID, result: Mapping[str, Any]) -> int:
+        """The same for several at once, all of one version. Returns the number of rows changed."""
+        rows = self.in_progress().filter(pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)
+        return rows.update(version=F("version") + 1, **result, **_kept(result))
+
+    def release(self, token: UUID) -> int:
+        """Put back what was interrupted under that token, as if it had never begun. Returns the number of rows
+        changed."""
+        return self.in_progress().filter(token=token).update(version=F("version") + 1, **RELEASED)
+
+    def abandon(self, dead: JobLock, error: str) -> None:
+        """Put back what a dead holder was running. If that was its last attempt, it has failed."""
+        self.filter(token=dead.token).put_back(error)
+
+    def abandon_orphans(self, error: str) -> int:
+        """Put back those whose lock is gone, as after a manual DELETE. Returns the number of rows changed."""
+        tokens = self.in_progress().orphan_tokens()
+        are_orphans = Q(token__in=tokens)
+        if None in tokens:  # not a run of ours: the row was edited by hand
+            are_orphans |= Q(token=None)
+        return self.filter(are_orphans).put_back(error)
+
+    def put_back(self, error: str, kind: type[Exception] = LeaseLost) -> int:
+        """Put those in progress back to waiting; after their last attempt they have failed instead. ``kind``: the class
+        of the error. Returns the number of rows changed."""
+        is_last = Q(attempt__gte=F("max_attempts"))
+        ending = {"error": error, "error_class": f"{kind.__module__}.{kind.__name__}"}
+        ending |= {"traceback": "", "origin": ""}
+        changes = {
+            "status": Case(When(is_last, then=Value("failed")), default=Value("waiting")),
+            "finished_at": Case(When(is_last, then=DBNow()), default=None),
+            "version": F("version") + 1,
+            **ending,
+            **_kept(ending),
+        }
+        return self.in_progress().update(**changes)
+
+    def make_exclusive(self, job: Job) -> int:
+        """Make waiting ones run under the lock of the job that their function has become. Returns the number of rows
+        changed."""
+        changes = {"job_name": job.name, "task_path": "", "max_attempts": job.most_attempts}
+        return self.waiting().update(version=F("version") + 1, **changes)
+
+    def cancel(self) -> int:
+        """Cancel those that have not begun. One that is in progress runs to its end. Returns the number of rows
+        changed."""
+        return self.waiting().update(status="cancelled", version=F("version") + 1, finished_at=DBNow())
+
+    def retry(self, requested_by: str = "") -> int:
+        """Let failed or cancelled ones run at least once more. ``requested_by``: the user who requests this, if any.
+        Returns the number of rows changed."""
+        again = {
+            "status": "waiting",
+            "version": F("version") + 1,
+            "run_after": DBNow(),
+            "finished_at": None,
+        }
+        most = Greatest(F("max_attempts"), F("attempt") + 1)
+        return self.unsuccessful().update(max_attempts=most, requested_by=requested_by, **again)
+
+    def discard(self) -> int:
+        """Delete those that have ended. One that was retried meanwhile stays. Returns the number of rows deleted."""
+        return delete_rows(self.ended())
+
+    def batches(self, size: int = 1000) -> Iterator[OneOffJobQuerySet]:
+        """These rows, as several querysets: one huge UPDATE would hold up the workers. No row comes twice, whatever
+        its status is by then."""
+        last = 0
+        while keys := list(self.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
+            last = keys[-1]
+            yield self.filter(pk__in=keys)
+
+    def surplus(self, age: timedelta) -> OneOffJobQuerySet:
+        """One-offs that ended longer ago than ``age``."""
+        return self.ended().filter(finished_at__lt=DBNow() - age)

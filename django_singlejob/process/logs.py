@@ -1,0 +1,111 @@
+"""The facts that every log record carries beside its text, so that a machine need not parse the text.
+
+They are flat attributes with a prefix, not one dict: JSON formatters write each as a field of its own, structlog's
+``ExtraAdder`` can allow each by name, Sentry's logs can be searched by them, and a format string can name them. The
+prefix keeps them apart from the attributes of ``LogRecord`` and from those of other packages.
+"""
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.utils.translation import override
+
+from django_singlejob.process.escaping import shown
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from django_singlejob.locking.grant import Grant
+    from django_singlejob.models import JobLock
+
+logger = logging.getLogger("django_singlejob")
+
+PREFIX = "singlejob_"
+
+
+def about(
+    *,
+    job: str | None = None,
+    lock: str | None = None,
+    run: int | None = None,
+    fence: int | None = None,
+    slot: datetime | None = None,
+    reason: str | BaseException | None = None,
+    token: "UUID | str | None" = None,
+) -> dict[str, Any]:
+    """The ``extra`` of a record. Facts that are unknown, or do not apply, have no key.
+
+    ``reason``: a value of ``Reason`` or ``MisfireOutcome``, or the exception, of which the class is recorded.
+    """
+    facts = {
+        "job": _text(job),
+        "lock": _text(lock),
+        "run": run,
+        "fence": fence,
+        "slot": slot and slot.astimezone(UTC).isoformat(),
+        "reason": type(reason).__name__ if isinstance(reason, BaseException) else _text(reason),
+        "token": _text(token),
+    }
+    return {PREFIX + name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _text(value: object) -> str | None:
+    return shown(value) if value else None
+
+
+def in_english(text: object) -> str:
+    """A text that is translated elsewhere. Logs and commands are the same in all languages, for programs read them."""
+    with override(None):
+        return str(text)
+
+
+def about_grant(grant: "Grant", *, job: str = "", reason: str | BaseException | None = None) -> dict[str, Any]:
+    """The same of our own run or lock. ``job``: what runs under it, if the grant does not know."""
+    return about(
+        job=job or grant.request.job_name,
+        lock=grant.request.name,
+        run=grant.entry.pk if grant.entry else None,
+        fence=grant.fence,
+        slot=grant.slot,
+        reason=reason,
+        token=grant.token,
+    )
+
+
+def about_lock(lock: "JobLock", *, reason: str | BaseException | None = None) -> dict[str, Any]:
+    """The same of a lock that another process holds or held."""
+    return about(job=lock.job_name, lock=lock.name, slot=lock.slot, reason=reason, token=lock.token)
+
+
+class _Shown:
+    """An argument of a record, as text that cannot forge a line of the log."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return shown(self._value)
+
+    def __repr__(self) -> str:
+        return shown(repr(self._value))
+
+
+def escape(record: logging.LogRecord) -> bool:
+    """Escape what the record's arguments contain, such as a host name from the database. A filter: always ``True``."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_harmless, record.args))
+    return True
+
+
+def _harmless(value: object) -> object:
+    """The value itself if it needs no escaping: Sentry and others want to know its type."""
+    try:
+        is_harmless = all(shown(text) == text for text in (str(value), repr(value)))
+    except Exception:  # what cannot be printed is up to the handler
+        return value
+    return value if is_harmless else _Shown(value)
+
+
+# A filter of the logger, not of a handler: the project chooses the handlers. Configuring logging does not remove it.
+logger.addFilter(escape)

@@ -1,0 +1,304 @@
+"""The two entry points: ``@singleton_job`` for a function, ``job_lock`` for a block."""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+
+from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
+from django_singlejob.jobs.names import did_you_mean, validate_own_name
+from django_singlejob.jobs.registry import Job, OnHeld, function_of, get, register, validate_durations, validate_types
+from django_singlejob.jobs.slots import CatchUp
+from django_singlejob.locking.acquire import acquire
+from django_singlejob.locking.keeper import kept_alive
+from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import LockRequest, Refusal
+from django_singlejob.models.holder import this_process
+from django_singlejob.process.escaping import quoted
+from django_singlejob.running import runner
+from django_singlejob.running.enqueue import AnyCall, Order
+
+if TYPE_CHECKING:
+    from django_singlejob.models import OneOffJob
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Those of ``singleton_job``.
+_OPTIONS = [option.name for option in fields(Job) if option.name != "func"]
+
+Skippable = Literal[runner.Skipped.SKIPPED]
+
+
+class _Unknown:
+    """No function returns this: only ``Any``, an unknown type and ``NoReturn`` match. So functions without types get
+    an overload of their own, and do not look as if they were async."""
+
+
+class _Runnable(Job, Generic[P, R]):
+    __wrapped__: Callable[P, Any]
+    # Django's templates call every callable: a page that only shows a job would run it.
+    do_not_call_in_templates = True
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Refuse to become a method, because a run would have no instance. Raises ``SingleJobError``, which Python 3.11
+        wraps in a ``RuntimeError``."""
+        if _class_of(self.func) == owner.__qualname__:
+            raise SingleJobError(_about_method(self.func))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it by its name, like a function, even if its module has something around it under that name."""
+        return _job_of, (self.func.__module__, self.name)
+
+    def run(self, /, *args: P.args, **kwargs: P.kwargs) -> runner.Outcome:
+        """Run the job and return its outcome. Raises what the job raises."""
+        return runner.run(self, args, kwargs)
+
+    def using(self, *, run_after: datetime | None = None, priority: int = 0, queue_name: str = "default") -> Order:
+        """Return an ``Order`` that enqueues the job with these options. Raises ``InvalidOrder`` if one is invalid."""
+        return Order(
+            job_name=self.name,
+            max_attempts=self.most_attempts,
+            queue_name=queue_name,
+            priority=priority,
+            run_after=run_after,
+            _misfit=self.misfit,
+        )
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
+        """Have a worker run the job once with these arguments, as soon as possible: see ``Order.enqueue``."""
+        return self.using().enqueue(*args, **kwargs)
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> "OneOffJob":
+        """Like ``enqueue``, for an ``async def``."""
+        return await self.using().aenqueue(*args, **kwargs)
+
+    def enqueue_many(self, calls: Iterable[AnyCall]) -> "list[OneOffJob]":
+        """Have a worker run the job once for each pair of arguments and keyword arguments, as soon as possible: see
+        ``Order.enqueue_many``."""
+        return self.using().enqueue_many(calls)
+
+    async def aenqueue_many(self, calls: Iterable[AnyCall]) -> "list[OneOffJob]":
+        """Like ``enqueue_many``, for an ``async def``."""
+        return await self.using().aenqueue_many(calls)
+
+
+def _job_of(module: str, name: str) -> Job:
+    import_module(module)
+    return get(name)
+
+
+class SingletonJob(_Runnable[P, R]):
+    """A function that runs under its lock when it is called. ``__wrapped__`` is the plain function."""
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R | Skippable:
+        """Run the job and return the function's value, or ``SKIPPED``."""
+        return cast("R | Skippable", self.run(*args, **kwargs).value)
+
+
+class AsyncSingletonJob(_Runnable[P, R]):
+    """An ``async def`` that runs under its lock when it is awaited. ``__wrapped__`` is the plain function."""
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R | Skippable:
+        """Run the job and return the function's value, or ``SKIPPED``."""
+        outcome = await runner.run_async(self, args, kwargs)
+        return cast("R | Skippable", outcome.value)
+
+
+class _Decorator(Protocol):
+    @overload
+    def __call__(self, func: Callable[P, _Unknown], /) -> SingletonJob[P, Any]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, func: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncSingletonJob[P, R]: ...
+    @overload
+    def __call__(self, func: Callable[P, R], /) -> SingletonJob[P, R]: ...
+
+
+@overload
+def singleton_job(name: Callable[P, _Unknown], /) -> SingletonJob[P, Any]: ...
+@overload
+def singleton_job(  # type: ignore[overload-overlap]
+    name: Callable[P, Coroutine[Any, Any, R]], /
+) -> AsyncSingletonJob[P, R]: ...
+@overload
+def singleton_job(name: Callable[P, R], /) -> SingletonJob[P, R]: ...
+@overload
+def singleton_job(
+    name: str | None = None,
+    *,
+    schedule: str | timedelta | None = None,
+    time_zone: str | None = None,
+    catch_up: CatchUp = "latest",
+    misfire_grace: timedelta | None = None,
+    min_interval: timedelta | None = None,
+    lock: str | None = None,
+    lease: timedelta | None = None,
+    heartbeat: bool = True,
+    max_runtime: timedelta | None = None,
+    on_held: OnHeld = "skip",
+    wait: timedelta | None = None,
+    max_attempts: int = 3,
+    retries: int = 0,
+    retry_delay: timedelta = timedelta(minutes=1),
+) -> _Decorator: ...
+def singleton_job(name: Any = None, **settings: Any) -> Any:
+    """Make a function, or an ``async def``, a job: across all servers, only one copy of it runs at once.
+
+    Calling the job runs it under its lock and returns the function's value, or ``SKIPPED`` (which is false) if it did
+    not run. Exceptions reach the caller unchanged. Locks are not re-entrant: a job that calls itself gets ``SKIPPED``.
+    Use ``job.run(...)`` to get an ``Outcome``, and ``job.__wrapped__`` for the plain function. Nothing touches the
+    database before the first call.
+
+    Args:
+        name: a name that is unique in the project, of 1 to 200 of the characters ``a-z 0-9 _ . : -``; default: the
+            function's name.
+        schedule: when ``run_singleton`` and ``singleton_worker`` run the job: a cron expression of five fields, one of
+            ``@hourly @daily @weekly @monthly @yearly``, or a ``timedelta``, whose multiples since the Unix epoch are
+            the slots. Each slot runs once. Without a schedule, the job runs whenever it is called.
+        time_zone: the IANA time zone of the cron expression; default: ``settings.TIME_ZONE``.
+        catch_up: what happens to missed slots: ``"none"`` drops them, ``"latest"`` makes one run for all of them, and
+            ``"all"`` runs each of the newest 100, oldest first.
+        misfire_grace: how late a slot may run and still be on time; default: 5 minutes. A later slot is a misfire, and
+            is not run with ``catch_up="none"``.
+        min_interval: the shortest time between the starts of two runs.
+        lock: the name of the lock, if several jobs must exclude each other; default: the job's name.
+        lease: how long the lease lasts without a heartbeat; default: ``SINGLEJOB["LEASE"]``.
+        heartbeat: whether to send heartbeats during the run. Without them, ``lease`` must cover the whole run.
+        max_runtime: how long the job may run before ``JobTimeout`` is raised in its thread.
+        on_held: what to do if another caller holds the lock: ``"skip"`` the run or ``"raise"`` ``LockHeld``.
+        wait: how long to wait for the lock; default: not at all.
+        max_attempts: how many attempts a run may take if its holders die; 1: it is not run again.
+        retries: how many times to retry the job after an exception.
+        retry_delay: how long to wait before the first retry; doubled for each further retry, up to a day.
+
+    Raises:
+        InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, if the job can never work.
+    """
+    _refuse_unknown(settings)
+    _refuse_schedule_as(name)
+    if callable(name) or isinstance(name, classmethod):
+        return _registered(name, {})
+    if name is not None:
+        settings["name"] = name
+    return lambda func: _registered(func, settings)
+
+
+def _refuse_unknown(settings: Iterable[str]) -> None:
+    for name in settings:
+        if name not in _OPTIONS:
+            known = did_you_mean(name, _OPTIONS) or f"Its options are: {', '.join(_OPTIONS)}."
+            raise SingleJobError(f"singleton_job() has no option {quoted(name)}. {_OTHER_NAMES.get(name, known)}")
+
+
+def _refuse_schedule_as(name: object) -> None:
+    is_cron = isinstance(name, str) and (name.startswith("@") or len(name.split()) in (5, 6))
+    if is_cron or isinstance(name, timedelta):
+        raise SingleJobError(
+            f"The first argument of singleton_job() is the job's name, and {quoted(name)} is a schedule: write "
+            f"@singleton_job(schedule={quoted(name)})."
+        )
+
+
+# What to write instead of the names that other packages have for it.
+_INSTEAD = {
+    "Use max_runtime, a timedelta.": "timeout job_timeout time_limit soft_time_limit max_run_time",
+    "Use wait, a timedelta.": "blocking_timeout wait_timeout",
+    "Use time_zone, such as 'Europe/Rome'.": "tz timezone",
+    "Use schedule, such as '*/5 * * * *'.": "cron crontab cron_string trigger",
+    "Use schedule, a timedelta.": "interval every run_every seconds minutes hours",
+    "Use lease for the lock, or misfire_grace for a slot that comes too late.": "expires expiry ttl lock_ttl",
+    "Use retries, a whole number.": "max_retries max_retry retry max_tries tries",
+    "Use catch_up: 'none', 'latest' or 'all'.": "coalesce",
+    "Call the job's using(queue_name=...).enqueue().": "queue queue_name",
+    "Call the job's using(run_after=...).enqueue().": "countdown eta run_after",
+    "Call the job's using(priority=...).enqueue().": "priority",
+}
+_OTHER_NAMES = {name: advice for advice, names in _INSTEAD.items() for name in names.split()}
+
+
+def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
+    if _is_method(func):
+        raise SingleJobError(_about_method(func))
+    if not callable(func):
+        raise SingleJobError(f"{quoted(func)} is not a function. Decorate a function with @singleton_job.")
+    if "name" not in settings and not hasattr(func, "__name__"):
+        raise SingleJobError(f"{quoted(func)} has no __name__. Name the job: @singleton_job('a_name').")
+    kind = AsyncSingletonJob if inspect.iscoroutinefunction(function_of(func)) else SingletonJob
+    given = {key: value for key, value in settings.items() if value is not None}
+    job: _Runnable[..., Any] = kind(func=func, **{"name": getattr(func, "__name__", ""), **given})
+    # Leave out the function's own attributes: one called `lock` would replace the job's.
+    functools.update_wrapper(cast("Callable[..., Any]", job), func, updated=())
+    if kind is AsyncSingletonJob and sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(cast("Callable[..., Any]", job))  # for Django's tasks
+    register(job)
+    return job
+
+
+def _is_method(func: Any) -> bool:
+    """Whether the function looks like a method. This works before a ``classmethod`` around the job hides it."""
+    if isinstance(func, classmethod):
+        return True
+    return bool(_class_of(func)) and next(iter(inspect.signature(func).parameters), "") in ("self", "cls")
+
+
+def _class_of(func: Callable[..., Any]) -> str:
+    """The qualified name of the class that the function is defined in; empty for a static method, or outside a
+    class."""
+    if isinstance(func, staticmethod) or inspect.ismethod(func):
+        return ""
+    function = inspect.unwrap(func, stop=inspect.isfunction)  # functools.cache returns an object
+    if not inspect.isfunction(function):
+        return ""
+    place = function.__qualname__.rpartition(".")[0]
+    return "" if place.endswith("<locals>") else place
+
+
+def _about_method(func: Callable[..., Any]) -> str:
+    return (
+        f"{func.__qualname__!r} is a method, so a job would have no object to call it on. Write a function at module "
+        "level that calls the method, and decorate that function with @singleton_job."
+    )
+
+
+@contextmanager
+def job_lock(
+    name: str, *, lease: timedelta | None = None, wait: timedelta | None = None, heartbeat: bool = True
+) -> Iterator[Lease]:
+    """Hold a lock during a block of code, which receives the ``Lease``. No run is recorded.
+
+    Args:
+        name: 1 to 200 of the characters ``a-z 0-9 _ . : -``. A job with this lock does not run meanwhile.
+        lease: how long the lease lasts without a heartbeat; default: ``SINGLEJOB["LEASE"]``.
+        wait: how long to wait for the lock; default: not at all.
+        heartbeat: whether to send heartbeats during the block. Without them, ``lease`` must cover the whole block.
+
+    Raises:
+        LockHeld: another caller holds the lock, or this could not be decided.
+        LeaseLost: the lease was lost; raised at the end of the block. Inside, ``Lease.check`` tells.
+        UnsafeTransaction, DatabaseUnreachable, InvalidName: see their docstrings.
+        SingleJobError: ``lease``, ``wait`` or ``heartbeat`` is invalid.
+    """
+    owner = f"Lock {validate_own_name(name)!r}"
+    validate_durations(owner, lease=lease, wait=wait)
+    validate_types(owner, heartbeat=heartbeat)
+    asked = LockRequest.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
+    answer = acquire(asked)
+    if isinstance(answer, Refusal):
+        raise LockHeld(runner.held_message(name, answer))
+    try:
+        with kept_alive(answer):
+            answer.prove()
+            yield answer
+    except BaseException:
+        with suppress(LeaseLost):  # the block's own exception takes precedence
+            answer.finish()
+        raise
+    if not answer.finish():
+        raise LeaseLost(answer.why_lost())

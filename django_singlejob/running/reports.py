@@ -1,0 +1,181 @@
+"""The result of a due job, as a worker or a command reports it, and the loop that runs the due slots of one job."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from django_singlejob.conf import ZERO
+from django_singlejob.exceptions import (
+    DatabaseUnreachable,
+    DatabaseUnusable,
+    JobInterrupted,
+    JobTimeout,
+    UnsafeTransaction,
+)
+from django_singlejob.jobs import slots
+from django_singlejob.jobs.registry import Job
+from django_singlejob.locking.endings import status_of, summary
+from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import Reason
+from django_singlejob.process.logs import about, about_grant
+from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
+from django_singlejob.running import runner
+from django_singlejob.running.child import NOTE, LogInChild
+from django_singlejob.running.supervisor import Steps, Supervisor, can_supervise
+
+logger = logging.getLogger("django_singlejob")
+
+# After one of these, the caller cannot run another slot of the job.
+FINAL = (JobInterrupted, DatabaseUnreachable, DatabaseUnusable, UnsafeTransaction)
+
+_NO_HANDLER = logging.NullHandler()
+
+
+class Report(NamedTuple):
+    """What happened to a due job or task: its outcome, or the exception that was raised.
+
+    Attributes:
+        lease: the lease under which it ran, if that is known.
+        is_task: whether it is a task that is not a job, so it ran without a lock of its own.
+        is_logged: whether Django has logged the error, as it does when a task has failed.
+    """
+
+    name: str
+    outcome: runner.Outcome | None = None
+    error: BaseException | None = None
+    lease: Lease | None = None
+    is_task: bool = False
+    is_logged: bool = False
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why the job was skipped. ``None`` if it ran or failed."""
+        return self.outcome.reason if self.outcome else None
+
+    @property
+    def unusable(self) -> DatabaseUnusable | None:
+        """Why the database kept the job from running; ``None`` if it did not. An error of another call that the job
+        made does not count."""
+        error = self.error
+        return error if isinstance(error, DatabaseUnusable) and error.job_name == self.name else None
+
+    @property
+    def is_logged_by_child(self) -> bool:
+        """Whether the child that has raised the error has logged it."""
+        return any(note.startswith(NOTE) for note in getattr(self.error, "__notes__", ()))
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing else can be run either, until the database is changed."""
+        return self.unusable is not None and self.unusable.is_lasting
+
+    def about(self, error: BaseException | None) -> dict[str, Any]:
+        """The ``extra`` of a log record about the run and this error."""
+        if self.lease is None:
+            return about(job=self.name, reason=error)
+        return about_grant(self.lease.grant, job=self.name, reason=error)
+
+
+def report_of(job: Job, run: Callable[..., runner.Outcome]) -> Report:
+    """Call ``run``, which is ``runner.run`` with arguments, and report its outcome or its exception."""
+    pid = os.getpid()
+    leases: list[Lease] = []
+    try:
+        return Report(job.name, run(on_grant=leases.append), lease=next(iter(leases), None))
+    except BaseException as error:
+        if os.getpid() != pid:
+            raise  # a forked child is exiting, and what follows belongs to its parent
+        return Report(job.name, error=error, lease=next(iter(leases), None))
+
+
+def report_steps(
+    asked: runner.RunRequest, supervisor: Supervisor | None, log: Callable[[Report], object]
+) -> Steps[Report]:
+    """The same for a request that a child of this process carries out, and ``log`` reports a failure there. Without a
+    supervisor, this process does."""
+    if supervisor is None:
+        return report_of(asked.job, lambda on_grant: runner.run_here(asked._replace(on_grant=on_grant)))
+    leases: list[Lease] = []
+    steps = runner.run_steps(asked._replace(on_grant=leases.append), supervisor, logs_in_child(asked.job, log))
+    try:
+        outcome = yield from steps
+    except BaseException as error:
+        return Report(asked.job.name, error=error, lease=next(iter(leases), None))
+    return Report(asked.job.name, outcome, lease=next(iter(leases), None))
+
+
+def run_due(
+    job: Job,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    early: timedelta = ZERO,
+    log_in_child: LogInChild | None = None,
+) -> Iterator[Report]:
+    """Run the job's due slot and, with ``catch_up="all"``, the slots after it, up to the maximum for catching up.
+
+    ``early``: how long before its slot a run may begin. ``log_in_child``: see ``runner.run``. Yields at least one
+    report, which may say that the job was skipped. Raises nothing but a Ctrl-C.
+    """
+    for count in range(most_slots(job)):
+        run = partial(runner.run, job, args, kwargs, trigger="schedule", early=early, log_in_child=log_in_child)
+        report = report_of(job, run)
+        if report.error and is_ctrl_c(report.error):
+            raise report.error
+        if not (report.reason and count):
+            yield report
+        if report.reason or is_shutdown_requested() or isinstance(report.error, FINAL):
+            return
+
+
+def most_slots(job: Job) -> int:
+    """How many slots of the job may run in a row."""
+    return slots.MAX_CATCH_UP if job.catch_up == "all" else 1
+
+
+def waitless(job: Job) -> Job:
+    """The job without waiting for its lock, for a caller that would keep other jobs waiting."""
+    return replace(job, on_held="skip", wait=None)
+
+
+def logged(report: Report) -> Report:
+    """Log the report's error, if there is one, and return the report. The log may be the only place that shows it. A
+    child that has raised the error has logged it."""
+    if report.is_logged_by_child:
+        return report
+    status, extra, kind = status_of(report.error), report.about(report.error), "task" if report.is_task else "job"
+    if isinstance(report.error, DatabaseUnreachable) or report.unusable:
+        logger.error("%s", report.error, extra=extra)
+    elif status == "interrupted":
+        level = logging.ERROR if isinstance(report.error, JobTimeout) else logging.WARNING
+        logger.log(level, "The %s %r was interrupted: %s", kind, report.name, summary(report.error), extra=extra)
+    elif status != "successful" and report.is_logged:
+        logger.warning("The %s %r failed: %s", kind, report.name, summary(report.error), extra=extra)
+    elif status != "successful":
+        logger.error("The %s %r failed.", kind, report.name, exc_info=report.error, extra=extra)
+    return report
+
+
+def logged_quietly(report: Report) -> Report:
+    """The same for a command that prints the error itself. If the project has no handler for the record, Python would
+    print it once more, with its traceback."""
+    logger.addHandler(_NO_HANDLER)
+    try:
+        return logged(report)
+    finally:
+        logger.removeHandler(_NO_HANDLER)
+
+
+def log_in_child(job: Job, log: Callable[[Report], object]) -> LogInChild | None:
+    """How a child of this process is to log that the job has failed, for ``runner.run``. ``None`` if this process
+    cannot have one, and runs the job itself."""
+    return logs_in_child(job, log) if can_supervise() else None
+
+
+def logs_in_child(job: Job, log: Callable[[Report], object]) -> LogInChild:
+    """How a child is to report the failure of the job."""
+    return lambda error, lease: log(Report(job.name, error=error, lease=lease))

@@ -1,0 +1,436 @@
+"""Run a job under its lock. ``run`` is the story of the package."""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from asgiref.sync import async_to_sync
+
+from django_singlejob.conf import ZERO
+from django_singlejob.database.interrupt import interrupt_behind
+from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
+from django_singlejob.jobs.registry import Job
+from django_singlejob.locking.acquire import Acquisition, acquire
+from django_singlejob.locking.endings import AlsoWrite, Ending, ending
+from django_singlejob.locking.keeper import kept_alive
+from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import LockRequest, Reason, Refusal
+from django_singlejob.models.holder import this_process
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow, instant_in_words, local_now, since, sleep
+from django_singlejob.process.logs import about, about_grant, in_english
+from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, let_in, of_this_thread
+from django_singlejob.running.child import BodyEnd, LogInChild
+from django_singlejob.running.command import ShellCommand, supervise_command
+from django_singlejob.running.enqueue import Order, place, result_of_job, value_kept, without_values
+from django_singlejob.running.in_loop import acquire_in_loop, finished
+from django_singlejob.running.supervisor import Steps, Supervisor, body_steps
+from django_singlejob.running.values import comes_back
+from django_singlejob.signals import job_finished, job_skipped, job_started
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobRun, OneOffJob
+
+logger = logging.getLogger("django_singlejob")
+
+
+class Skipped(StrEnum):
+    """The type of ``SKIPPED``. It is text, so that what takes a job's value can store it as JSON."""
+
+    SKIPPED = "skipped"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "SKIPPED"
+
+    __str__ = __repr__
+
+
+#: The value of a call that did not run: for example, another holder has the lock, or the job is paused or already ran.
+SKIPPED: Final[Literal[Skipped.SKIPPED]] = Skipped.SKIPPED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The outcome of a call.
+
+    Attributes:
+        status: ``"successful"`` or ``"skipped"``.
+        value: what the job returned, or ``SKIPPED``.
+        reason: why it was skipped; ``None`` if it ran.
+        run_id: the primary key of its row in the history, see ``run``; ``None`` if it did not run or the history could
+            not be written.
+        duration: how long the job itself took; ``None`` if it did not run.
+        holder: the holder that was in the way, for people; empty if there was none.
+        detail: what was tried, if it could not be decided whether the lock is free; how the last run ended, if the job
+            already ran but was not successful; otherwise empty.
+        slot: the slot of its schedule that it ran (aware, UTC); ``None`` if no schedule started it.
+        next_slot: when its schedule is next due, if it was not due now (aware, UTC).
+    """
+
+    status: str
+    value: Any
+    reason: Reason | None = None
+    run_id: int | None = None
+    duration: timedelta | None = None
+    holder: str = ""
+    detail: str = ""
+    slot: datetime | None = None
+    next_slot: datetime | None = None
+
+    @cached_property
+    def run(self) -> "JobRun | None":
+        """Its row in the history, read on first access. ``None`` if it did not run, if the history could not be
+        written, or if the row has been pruned."""
+        return _row(self.run_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurrentRun:
+    """The run that the caller is part of.
+
+    Attributes:
+        job: the job.
+        lease: the right to run it. Call ``lease.check()`` in long loops, and write inside ``lease.atomic()``.
+        slot: the instant at which its schedule was due (aware, UTC); ``None`` if no schedule started it.
+        attempt: 1, or more if it repeats a run whose holder died.
+    """
+
+    job: Job
+    lease: Lease
+    slot: datetime | None
+    attempt: int
+
+    @cached_property
+    def run(self) -> "JobRun | None":
+        """Its row in the history, read on first access. ``None`` if the history could not be written, or if the row has
+        been pruned."""
+        entry = self.lease.grant.entry
+        return _row(entry.pk if entry else None)
+
+
+def _row(run_id: int | None) -> "JobRun | None":
+    return None if run_id is None else runs().filter(pk=run_id).first()
+
+
+_current: ContextVar[CurrentRun | None] = ContextVar("django_singlejob_current_run", default=None)
+
+
+def current_run() -> CurrentRun | None:
+    """The run that the caller is part of. ``None`` outside a job, so check before you use the lease."""
+    return _current.get()
+
+
+def run(
+    job: Job,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    trigger: str = "call",
+    command: Sequence[str] | None = None,
+    early: timedelta = ZERO,
+    one_off: "OneOffJob | None" = None,
+    on_grant: Callable[[Lease], object] | None = None,
+    log_in_child: LogInChild | None = None,
+) -> Outcome:
+    """Run the job if its lock can be acquired. With ``trigger="schedule"``, a slot of its schedule must also be due, or
+    be due within ``early``. ``on_grant`` is called with the lease if the lock is granted. With ``log_in_child``, a
+    child process runs the job, with this one as its supervisor, and calls that if the job fails.
+
+    Raises the job's own exception, unchanged; ``LeaseLost`` if the job ended without an error but not under its lock;
+    ``LockHeld`` if the job has ``on_held="raise"``; ``UnsafeTransaction``; ``DatabaseUnreachable``.
+    """
+    asked = RunRequest(job, local_now(), args, kwargs or {}, trigger, command, early, one_off, on_grant)
+    if log_in_child:
+        with Supervisor() as supervisor:
+            return supervisor.carry_out(run_steps(asked, supervisor, log_in_child))
+    return run_here(asked)
+
+
+def run_here(asked: "RunRequest") -> Outcome:
+    """Carry out the request in this process."""
+    if asked.job.is_async:
+        return async_to_sync(_run_in_loop)(asked, of_this_thread())
+    answer = acquire(asked.of_lock())
+    if isinstance(answer, Refusal):
+        return _skip(asked.job, answer)
+    execution = _Execution(asked, answer)
+    try:
+        with execution.surroundings():
+            execution.value = let_in(execution.body)
+    except BaseException as error:
+        execution.failure = interrupt_behind(error) or error
+    return execution.finish()
+
+
+def run_steps(asked: "RunRequest", supervisor: Supervisor, log: LogInChild) -> Steps[Outcome]:
+    """Carry out the request in a child of this process, which calls ``log`` if the job fails."""
+    answer = yield from _acquire_steps(asked.of_lock())
+    if isinstance(answer, Refusal):
+        return _skip(asked.job, answer)
+    execution = _Execution(asked, answer)
+    try:
+        yield from execution.body_steps(supervisor, log)
+    except BaseException as error:
+        execution.failure = error
+    return execution.finish(supervisor.pause)
+
+
+def _acquire_steps(request: LockRequest) -> Steps[Lease | Refusal]:
+    acquisition = Acquisition(request)
+    while isinstance(answer := acquisition.ask(), float):
+        try:
+            yield answer
+        except BaseException:
+            acquisition.leave_nothing()
+            raise
+    return answer
+
+
+async def run_async(job: Job, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Outcome:
+    """The same for an ``async def``. The job runs in the caller's event loop; only database queries use a thread."""
+    return await _run_in_loop(RunRequest(job, local_now(), args, kwargs or {}), of_this_thread())
+
+
+async def _run_in_loop(asked: "RunRequest", signals: ReceivedSignals | None) -> Outcome:
+    answer = await acquire_in_loop(asked.of_lock())
+    if isinstance(answer, Refusal):
+        return _skip(asked.job, answer)
+    execution = _Execution(asked, answer)
+    try:
+        with execution.surroundings():
+            body = execution.body_in_loop
+            execution.value = await (signals.call_async(body) if signals else body())
+    except BaseException as error:
+        execution.failure = error
+    return await finished(execution.finish)
+
+
+class RunRequest(NamedTuple):
+    """A run of a job, as requested. ``one_off``: the one-off that requests it, if any."""
+
+    job: Job
+    asked_at: float
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = MappingProxyType({})
+    trigger: str = "call"
+    command: Sequence[str] | None = None
+    early: timedelta = ZERO
+    one_off: "OneOffJob | None" = None
+    on_grant: Callable[[Lease], object] | None = None
+
+    def of_lock(self) -> LockRequest:
+        """The request for the lock, which comes first."""
+        job = self.job
+        return LockRequest.of(
+            job.lock,
+            lease=job.lease,
+            heartbeat=job.heartbeat,
+            wait=job.wait,
+            holder=this_process(self.command),
+            job_name=job.name,
+            min_interval=job.min_interval or ZERO,
+            max_attempts=job.max_attempts,
+            policy=job.policy,
+            is_scheduled=self.trigger == "schedule",
+            early=self.early,
+            trigger=self.trigger,
+            one_off=self.one_off,
+        )
+
+
+def _skip(job: Job, refusal: Refusal) -> Outcome:
+    extra = about(job=job.name, lock=job.lock, reason=refusal.reason)
+    if refusal.reason == Reason.UNDECIDED:
+        logger.warning("The job %r was skipped. %s", job.name, held_message(job.lock, refusal), extra=extra)
+    else:
+        logger.info("The job %r was skipped: %s.", job.name, in_english(refusal.reason.label), extra=extra)
+    job_skipped.send_robust(sender=Job, name=job.name, reason=refusal.reason)
+    if job.on_held == "raise" and refusal.may_be_held:
+        raise LockHeld(held_message(job.lock, refusal))
+    return Outcome(
+        status="skipped",
+        value=SKIPPED,
+        reason=refusal.reason,
+        holder=refusal.lock.holder if refusal.lock else "",
+        detail=refusal.detail,
+        next_slot=refusal.next_slot,
+    )
+
+
+def held_message(name: str, refusal: Refusal) -> str:
+    """Why a lock was not granted, as a sentence."""
+    if refusal.reason == Reason.UNDECIDED:
+        return f"It could not be decided whether the lock {name!r} is free: {refusal.detail}"
+    if refusal.reason == Reason.HELD and refusal.lock:
+        acquired_at = instant_in_words(refusal.lock.acquired_at)
+        return f"The lock {name!r} has been held by {refusal.lock.holder} since {acquired_at}."
+    return f"The lock {name!r} was not granted: {in_english(refusal.reason.label)}."
+
+
+class _Execution:
+    """One run: its heartbeat, its context and its outcome."""
+
+    def __init__(self, asked: RunRequest, lease: Lease) -> None:
+        self.value: Any = None
+        #: What the body raised. It is raised again once the lock is released.
+        self.failure: BaseException | None = None
+        self._asked = asked
+        self._lease = lease
+        #: How the body ended, as its child process has reported; ``None`` if there was none, or no report.
+        self._reported: Ending | None = None
+        self._run = CurrentRun(job=asked.job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
+        self._acquire_duration = since(asked.asked_at)
+        self._started_at = local_now()
+        if asked.job.max_runtime:
+            lease.runtime_ends_at = self._started_at + asked.job.max_runtime.total_seconds()
+        if asked.on_grant:
+            asked.on_grant(lease)
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Keep the lease alive while the body runs, and have ``current_run()`` return this run."""
+        with self._as_current(), kept_alive(self._lease):
+            self._send_started()
+            yield
+
+    def body_steps(self, supervisor: Supervisor, log: LogInChild) -> Steps[None]:
+        """Have a child process run the body, and log its failure there, while its frames are at hand."""
+        self._lease.prove()
+        with self._as_current():
+            self._send_started()
+            if isinstance(self._asked.job.func, ShellCommand):
+                supervise_command(supervisor, self._lease, self._asked.job.func)
+                return
+        body = self.body_in_loop if self._asked.job.is_async else self.body
+        max_runtime = self._asked.job.max_runtime
+        end = yield from body_steps(supervisor, self._lease, body, self._end_in_child, log, max_runtime=max_runtime)
+        self._reported, self.value, self.failure = end
+
+    @contextmanager
+    def _as_current(self) -> Iterator[None]:
+        before = _current.set(self._run)
+        try:
+            yield
+        finally:
+            _current.reset(before)
+
+    def _send_started(self) -> None:
+        job_started.send_robust(sender=Job, name=self._asked.job.name, run=self._run)
+
+    def _end_in_child(self, value: Any, failure: BaseException | None) -> BodyEnd:
+        end = self._ending_of(failure, is_ctrl_c=False)
+        is_wanted = self._asked.one_off is not None and failure is None
+        return BodyEnd(end, value_kept(value) if is_wanted else None, failure)
+
+    def body(self) -> Any:
+        """Call the job's function and return its value."""
+        asked = self._asked
+        _current.set(self._run)  # in a child, nothing else has
+        self._lease.prove()
+        value = asked.job.func(*asked.args, **asked.kwargs)
+        if inspect.iscoroutine(value) or inspect.isgenerator(value):
+            value.close()
+            raise SingleJobError(
+                f"The job {asked.job.name!r} returned {value!r}, whose body would run later and without the lock. "
+                "Decorate the function that does the work itself."
+            )
+        return value
+
+    async def body_in_loop(self) -> Any:
+        """The same for an ``async def``."""
+        _current.set(self._run)
+        if self._lease.lost:
+            await finished(self._lease.prove)
+        return await self._asked.job.func(*self._asked.args, **self._asked.kwargs)
+
+    def finish(self, pause: Callable[[float], object] = sleep) -> Outcome:
+        """Release the lock and send the signal. Then raise the job's own exception, or else ``LeaseLost`` if the lease
+        was lost. ``pause`` waits before a release is tried again."""
+        end = self._ending()
+        status = self._release(end, pause)
+        if not self._lease.is_inherited:
+            self._send_finished(status, end.duration)
+        if self.failure:
+            try:
+                raise self.failure
+            finally:
+                # Its traceback refers to this frame: the reference cycle would keep the body's objects alive.
+                self.failure = None
+        grant = self._lease.grant
+        run_id = grant.entry.pk if grant.entry else None
+        return Outcome(status=status, value=self.value, run_id=run_id, duration=end.duration, slot=grant.slot)
+
+    def _ending(self) -> Ending:
+        was_ctrl_c = self.failure is not None and is_ctrl_c(self.failure)
+        end = self._reported or self._ending_of(self.failure, is_ctrl_c=was_ctrl_c)
+        return end._replace(also_write=self._also_write(end))
+
+    def _ending_of(self, failure: BaseException | None, *, is_ctrl_c: bool) -> Ending:
+        return ending(
+            failure,
+            is_ctrl_c=is_ctrl_c,
+            duration=since(self._started_at),
+            acquire_duration=self._acquire_duration,
+            package=str(getattr(self._asked.job.func, "__module__", "")).partition(".")[0],
+        )
+
+    def _also_write(self, end: Ending) -> AlsoWrite | None:
+        """Update the one-off that requested this run, or enqueue a one-off that retries it after a failure."""
+        job = self._asked.job
+        if self._asked.one_off:
+            result = result_of_job(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
+            writes = [partial(self._end_one_off, each) for each in (result, without_values(result))]
+            return AlsoWrite(f"The result of a one-off of {job.name!r} was refused", writes)
+        again = self._retry() if end.is_failure and job.retries else None
+        return AlsoWrite(f"The one-off that retries {job.name!r} was refused", [again]) if again else None
+
+    def _end_one_off(self, result: Mapping[str, Any]) -> None:
+        if not one_offs().finish(self._lease.token, result):
+            message = "A one-off of %r was changed by hand while it ran: only the history has its result."
+            logger.warning(message, self._asked.job.name, extra=about_grant(self._lease.grant))
+
+    def _retry(self) -> Callable[[], object] | None:
+        job, args, kwargs = self._asked.job, self._asked.args, self._asked.kwargs
+        if not comes_back([args, dict(kwargs)]):
+            message = "The job %r is not retried: its arguments would not come back from JSON unchanged."
+            logger.error(message, job.name, extra=about_grant(self._lease.grant))
+            return None
+        order = Order(job_name=job.name, max_attempts=job.most_attempts)
+        again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
+        return partial(place, order, *order.stored(args, kwargs), attempt=1, run_after=again_at)
+
+    def _release(self, end: Ending, pause: Callable[[float], object]) -> str:
+        """Release the lock and return the run's status. If the run outlived its lease and nothing else went wrong, it
+        has failed."""
+        loss = self._loss(end, pause)
+        if loss and not self.failure:
+            self.failure = loss
+            return "failed"
+        if loss:
+            message = "After the job %r had failed: %s"
+            logger.error(message, self._asked.job.name, loss, extra=about_grant(self._lease.grant, reason=loss))
+        return end.status
+
+    def _loss(self, end: Ending, pause: Callable[[float], object]) -> LeaseLost | None:
+        """``None`` if the lock was ours to the end and is now released."""
+        try:
+            return None if self._lease.finish(end, pause=pause) else LeaseLost(self._lease.why_lost())
+        except LeaseLost as unreleased:
+            return unreleased
+
+    def _send_finished(self, status: str, duration: timedelta) -> None:
+        job_finished.send_robust(
+            sender=Job, name=self._asked.job.name, run=self._run, status=status, duration=duration, error=self.failure
+        )

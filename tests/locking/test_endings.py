@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from django.db import OperationalError, ProgrammingError
+
+from django_singlejob import JobInterrupted, JobTimeout, LeaseLost
+from django_singlejob.locking.endings import Ending, ending, summary
+
+SECOND = timedelta(seconds=1)
+
+
+def end(failure: BaseException | None) -> Ending:
+    return ending(failure, duration=SECOND, acquire_duration=2 * SECOND)
+
+
+@pytest.mark.parametrize("success", [None, SystemExit(), SystemExit(0)], ids=repr)
+def test_a_success_leaves_no_words(success: BaseException | None) -> None:
+    expected = Ending(status="successful", duration=SECOND, acquire_duration=2 * SECOND)
+    assert end(success) == expected
+    assert (expected.is_failure, expected.error, expected.traceback) == (False, "", "")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "is_failure"),
+    [
+        (ZeroDivisionError(), "failed", True),
+        (SystemExit(1), "failed", True),
+        (SystemExit("no"), "failed", True),
+        (LeaseLost(), "failed", True),
+        (JobTimeout(), "interrupted", True),
+        (JobInterrupted(15), "interrupted", False),
+        (KeyboardInterrupt(), "failed", True),
+        (GeneratorExit(), "interrupted", False),
+        (asyncio.CancelledError(), "interrupted", False),
+    ],
+    ids=repr,
+)
+def test_everything_else_is_a_failure_or_an_interruption(failure: BaseException, status: str, is_failure: bool) -> None:
+    ended = end(failure)
+    assert (ended.status, ended.is_failure) == (status, is_failure)
+    assert ended.error.startswith(f"{type(failure).__name__}: ")
+    assert type(failure).__name__ in ended.traceback
+
+
+def test_a_ctrl_c_is_an_interruption() -> None:
+    ended = ending(KeyboardInterrupt(), duration=SECOND, acquire_duration=SECOND, is_ctrl_c=True)
+    assert (ended.status, ended.is_failure) == ("interrupted", False)
+
+
+def test_the_error_is_one_line_and_the_traceback_is_lines() -> None:
+    ended = end(ValueError("one\ntwo\0\ud800"))
+    assert ended.error == r"ValueError: one\ntwo\x00\ud800"
+    assert ended.traceback.splitlines()[-1] == r"two\x00\ud800"
+
+
+def test_long_ones_are_cut_where_they_say_least() -> None:
+    ended = end(ValueError("x" * 20_000 + "the end"))
+    assert len(ended.error) == 1000
+    assert len(ended.traceback) == 10_000
+    assert ended.traceback.endswith("the end\n")
+
+
+def test_an_exception_that_cannot_be_printed_ends_a_run_all_the_same() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    assert end(Unprintable()).error == "Unprintable: (the message cannot be printed)"
+    assert "Unprintable" in end(Unprintable()).traceback
+
+
+def test_nor_does_one_without_a_traceback_cost_it_its_end() -> None:
+    class Endless(ValueError):
+        @property
+        def __notes__(self) -> list[str]:  # type: ignore[override]
+            raise RecursionError
+
+    # Newer Pythons print as much of it as they can.
+    assert "RecursionError" in end(Endless()).traceback
+
+
+def test_of_an_error_of_the_database_the_statement_is_left_out() -> None:
+    drivers = Exception('relation "shop_sale" does not exist\nLINE 1: SELECT * FROM "shop_sale"\n         ^')
+    drivers.diag = SimpleNamespace(message_primary='relation "shop_sale" does not exist')  # type: ignore[attr-defined]
+    error = ProgrammingError(str(drivers))
+    error.__cause__ = drivers
+    assert summary(error) == 'ProgrammingError: relation "shop_sale" does not exist'
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (["connection failed:\n\tIs the server running?"], "connection failed: Is the server running?"),
+        ([1146, "Table 'shop.sale' doesn't exist"], "1146: Table 'shop.sale' doesn't exist"),
+        ([], ""),
+    ],
+)
+def test_what_a_driver_says_is_one_line(said: list[object], words: str) -> None:
+    assert summary(OperationalError(*said)) == f"OperationalError: {words}"
+
+
+SECRET = "hun" + "ter2"  # never in a line of this file, because tracebacks show the lines
+COMMAND = ["backup", "--password", SECRET]
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (subprocess.CalledProcessError(3, COMMAND), "Command '...' returned non-zero exit status 3."),
+        (subprocess.CalledProcessError(-signal.SIGKILL, COMMAND), "Command '...' died with <Signals.SIGKILL: 9>."),
+        (subprocess.TimeoutExpired(COMMAND, 5), "Command '...' timed out after 5 seconds"),
+    ],
+)
+def test_of_a_failed_command_only_its_status_is_recorded(failure: Exception, words: str) -> None:
+    ended = end(failure)
+    assert ended.error == f"{type(failure).__name__}: {words}"
+    assert ended.traceback.rstrip().endswith(words)
+    assert SECRET not in ended.traceback
