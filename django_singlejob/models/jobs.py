@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db import connections
+from django.db import connections, models
 from django.db.models import DurationField, F, Func, Q, QuerySet, TextField, Value
 from django.db.models.functions import Coalesce, Concat, Least
 from django.db.models.lookups import Exact
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO
 from django_singlejob.database.timeline import GRANT_BITS, Timeline, ask_with_timeline, next_fence
-from django_singlejob.database.transactions import durable
-from django_singlejob.models.rows import in_utc, readable, rows, whether
+from django_singlejob.database.transactions import alias, durable
+from django_singlejob.jobs.names import NAME_LENGTH
+from django_singlejob.models.rows import Row, allowed, in_utc, readable, whether
+from django_singlejob.models.runs import JobRun, RunStatus
 from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from django.db.models import Expression
     from django.db.models.sql.compiler import SQLCompiler
 
-    from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.models.locks import JobLock
 
 MILLISECOND = timedelta(milliseconds=1)
 # How many finished runs a job needs before its mean duration is used.
@@ -46,7 +50,7 @@ def name_of(position: str) -> str:
 
 def gates() -> JobStatusQuerySet:
     """The gates, on the database that decides."""
-    return cast("JobStatusQuerySet", rows("JobStatus"))
+    return JobStatusQuerySet(JobStatus, using=alias())
 
 
 class JobStatusQuerySet(QuerySet["JobStatus"]):
@@ -237,6 +241,92 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The mean duration of each job that has run often enough for it to be meaningful."""
         known = self.filter(run_count__gte=LEAST_RUNS, mean_duration__gt=ZERO)
         return {name: mean for name, mean in known.values_list("name", "mean_duration") if mean}
+
+
+class JobStatus(Row):
+    """The gate: one row for each job name and each lock name. It is never pruned.
+
+    A process that wants the lock must change this row first. The row stores the fence and how the job has been doing.
+    """
+
+    name = models.CharField(_("name"), max_length=NAME_LENGTH, primary_key=True)
+    fence = models.BigIntegerField(_("fence"), default=0, help_text=_("Increases with each grant."))
+    token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Token of the last grant."))
+    hold_count = models.PositiveBigIntegerField(
+        _("holds"), default=0, help_text=_("How many times a holder has kept others from this gate.")
+    )
+    schedule = models.CharField(_("schedule"), max_length=200, blank=True, default="")
+    time_zone = models.CharField(_("time zone"), max_length=64, blank=True, default="")
+    next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
+    last_slot = models.DateTimeField(
+        _("last slot"), null=True, blank=True, help_text=_("The last slot for which a run was started.")
+    )
+    last_attempt = models.PositiveIntegerField(
+        _("last attempt"), default=1, help_text=_("Attempt number at the last slot.")
+    )
+    abandoned = models.BooleanField(
+        _("abandoned"), default=False, help_text=_("The last slot's holder died, and the slot has not been rerun.")
+    )
+    paused = models.BooleanField(_("paused"), default=False)
+    hidden = models.BooleanField(
+        _("hidden"), default=False, help_text=_("Left out of lists and monitoring until it is requested again.")
+    )
+    last_started_at = models.DateTimeField(_("last started at"), null=True, blank=True)
+    last_finished_at = models.DateTimeField(_("last finished at"), null=True, blank=True)
+    last_status = models.CharField(
+        _("last status"),
+        max_length=20,
+        choices=JobRun.Status,
+        blank=True,
+        default="",
+        help_text=_("Status of the last finished run; blank while an abandoned run is retried."),
+    )
+    consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)
+    run_count = models.PositiveBigIntegerField(
+        _("runs"), default=0, help_text=_("Finished runs, whatever their status.")
+    )
+    mean_duration = models.DurationField(
+        _("mean duration"), null=True, blank=True, help_text=_("Average of about the last 20 successful runs.")
+    )
+    misfire_count = models.PositiveBigIntegerField(_("misfires"), default=0)
+    coalesced_count = models.PositiveBigIntegerField(
+        _("coalesced slots"),
+        default=0,
+        help_text=_("Slots that were still in time when a later slot ran in their place."),
+    )
+
+    objects = JobStatusQuerySet.as_manager()
+
+    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.look_up
+        now: datetime
+        started_recently: bool | None
+        is_ill: bool
+        timeline: int
+
+    class Meta:
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        # Pausing and hiding a job needs the change permission.
+        permissions = [("run_jobstatus", _("Can run jobs now"))]
+        indexes = [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")]
+        constraints = [
+            allowed("singlejob_status_last_status", last_status__in=["", *RunStatus.values]),
+            allowed("singlejob_status_attempt", last_attempt__gte=1),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Overview(JobStatus):
+    """A proxy without rows of its own. It puts a link to the overview into the admin's index."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("overview")
+        # The admin sorts its menu by these names. No page shows the space, which comes before all letters.
+        verbose_name_plural = format_lazy(" {}", _("Overview"))
 
 
 # --- statistics

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from django.db import connections
+from django.db import connections, models
 from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
 from django.db.models.lookups import Exact
+from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.conf import options
+from django_singlejob.conf import ZERO, options
 from django_singlejob.database.timeline import Timeline, ask_with_timeline
-from django_singlejob.models.rows import delete_rows, in_utc, readable, rows, whether
+from django_singlejob.database.transactions import alias
+from django_singlejob.jobs.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH
+from django_singlejob.models.rows import Row, allowed, delete_rows, in_utc, readable, whether
 from django_singlejob.process.clock import CENTURY, DBNow, saturated
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from datetime import datetime
 
-    from django_singlejob.models import JobLock
 
 #: No job may have a longer one. A minute more, for a heartbeat may be as late.
 LONGEST_LEASE = CENTURY + timedelta(minutes=1)
@@ -38,7 +39,7 @@ class Held(Protocol):
 
 def locks() -> JobLockQuerySet:
     """The leases, on the database that decides."""
-    return cast("JobLockQuerySet", rows("JobLock"))
+    return JobLockQuerySet(JobLock, using=alias())
 
 
 class JobLockQuerySet(QuerySet["JobLock"]):
@@ -151,6 +152,77 @@ class JobLockQuerySet(QuerySet["JobLock"]):
 
     def _unchanged(self, seen: JobLock) -> JobLockQuerySet:
         return self.filter(name=seen.name, token=seen.token, heartbeats=seen.heartbeats)
+
+
+class JobLock(Row):
+    """The lease: the row exists exactly while a process holds the lock of its name."""
+
+    name = models.CharField(_("name"), max_length=NAME_LENGTH, primary_key=True)
+    token = models.UUIDField(_("token"), help_text=_("New for each acquisition; the holder's only identity."))
+    hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
+    pid = models.PositiveBigIntegerField(_("process ID"))
+    command = models.CharField(_("command"), max_length=COMMAND_LENGTH, blank=True, default="")
+    acquired_at = models.DateTimeField(_("acquired at"))
+    heartbeat_at = models.DateTimeField(_("last heartbeat at"))
+    heartbeats = models.PositiveBigIntegerField(_("heartbeats"), default=0)
+    heartbeat_interval = models.DurationField(
+        _("heartbeat interval"), null=True, blank=True, help_text=_("Blank if the holder sends no heartbeats.")
+    )
+    expires_at = models.DateTimeField(_("expires at"))
+    sent_at = models.DateTimeField(
+        _("last heartbeat sent at"), help_text=_("By the holder's clock; all other times are by the database's.")
+    )
+    job_name = models.CharField(_("job"), max_length=NAME_LENGTH, blank=True, default="")
+    slot = models.DateTimeField(_("slot"), null=True, blank=True)
+    attempt = models.PositiveIntegerField(_("attempt"), default=1)
+    queues = models.JSONField(
+        _("queues"), default=list, blank=True, help_text=_("The queues that a worker serves; empty: all queues.")
+    )
+
+    objects = JobLockQuerySet.as_manager()
+
+    if TYPE_CHECKING:  # annotated by JobLockQuerySet.judged and, the timeline, by watched
+        is_stale: bool
+        is_impossible: bool
+        now: datetime
+        timeline: int
+
+    class Meta:
+        verbose_name = _("lock")
+        verbose_name_plural = _("locks")
+        permissions = [
+            ("clear_joblock", _("Can clear stale locks")),
+            ("force_joblock", _("Can clear locks whose holders may be alive")),
+        ]
+        constraints = [
+            allowed("singlejob_lock_attempt", attempt__gte=1),
+            allowed("singlejob_lock_interval", heartbeat_interval__gt=ZERO),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def holder(self) -> str:
+        """The holder as text for people: ``web-1, pid 4711``."""
+        return f"{self.hostname}, pid {self.pid}"
+
+    @property
+    def lease(self) -> timedelta:
+        """How far each heartbeat moves the expiry ahead. If the row was edited so that this is impossible: the lease of
+        the settings, for such a row must not count as free, nor be held for ever."""
+        lease = self.expires_at - self.heartbeat_at
+        return lease if ZERO < lease <= LONGEST_LEASE else options().lease
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the lease expires later than any lease can."""
+        return self.expires_at > self.now + LONGEST_LEASE
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether the holder may be dead: its lease has expired, or is impossible."""
+        return self.is_stale or self.is_impossible
 
 
 def _beat(lease: timedelta, sent_at: datetime) -> dict[str, Any]:

@@ -9,24 +9,30 @@ token of their worker's own lock, and put back with that.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from django.db import connections
+from django.db import connections, models
 from django.db.models import Case, F, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Concat, Greatest, Right
+from django.utils.translation import gettext_lazy as _
 
+from django_singlejob.database.transactions import alias
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.models.rows import AttemptQuerySet, delete_rows, rows
+from django_singlejob.jobs.names import HOSTNAME_LENGTH, NAME_LENGTH, PATH_LENGTH, USER_LENGTH
+from django_singlejob.models.attempts import AttemptQuerySet
+from django_singlejob.models.rows import Row, allowed, delete_rows, whether
+from django_singlejob.models.runs import RunTrigger
 from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import timedelta
     from uuid import UUID
 
     from django_singlejob.jobs.registry import Job
-    from django_singlejob.models import JobLock, OneOffJob
     from django_singlejob.models.holder import Holder
+    from django_singlejob.models.locks import JobLock
 
 RELEASED: Mapping[str, Any] = {"status": "waiting", "attempt": Greatest(F("attempt"), Value(1)) - 1}
 
@@ -75,7 +81,7 @@ def _kept(error: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_offs() -> OneOffJobQuerySet:
     """The one-off jobs, on the database that decides."""
-    return cast("OneOffJobQuerySet", rows("OneOffJob"))
+    return OneOffJobQuerySet(OneOffJob, using=alias())
 
 
 class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
@@ -129,7 +135,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         # rows of a higher priority that are due later, however many there are.
         found: list[OneOffJob] = []
         waiting = self.waiting()
-        for _ in PRIORITIES:
+        for _priority in PRIORITIES:
             highest = waiting.order_by("-priority").values_list("priority", flat=True)[:1]
             due = self.due(until).filter(priority=Subquery(highest)).order_by("run_after", "pk").annotate(**_FACTS)
             some = list((due.select_for_update(skip_locked=True) if skip_locked else due)[: most - len(found)])
@@ -251,3 +257,116 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
     def surplus(self, age: timedelta) -> OneOffJobQuerySet:
         """One-offs that ended longer ago than ``age``."""
         return self.ended().filter(finished_at__lt=DBNow() - age)
+
+
+class OneOffStatus(models.TextChoices):
+    WAITING = "waiting", _("waiting")
+    IN_PROGRESS = "in_progress", _("in progress")
+    DONE = "done", _("done")
+    FAILED = "failed", _("failed")
+    CANCELLED = "cancelled", _("cancelled")
+
+
+class OneOffJob(Row):
+    """A job, or one of Django's tasks, that is to run once, at or after an instant."""
+
+    Status = OneOffStatus
+
+    job_name = models.CharField(
+        _("job"), max_length=NAME_LENGTH, blank=True, default="", help_text=_("The job to run, under its lock.")
+    )
+    task_path = models.CharField(
+        _("task"),
+        max_length=NAME_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("Dotted path of a task that is not a job. Such tasks run concurrently."),
+    )
+    # For the index: "any job" is a range of names, and after a range an index does not keep the priorities in order.
+    exclusive = models.GeneratedField(
+        expression=whether(~models.Q(job_name="")), output_field=models.BooleanField(), db_persist=True
+    )
+    args = models.JSONField(_("arguments"), default=list, blank=True)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+    queue_name = models.CharField(_("queue"), max_length=NAME_LENGTH, default="default")
+    priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("-100 to 100; the highest runs first."))
+    status = models.CharField(_("status"), max_length=20, choices=Status, default=Status.WAITING)
+    run_after = models.DateTimeField(_("run after"))
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    version = models.PositiveBigIntegerField(_("version"), default=0, help_text=_("Increases with each change."))
+    token = models.UUIDField(_("token"), null=True, blank=True, help_text=_("Token of the lock it last ran under."))
+    attempt = models.PositiveIntegerField(_("attempt"), default=0, help_text=_("How many times it was started."))
+    max_attempts = models.PositiveIntegerField(_("maximum attempts"), default=1)
+    backend = models.CharField(
+        _("backend"),
+        max_length=NAME_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("Alias of the task backend that enqueued it; blank if it is not a task."),
+    )
+    hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH, blank=True, default="")
+    pid = models.PositiveBigIntegerField(_("process ID"), null=True, blank=True)
+    worker_ids = models.TextField(
+        _("workers"),
+        blank=True,
+        default="",
+        help_text=_("Host name and process ID of each worker that started it, one line per attempt."),
+    )
+    result = models.JSONField(_("result"), null=True, blank=True)
+    error = models.TextField(_("error"), blank=True, default="")
+    error_class = models.CharField(_("error class"), max_length=PATH_LENGTH, blank=True, default="")
+    traceback = models.TextField(_("traceback"), blank=True, default="")
+    origin = models.TextField(
+        _("origin"),
+        blank=True,
+        default="",
+        help_text=_("The line of the project's own code that raised the error."),
+    )
+    errors = models.TextField(
+        _("errors"),
+        blank=True,
+        default="",
+        help_text=_("The error of each attempt that failed, one JSON object a line."),
+    )
+    created_at = models.DateTimeField(_("created at"))
+    requested_by = models.CharField(
+        _("requested by"),
+        max_length=USER_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("The user who added or last retried it in the admin; blank if nobody did."),
+    )
+
+    objects = OneOffJobQuerySet.as_manager()
+
+    if TYPE_CHECKING:  # annotated by OneOffJobQuerySet.next_due and lock_due
+        now: datetime
+
+    class Meta:
+        verbose_name = _("one-off job")
+        verbose_name_plural = _("one-off jobs")
+        indexes = [
+            # In this order: what to claim next, whether anything is due, what to prune.
+            models.Index(fields=["status", "exclusive", "-priority", "run_after", "id"], name="singlejob_one_off_next"),
+            models.Index(fields=["status", "run_after"], name="singlejob_one_off_due"),
+            models.Index(fields=["status", "finished_at"], name="singlejob_one_off_finished"),
+        ]
+        constraints = [
+            allowed("singlejob_one_off_status", status__in=OneOffStatus.values),
+            allowed("singlejob_one_off_attempts", max_attempts__gte=1),
+            allowed("singlejob_one_off_priority", priority__range=(PRIORITIES[0], PRIORITIES[-1])),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} #{self.pk} ({self.get_status_display()})"
+
+    @property
+    def name(self) -> str:
+        """The job's name, or the task's path."""
+        return self.job_name or self.task_path
+
+    @property
+    def trigger(self) -> RunTrigger:
+        """The trigger of the run that it requests."""
+        return RunTrigger.MANUAL if self.requested_by else RunTrigger.ONE_OFF

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from django.db import models
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.models.rows import in_utc, rows
+from django_singlejob.database.transactions import alias
+from django_singlejob.jobs.names import HOSTNAME_LENGTH
+from django_singlejob.models.rows import Row, in_utc
 from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from django_singlejob.models import WorkerPass
     from django_singlejob.models.holder import Holder
 
 # Every server's cron begins a pass each minute. One mark each half minute is enough for all of them.
@@ -24,7 +27,7 @@ MARK_EVERY = timedelta(seconds=30)
 
 def passes() -> WorkerPassQuerySet:
     """The passes, on the database that decides."""
-    return cast("WorkerPassQuerySet", rows("WorkerPass"))
+    return WorkerPassQuerySet(WorkerPass, using=alias())
 
 
 class WorkerPassQuerySet(QuerySet["WorkerPass"]):
@@ -50,6 +53,35 @@ class WorkerPassQuerySet(QuerySet["WorkerPass"]):
         # There is no row yet, or another server was faster: then this changes nothing.
         self.bulk_create([self.model(key=_key(names), queues=names, **facts)], ignore_conflicts=True)
         return True
+
+
+class WorkerPass(Row):
+    """When ``singleton_worker --once`` or ``--drain`` last began: one row for each set of queues. Decides nothing."""
+
+    key = models.CharField(
+        _("key"), max_length=64, primary_key=True, help_text=_("A hash of the queues, which can be long and many.")
+    )
+    queues = models.JSONField(
+        _("queues"), default=list, blank=True, help_text=_("The queues that the pass served; empty: all queues.")
+    )
+    hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
+    pid = models.PositiveBigIntegerField(_("process id"))
+    seen_at = models.DateTimeField(_("seen at"))
+
+    objects = WorkerPassQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("worker pass")
+        verbose_name_plural = _("worker passes")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.holder
+
+    @property
+    def holder(self) -> str:
+        """For people: ``web-1, pid 4711``."""
+        return f"{self.hostname}, pid {self.pid}"
 
 
 def _seen(within: timedelta) -> Q:

@@ -1,36 +1,46 @@
-"""What the querysets share: rows on the database that decides, deletes in one statement, and instants in UTC."""
+"""What the tables share: rows are read from the database that decides, deleted in one statement, and in UTC."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import UUID
 
-from django.apps import apps
-from django.db import DataError, connections
-from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet
+from django.db import DataError, connections, models
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from django_singlejob.database.transactions import alias
 from django_singlejob.exceptions import UnreadableRow
 from django_singlejob.process.escaping import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from django_singlejob.models import JobLock, JobStatus, WorkerPass
+    from collections.abc import Iterable, Iterator
 
 _PROBLEM_LENGTH = 200
 
-Row = TypeVar("Row", "JobLock", "JobStatus", "WorkerPass")
-AnyModel = TypeVar("AnyModel", bound=Model)
+
+class Row(models.Model):
+    """A row that is reloaded from the database it came from, whatever a router says about reads."""
+
+    class Meta:
+        abstract = True
+
+    def refresh_from_db(
+        self,
+        using: str | None = None,
+        fields: Iterable[str] | None = None,
+        from_queryset: models.QuerySet[Any] | None = None,
+    ) -> None:
+        """Reload the row, or a deferred field, from the database it came from. A new row has none: it is read from the
+        database that holds the locks. A router could send the read to a replica, whose data may be old."""
+        if using is None and from_queryset is None:
+            using = self._state.db or alias()
+        super().refresh_from_db(using, fields, from_queryset)
 
 
-def rows(model: str) -> QuerySet[Any]:
-    """The model's rows, on the database that decides."""
-    # Looked up when used: this module may be imported before the apps are ready, but the models may not.
-    found: QuerySet[Any] = apps.get_model("django_singlejob", model)._default_manager.using(alias())
-    return found
+def allowed(name: str, **values: Any) -> models.CheckConstraint:
+    """What the database lets anybody write."""
+    return models.CheckConstraint(condition=models.Q(**values), name=name)
 
 
 _INSTANTS = (
@@ -46,7 +56,10 @@ _INSTANTS = (
 )
 
 
-def in_utc(row: Row) -> Row:
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+def in_utc(row: AnyRow) -> AnyRow:
     """The row, with its instants in UTC."""
     # The database returns instants in its connection's time zone, and Python compares two of one zone by wall clock.
     for name in _INSTANTS:
@@ -77,24 +90,3 @@ def readable(model: str) -> Iterator[None]:
     except (DataError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         problem = printable(f"{type(error).__name__}: {error}", _PROBLEM_LENGTH)
         raise UnreadableRow(f"A row of {model} cannot be read ({problem}). Correct it in the database.") from error
-
-
-class AttemptQuerySet(QuerySet[AnyModel]):
-    """Rows of attempts, each under the token of its lock: runs and one-offs."""
-
-    def orphan_tokens(self) -> set[UUID | None]:
-        """The tokens of attempts whose lock is gone, as after a manual DELETE."""
-        # Two reads, in this order: an attempt that begins between them is not among the first.
-        tokens = set(self.values_list("token", flat=True))
-        if not tokens:
-            return tokens
-        return tokens - set(rows("JobLock").values_list("token", flat=True))
-
-    def prune(self, batch: int = 1000) -> int:
-        """Delete all these rows, in batches: one huge DELETE would hold up everybody. Returns the number of rows
-        deleted."""
-        pruned = 0
-        # In two statements, because MySQL has no LIMIT in a subquery. A row that has changed in between is left alone.
-        while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
-            pruned += delete_rows(self.filter(pk__in=keys))
-        return pruned

@@ -6,18 +6,22 @@ from datetime import timedelta
 from functools import reduce
 from itertools import islice
 from operator import or_
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.models.rows import AttemptQuerySet, rows
+from django_singlejob.database.transactions import alias
+from django_singlejob.jobs.names import HOSTNAME_LENGTH, NAME_LENGTH, USER_LENGTH
+from django_singlejob.models.attempts import AttemptQuerySet
+from django_singlejob.models.rows import Row, allowed
 from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from django_singlejob.models import JobRun  # noqa: F401  (named below)
 
 # SQLite refuses a statement with a thousand conditions.
 _JOBS_AT_ONCE = 100
@@ -25,7 +29,7 @@ _JOBS_AT_ONCE = 100
 
 def runs() -> JobRunQuerySet:
     """The history, on the database that decides."""
-    return cast("JobRunQuerySet", rows("JobRun"))
+    return JobRunQuerySet(JobRun, using=alias())
 
 
 class JobRunQuerySet(AttemptQuerySet["JobRun"]):
@@ -70,3 +74,81 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
 
     def _newest_beyond(self, job_name: str, keep: int) -> int | None:
         return self.filter(job_name=job_name).order_by("-pk").values_list("pk", flat=True)[keep : keep + 1].first()
+
+
+class RunStatus(models.TextChoices):
+    RUNNING = "running", _("running")
+    SUCCESSFUL = "successful", _("successful")
+    FAILED = "failed", _("failed")
+    ABANDONED = "abandoned", _("abandoned")
+    INTERRUPTED = "interrupted", _("interrupted")
+
+
+class RunTrigger(models.TextChoices):
+    CALL = "call", _("call")
+    COMMAND = "command", _("command")
+    SCHEDULE = "schedule", _("schedule")
+    ONE_OFF = "one_off", _("one-off")
+    MANUAL = "manual", _("by hand")
+
+
+class JobRun(Row):
+    """One attempt to run a job."""
+
+    Status, Trigger = RunStatus, RunTrigger
+
+    job_name = models.CharField(_("job"), max_length=NAME_LENGTH)
+    fence = models.BigIntegerField(
+        _("fence"), help_text=_("Fencing token of the grant; later grants have higher ones.")
+    )
+    token = models.UUIDField(_("token"), unique=True, help_text=_("Token of the lock it ran under."))
+    status = models.CharField(_("status"), max_length=20, choices=Status)
+    trigger = models.CharField(_("trigger"), max_length=20, choices=Trigger)
+    # Not a foreign key: users may live in another database, and the history outlives them.
+    requested_by = models.CharField(
+        _("requested by"),
+        max_length=USER_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("The user who requested it in the admin; blank if nobody did."),
+    )
+    slot = models.DateTimeField(_("slot"), null=True, blank=True)
+    attempt = models.PositiveIntegerField(_("attempt"), default=1)
+    hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
+    pid = models.PositiveBigIntegerField(_("process ID"))
+    started_at = models.DateTimeField(_("started at"))
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    duration = models.DurationField(_("duration"), null=True, blank=True)
+    acquire_duration = models.DurationField(
+        _("lock cost"), null=True, blank=True, help_text=_("How long it took to acquire the lock.")
+    )
+    error = models.TextField(_("error"), blank=True, default="")
+    traceback = models.TextField(_("traceback"), blank=True, default="")
+    origin = models.TextField(
+        _("origin"),
+        blank=True,
+        default="",
+        help_text=_("The line of the project's own code that raised the error."),
+    )
+
+    objects = JobRunQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("run")
+        verbose_name_plural = _("runs")
+        indexes = [
+            models.Index(fields=["job_name", "started_at"], name="singlejob_run_job_started"),
+            models.Index(fields=["started_at"], name="singlejob_run_started"),
+            models.Index(fields=["status", "started_at"], name="singlejob_run_status_started"),
+            # For the admin's filters: without these, looking for a rare server would scan the whole history.
+            models.Index(fields=["hostname", "started_at"], name="singlejob_run_host_started"),
+            models.Index(fields=["trigger", "started_at"], name="singlejob_run_trigger_started"),
+        ]
+        constraints = [
+            allowed("singlejob_run_status", status__in=RunStatus.values),
+            allowed("singlejob_run_trigger", trigger__in=RunTrigger.values),
+            allowed("singlejob_run_attempt", attempt__gte=1),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_name} #{self.pk} ({self.get_status_display()})"

@@ -67,6 +67,7 @@ class Mutant:
 
 
 ACQUIRE = "django_singlejob/locking/acquire.py"
+ATTEMPTS = "django_singlejob/models/attempts.py"
 AT_EXIT = "django_singlejob/locking/at_exit.py"
 BATCHES = "django_singlejob/worker/batches.py"
 BLOCK = "django_singlejob/running/decorators.py"
@@ -82,7 +83,6 @@ KEEPER = "django_singlejob/locking/keeper.py"
 LEASE = "django_singlejob/locking/lease.py"
 LIVENESS = "django_singlejob/locking/liveness.py"
 LOCKS = "django_singlejob/models/locks.py"
-MODELS = "django_singlejob/models/__init__.py"
 ONE_OFFS = "django_singlejob/models/one_offs.py"
 RECORDING = "django_singlejob/locking/recording.py"
 RELEASE = "django_singlejob/locking/release.py"
@@ -314,7 +314,7 @@ REVERTED_REPAIRS = (
         breaks="A row from the future counts as live, so a dead holder blocks its lock until then.",
         edits=(
             Edit(LOCKS, "return self.filter(_STALE | _IMPOSSIBLE)", "return self.filter(_STALE)"),
-            Edit(MODELS, "return self.is_stale or self.is_impossible", "return self.is_stale"),
+            Edit(LOCKS, "return self.is_stale or self.is_impossible", "return self.is_stale"),
         ),
         tests=(
             Witness("tests/locking/test_liveness.py::test_a_databases_clock_that_is_set_back_blocks_no_lock", ONCE),
@@ -1034,12 +1034,12 @@ OTHERS = (
         breaks="The locks are read before the attempts, so an attempt that begins meanwhile counts as an orphan.",
         edits=(
             Edit(
-                ROWS,
+                ATTEMPTS,
                 '        tokens = set(self.values_list("token", flat=True))\n',
-                '        early = set(rows("JobLock").values_list("token", flat=True))\n'
+                '        early = set(locks().values_list("token", flat=True))\n'
                 '        tokens = set(self.values_list("token", flat=True))\n',
             ),
-            Edit(ROWS, 'tokens - set(rows("JobLock").values_list("token", flat=True))', "tokens - early"),
+            Edit(ATTEMPTS, 'tokens - set(locks().values_list("token", flat=True))', "tokens - early"),
         ),
         tests=(Witness("tests/models/test_runs.py::test_a_run_that_begins_meanwhile_is_no_orphan"),),
     ),
