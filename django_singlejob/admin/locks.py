@@ -43,7 +43,6 @@ from django_singlejob.models import JobLock, JobStatus
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import JobLockQuerySet, locks
 from django_singlejob.process.clock import local_now
-from django_singlejob.process.logs import about_lock
 
 logger = logging.getLogger("django_singlejob")
 
@@ -304,7 +303,7 @@ class JobLockAdmin(ReadOnlyAdmin):
             lock.name,
             lock.holder,
             request.user,
-            extra=about_lock(lock),
+            extra=lock.facts(),
         )
         facts = {"name": lock.name, "holder": lock.holder}
         forced = gettext("The lock %(name)s was cleared by force; its holder was %(holder)s.")

@@ -12,7 +12,7 @@ lost. The holder may not know this yet, so the lock is not granted before the ho
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -23,9 +23,6 @@ from django_singlejob.database import transactions
 from django_singlejob.process.clock import local_now, since
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.logs import about
-
-if TYPE_CHECKING:
-    from django_singlejob.models import JobStatus
 
 logger = logging.getLogger("django_singlejob")
 
@@ -68,16 +65,6 @@ class Timeline(Func):
 def sql_on(alias: str) -> str:
     """How to ask this PostgreSQL for its timeline. It changes if the database refuses to report it."""
     return "0" if alias in _silent else _SQL
-
-
-def next_fence(gate: "JobStatus") -> int:
-    """The fence of the next grant. It is greater than all earlier ones, including those that a failover lost."""
-    return max(gate.fence, gate.timeline << GRANT_BITS) + 1
-
-
-def is_from_before(gate: "JobStatus") -> bool:
-    """Whether the last grant that the gate knows was made on an older timeline."""
-    return gate.token is not None and gate.fence >> GRANT_BITS < gate.timeline
 
 
 def known_for(alias: str, timeline: int) -> timedelta:

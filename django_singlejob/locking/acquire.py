@@ -15,7 +15,7 @@ from django.db import Error
 
 from django_singlejob.conf import ZERO, options
 from django_singlejob.database import transactions
-from django_singlejob.database.timeline import is_from_before, known_for
+from django_singlejob.database.timeline import known_for
 from django_singlejob.database.unusable import refusal, refused, unreachable
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError, UnreadableRow
 from django_singlejob.jobs.slots import Claim
@@ -38,7 +38,7 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import backoff, local_now, since, sleep, utc_now
-from django_singlejob.process.logs import about, about_grant
+from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_shutdown_requested, kept_out
 from django_singlejob.signals import lock_taken_over
 
@@ -315,7 +315,7 @@ class Acquisition:
         failover yet, and finds out by a heartbeat."""
         known = known_for(transactions.alias(), gate.timeline)  # counted from the first look at any gate
         interval = self.request.heartbeat_interval
-        if interval is None or not is_from_before(gate) or transactions.is_private(transactions.alias()):
+        if interval is None or not gate.is_from_failover or transactions.is_private(transactions.alias()):
             return ZERO
         needed = WATCHED_INTERVALS * interval
         if known >= needed or gates().have_started_on(gate.timeline, needed):
@@ -374,5 +374,5 @@ class Acquisition:
 
 def _report_takeover(lease: Lease, former: "JobLock") -> None:
     message = "The lock %r was taken over from %s. %s."
-    logger.warning(message, lease.name, former.holder, silence(former), extra=about_grant(lease.grant))
+    logger.warning(message, lease.name, former.holder, silence(former), extra=lease.grant.facts())
     lock_taken_over.send_robust(sender=type(former), name=lease.name, lease=lease, lock=former)

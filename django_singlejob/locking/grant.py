@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
 from django_singlejob.database import transactions
-from django_singlejob.database.timeline import next_fence
 from django_singlejob.locking.liveness import abandon, silence
 from django_singlejob.locking.plan import PlannedRun, Snapshot
 from django_singlejob.locking.recording import Entry, Writer, has_row
@@ -19,6 +18,7 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import DBNow, local_now, utc_now
+from django_singlejob.process.logs import about
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -52,7 +52,7 @@ class Grant(NamedTuple):
     @classmethod
     def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
         """The grant to request at this moment, by what was seen."""
-        grant = cls.unseen(request, token, planned, next_fence(snapshot.gate))
+        grant = cls.unseen(request, token, planned, snapshot.gate.next_fence)
         return grant._replace(acquired_at=snapshot.time_at(grant.asked_at))
 
     @classmethod
@@ -89,6 +89,18 @@ class Grant(NamedTuple):
             acquired_at=utc_now(),
             entry=entry if request.trigger is not None else None,
             columns=columns,
+        )
+
+    def facts(self, *, job: str = "", reason: str | BaseException | None = None) -> dict[str, Any]:
+        """What a log record carries about it. ``job``: what runs under it, if the request does not say."""
+        return about(
+            job=job or self.request.job_name,
+            lock=self.request.name,
+            run=self.entry.pk if self.entry else None,
+            fence=self.fence,
+            slot=self.slot,
+            reason=reason,
+            token=self.token,
         )
 
     def is_superseded(self, gate: "JobStatus") -> bool:

@@ -15,7 +15,6 @@ from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.lease import Lease
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import local_now
-from django_singlejob.process.logs import about_grant
 from django_singlejob.signals import lease_lost
 
 logger = logging.getLogger("django_singlejob")
@@ -119,7 +118,7 @@ class _Kept:
         # No heartbeat gets through while the lease's own transaction is the only writer.
         if not (self.lease.is_only_writer or self.lease.is_over):
             message = "A heartbeat of %r failed and will be retried soon: %s"
-            extra = about_grant(self.lease.grant, reason=error)
+            extra = self.lease.grant.facts(reason=error)
             logger.warning(message, self.lease.name, transactions.words_of(error), extra=extra)
 
     def report_loss(self) -> None:
@@ -127,7 +126,7 @@ class _Kept:
         is_lost = self.lease.lost and not self.lease.is_over
         if is_lost and not self._is_loss_reported:
             loss = LeaseLost(self.lease.why_lost())
-            logger.error("%s", loss, extra=about_grant(self.lease.grant, reason=loss))
+            logger.error("%s", loss, extra=self.lease.grant.facts(reason=loss))
             lease_lost.send_robust(sender=Lease, name=self.lease.name, lease=self.lease)
         self._is_loss_reported = is_lost
 

@@ -30,7 +30,6 @@ from django_singlejob.locking.release import Release
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import backoff, local_now, sleep
-from django_singlejob.process.logs import about_grant
 from django_singlejob.process.received_signals import kept_out
 
 logger = logging.getLogger("django_singlejob")
@@ -299,9 +298,7 @@ class Lease:
             self._beat()
         except Error as error:
             message = "The heartbeat after a fenced transaction of %r failed: %s"
-            logger.warning(
-                message, self.name, transactions.words_of(error), extra=about_grant(self.grant, reason=error)
-            )
+            logger.warning(message, self.name, transactions.words_of(error), extra=self.grant.facts(reason=error))
 
     def _renew_at_the_end(self, failure: BaseException | None) -> None:
         sent_at = local_now()
@@ -395,7 +392,7 @@ class Lease:
             # An interrupt, or an error that no database raises. It goes through, and says nothing about the lock.
             unreleased = f"{release.not_known}: {error!r} came in between."
             self._distrust(unreleased)
-            logger.warning("%s", unreleased, extra=about_grant(self.grant, reason=error))
+            logger.warning("%s", unreleased, extra=self.grant.facts(reason=error))
             raise
         finally:
             self._is_in_doubt, self._state.is_ending = release.is_in_doubt, False

@@ -37,7 +37,6 @@ from django_singlejob.locking.recording import Writer
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import local_now
-from django_singlejob.process.logs import about_lock
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -87,7 +86,7 @@ class Watch:
         usual = ZERO if _interval(lock) else margin(lock)
         if to_watch <= ZERO and (to_pass > usual or lock.is_impossible) and not self._is_reported:
             self._is_reported = True
-            logger.warning("%s", disagreement(lock), extra=about_lock(lock))
+            logger.warning("%s", disagreement(lock), extra=lock.facts())
         return max(to_watch, to_pass, ZERO)
 
     def _take_note(self, lock: "JobLock", asked_at: float) -> float:

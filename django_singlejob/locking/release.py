@@ -22,7 +22,6 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import backoff, local_now
-from django_singlejob.process.logs import about_grant
 from django_singlejob.process.received_signals import is_second_signal_received
 
 logger = logging.getLogger("django_singlejob")
@@ -99,7 +98,7 @@ class Release:
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
                     raise LeaseLost(self._left_to_expire(error)) from error
                 message = "Releasing the lock %r failed and will be retried: %s"
-                logger.info(message, self._name, words_of(error), extra=about_grant(self._grant, reason=error))
+                logger.info(message, self._name, words_of(error), extra=self._grant.facts(reason=error))
                 transactions.drop(alias)
                 # One try on a new connection is still made.
                 if self._pause(pause) is False and pause > 0 and not transactions.is_transient(error):
@@ -232,7 +231,7 @@ class Release:
     def _try_another(self, error: BaseException | None) -> None:
         assert self._also is not None and error is not None  # noqa: PT018, S101
         self._next_also, self._also_failures = self._next_also + 1, 0
-        logger.error("%s: %s", self._also.sentence, summary(error), extra=about_grant(self._grant, reason=error))
+        logger.error("%s: %s", self._also.sentence, summary(error), extra=self._grant.facts(reason=error))
         if transactions.is_connection_lost(error):
             transactions.drop(transactions.alias())
 

@@ -15,7 +15,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO
-from django_singlejob.database.timeline import GRANT_BITS, Timeline, ask_with_timeline, next_fence
+from django_singlejob.database.timeline import GRANT_BITS, Timeline, ask_with_timeline
 from django_singlejob.database.transactions import alias, durable
 from django_singlejob.jobs.names import NAME_LENGTH
 from django_singlejob.models.rows import Row, allowed, in_utc, readable, whether
@@ -146,7 +146,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def pass_through(self, seen: JobStatus, token: UUID) -> bool:
         """Pass the gate. Returns ``False`` if another caller was faster: look again."""
-        return self.grantable(seen).update(fence=next_fence(seen), token=token, hidden=False) == 1
+        return self.grantable(seen).update(fence=seen.next_fence, token=token, hidden=False) == 1
 
     def pass_and_start(self, seen: JobStatus, min_interval: timedelta, changes: Mapping[str, Any]) -> bool:
         """Pass the gate of a job and record its start. Returns ``False`` if the row is not ``grantable``, or if the job
@@ -302,6 +302,16 @@ class JobStatus(Row):
         started_recently: bool | None
         is_ill: bool
         timeline: int
+
+    @property
+    def next_fence(self) -> int:
+        """The fence of the next grant. It is greater than all earlier ones, including those that a failover lost."""
+        return max(self.fence, self.timeline << GRANT_BITS) + 1
+
+    @property
+    def is_from_failover(self) -> bool:
+        """Whether the last grant that the gate knows was made on an older timeline."""
+        return self.token is not None and self.fence >> GRANT_BITS < self.timeline
 
     class Meta:
         verbose_name = _("job")

@@ -17,6 +17,7 @@ from django_singlejob.database.transactions import alias
 from django_singlejob.jobs.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH
 from django_singlejob.models.rows import Row, allowed, delete_rows, in_utc, readable, whether
 from django_singlejob.process.clock import CENTURY, DBNow, saturated
+from django_singlejob.process.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -206,6 +207,10 @@ class JobLock(Row):
     def holder(self) -> str:
         """The holder as text for people: ``web-1, pid 4711``."""
         return f"{self.hostname}, pid {self.pid}"
+
+    def facts(self, *, reason: str | BaseException | None = None) -> dict[str, Any]:
+        """What a log record carries about it."""
+        return about(job=self.job_name, lock=self.name, slot=self.slot, reason=reason, token=self.token)
 
     @property
     def lease(self) -> timedelta:

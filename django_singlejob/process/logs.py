@@ -16,9 +16,6 @@ from django_singlejob.process.escaping import shown
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from django_singlejob.locking.grant import Grant
-    from django_singlejob.models import JobLock
-
 logger = logging.getLogger("django_singlejob")
 
 PREFIX = "singlejob_"
@@ -58,24 +55,6 @@ def in_english(text: object) -> str:
     """A text that is translated elsewhere. Logs and commands are the same in all languages, for programs read them."""
     with override(None):
         return str(text)
-
-
-def about_grant(grant: "Grant", *, job: str = "", reason: str | BaseException | None = None) -> dict[str, Any]:
-    """The same of our own run or lock. ``job``: what runs under it, if the grant does not know."""
-    return about(
-        job=job or grant.request.job_name,
-        lock=grant.request.name,
-        run=grant.entry.pk if grant.entry else None,
-        fence=grant.fence,
-        slot=grant.slot,
-        reason=reason,
-        token=grant.token,
-    )
-
-
-def about_lock(lock: "JobLock", *, reason: str | BaseException | None = None) -> dict[str, Any]:
-    """The same of a lock that another process holds or held."""
-    return about(job=lock.job_name, lock=lock.name, slot=lock.slot, reason=reason, token=lock.token)
 
 
 class _Shown:

@@ -21,7 +21,7 @@ from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.endings import status_of, summary
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
-from django_singlejob.process.logs import about, about_grant
+from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
 from django_singlejob.running import runner
 from django_singlejob.running.child import NOTE, LogInChild
@@ -77,7 +77,7 @@ class Report(NamedTuple):
         """The ``extra`` of a log record about the run and this error."""
         if self.lease is None:
             return about(job=self.name, reason=error)
-        return about_grant(self.lease.grant, job=self.name, reason=error)
+        return self.lease.grant.facts(job=self.name, reason=error)
 
 
 def report_of(job: Job, run: Callable[..., runner.Outcome]) -> Report:

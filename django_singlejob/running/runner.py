@@ -27,7 +27,7 @@ from django_singlejob.models.holder import this_process
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow, instant_in_words, local_now, since, sleep
-from django_singlejob.process.logs import about, about_grant, in_english
+from django_singlejob.process.logs import about, in_english
 from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, let_in, of_this_thread
 from django_singlejob.running.child import BodyEnd, LogInChild
 from django_singlejob.running.command import ShellCommand, supervise_command
@@ -399,13 +399,13 @@ class _Execution:
     def _end_one_off(self, result: Mapping[str, Any]) -> None:
         if not one_offs().finish(self._lease.token, result):
             message = "A one-off of %r was changed by hand while it ran: only the history has its result."
-            logger.warning(message, self._asked.job.name, extra=about_grant(self._lease.grant))
+            logger.warning(message, self._asked.job.name, extra=self._lease.grant.facts())
 
     def _retry(self) -> Callable[[], object] | None:
         job, args, kwargs = self._asked.job, self._asked.args, self._asked.kwargs
         if not comes_back([args, dict(kwargs)]):
             message = "The job %r is not retried: its arguments would not come back from JSON unchanged."
-            logger.error(message, job.name, extra=about_grant(self._lease.grant))
+            logger.error(message, job.name, extra=self._lease.grant.facts())
             return None
         order = Order(job_name=job.name, max_attempts=job.most_attempts)
         again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
@@ -420,7 +420,7 @@ class _Execution:
             return "failed"
         if loss:
             message = "After the job %r had failed: %s"
-            logger.error(message, self._asked.job.name, loss, extra=about_grant(self._lease.grant, reason=loss))
+            logger.error(message, self._asked.job.name, loss, extra=self._lease.grant.facts(reason=loss))
         return end.status
 
     def _loss(self, end: Ending, pause: Callable[[float], object]) -> LeaseLost | None:

@@ -24,7 +24,7 @@ from django_singlejob.models.holder import this_process
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import RELEASED, line_of, one_offs
 from django_singlejob.process.clock import backoff, local_now, since, sleep, utc_now
-from django_singlejob.process.logs import about, about_grant
+from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_second_signal_received, let_in
 from django_singlejob.running import django_tasks, runner
 from django_singlejob.running.enqueue import arguments_of, one_off_result
@@ -68,7 +68,7 @@ class Claimed:
 
     def about(self, reason: BaseException | None = None) -> dict[str, Any]:
         """The ``extra`` of a log record."""
-        return about_grant(self.lease.grant, job=self.name, reason=reason)
+        return self.lease.grant.facts(job=self.name, reason=reason)
 
     def __call__(self) -> Report:
         self.is_begun = True
@@ -228,9 +228,7 @@ class Batches:
                 if not (transactions.is_connection_lost(error) or transactions.is_transient(error)):
                     raise
                 message = "The results of one-offs could not be recorded and will be retried: %s"
-                logger.warning(
-                    message, transactions.words_of(error), extra=about_grant(self._lease.grant, reason=error)
-                )
+                logger.warning(message, transactions.words_of(error), extra=self._lease.grant.facts(reason=error))
                 transactions.drop(transactions.alias())
                 if is_second_signal_received():
                     break
@@ -349,7 +347,7 @@ def _record(performed: Iterable[Claimed], lease: Lease, *, is_uncertain: bool) -
         if one_offs().finish_all(rows, lease.token, result) != len(rows) and not is_uncertain:
             names = ", ".join(sorted({row.name for row in rows}))
             message = "A result of %s was not recorded: the row was changed by hand while it ran."
-            logger.warning(message, names, extra=about_grant(lease.grant))
+            logger.warning(message, names, extra=lease.grant.facts())
 
 
 def _alike(performed: Iterable[Claimed]) -> "list[tuple[dict[str, Any], list[OneOffJob]]]":

@@ -22,7 +22,7 @@ from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow, instant_in_words
-from django_singlejob.process.logs import about, about_lock
+from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_shutdown_requested
 from django_singlejob.worker.timetable import timetable
 
@@ -96,7 +96,7 @@ def clear_dead(watchman: Watchman) -> bool:
         if clear(lock, error=f"{silence(lock)}; a worker cleared the lock."):
             cleared += 1
             message = "The lock %r was cleared; its holder was %s. %s."
-            logger.warning(message, lock.name, lock.holder, silence(lock), extra=about_lock(lock))
+            logger.warning(message, lock.name, lock.holder, silence(lock), extra=lock.facts())
         else:
             watchman.put_off(lock)
     return cleared > 0

@@ -16,7 +16,6 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.holder import this_process
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import sleep
-from django_singlejob.process.logs import about_grant
 from django_singlejob.process.received_signals import is_shutdown_requested
 
 logger = logging.getLogger("django_singlejob")
@@ -86,7 +85,7 @@ class WorkerLock:
         try:
             lease.finish(patience=patience, pause=self._pause)
         except LeaseLost as loss:
-            logger.warning("%s", loss, extra=about_grant(lease.grant, reason=loss))
+            logger.warning("%s", loss, extra=lease.grant.facts(reason=loss))
 
     def leave_to_expire(self) -> None:
         """Do not release the lock. Others put back what was running under it, once the lease has expired."""

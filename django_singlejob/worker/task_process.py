@@ -19,7 +19,7 @@ from django_singlejob.locking.endings import ending
 from django_singlejob.locking.lease import Lease
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import backoff, local_now
-from django_singlejob.process.logs import about, about_grant
+from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_second_signal_received, is_shutdown_requested
 from django_singlejob.running.child import BodyEnd, run_as_child, unpacked
 from django_singlejob.running.process import words_of
@@ -191,7 +191,7 @@ class TaskProcess:
         elif isinstance(failure, LeaseLost):
             error = str(failure)
         else:
-            logger.error("The process of the tasks %s.", words_of(code), extra=about_grant(child.lease.grant))
+            logger.error("The process of the tasks %s.", words_of(code), extra=child.lease.grant.facts())
         self._begun, self._ended, self._status = self.begun, self.ended, self.status
         self._is_final = self.is_final
         self._memory = _Memory()

@@ -91,7 +91,6 @@ RUNNER = "django_singlejob/running/runner.py"
 RUNS = "django_singlejob/models/runs.py"
 SINGLE = "django_singlejob/locking/single_statement.py"
 SUPERVISOR = "django_singlejob/running/supervisor.py"
-TIMELINE = "django_singlejob/database/timeline.py"
 WATCH = "django_singlejob/running/watch.py"
 
 SINGLE_TESTS = "tests/locking/test_single_statement.py"
@@ -464,9 +463,9 @@ OTHERS = (
         breaks="A grant leaves the fence as it is.",
         edits=(
             Edit(
-                TIMELINE,
-                "return max(gate.fence, gate.timeline << GRANT_BITS) + 1",
-                "return max(gate.fence, gate.timeline << GRANT_BITS)",
+                GATES,
+                "return max(self.fence, self.timeline << GRANT_BITS) + 1",
+                "return max(self.fence, self.timeline << GRANT_BITS)",
             ),
         ),
         tests=(Witness("tests/contract/test_fence.py::test_the_fence_grows_whatever_becomes_of_the_lock"),),
@@ -474,7 +473,7 @@ OTHERS = (
     Mutant(
         name="fence-without-its-timeline",
         breaks="After a failover, fences go on from the last one that the new primary knows.",
-        edits=(Edit(TIMELINE, "return max(gate.fence, gate.timeline << GRANT_BITS) + 1", "return gate.fence + 1"),),
+        edits=(Edit(GATES, "return max(self.fence, self.timeline << GRANT_BITS) + 1", "return self.fence + 1"),),
         tests=(
             Witness(
                 "tests/database/test_timeline.py::test_after_a_promotion_fences_go_on_far_above_those_that_it_lost",
@@ -836,7 +835,8 @@ OTHERS = (
         edits=(
             Edit(
                 ACQUIRE,
-                "        transactions.refuse_open_transaction(transactions.alias(), is_of_job=bool(self.request.job_name))\n"
+                "        transactions.refuse_open_transaction(transactions.alias(), "
+                "is_of_job=bool(self.request.job_name))\n"
                 "        announce",
                 "        announce",
             ),

@@ -66,7 +66,6 @@ from typing import IO, TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from django_singlejob import Lease
-from django_singlejob.database.timeline import next_fence
 from django_singlejob.locking.grant import Granting
 from django_singlejob.models.jobs import JobStatusQuerySet
 from django_singlejob.models.locks import JobLockQuerySet
@@ -163,7 +162,7 @@ def _cleared(trace: Trace, _: Any, args: Any, others: Any, __: Any) -> dict[str,
 
 def _passed(trace: Trace, _: Any, args: Any, __: Any, ___: Any) -> dict[str, Any]:
     seen, token = args
-    return {"lock": seen.name, "seen": seen.fence, "fence": next_fence(seen), "token": trace.token(token)}
+    return {"lock": seen.name, "seen": seen.fence, "fence": seen.next_fence, "token": trace.token(token)}
 
 
 def _passed_own(trace: Trace, granting: Any, *_: Any) -> dict[str, Any]:
