@@ -23,10 +23,10 @@ from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 
+from django_singlejob.exceptions import quoted
 from django_singlejob.jobs.names import NAME_LENGTH
 from django_singlejob.jobs.registry import MOST_ATTEMPTS
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.process.escaping import quoted
 from django_singlejob.running import django_tasks
 from django_singlejob.running.enqueue import AnyCall, Order
 from django_singlejob.running.task_modules import is_allowed, is_importable

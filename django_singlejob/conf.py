@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from django_singlejob.process.escaping import quoted
+from django_singlejob.exceptions import quoted
 
 ZERO = timedelta()
 LOCAL_TIME = "USE_TZ is False, but leases are judged in UTC, by the database's clock."

@@ -1,11 +1,8 @@
 """The exceptions. A held lock is not an error: see ``SKIPPED``."""
 
-from typing import TYPE_CHECKING
+from enum import Enum
 
 from django.db import OperationalError, ProgrammingError
-
-if TYPE_CHECKING:
-    from django_singlejob.database.codes import Lack
 
 
 class SingleJobError(Exception):
@@ -40,20 +37,28 @@ class DatabaseUnreachable(SingleJobError, OperationalError):
     """The database did not answer, so it is unknown whether the lock is free. Nothing was run."""
 
 
+class Lack(Enum):
+    """What is missing before the database can be used. A retry does not help. The value is for people."""
+
+    TABLES = "a table or a column is missing"
+    DATABASE = "the database does not exist, or the file is not a database"
+    LOGIN = "the user may not connect"
+    RIGHTS = "the user lacks a privilege"
+    WRITES = "the database is read-only"
+
+
 class DatabaseUnusable(SingleJobError, OperationalError, ProgrammingError):
     """The database answered with a refusal that a retry does not change: tables or rights are missing, or it is
     read-only; or ``DATABASES`` does not allow a connection to be opened. Nothing was run or enqueued.
 
     Attributes:
         job_name: the requested job or lock; empty if neither was requested.
-        lack: what is missing, a member of ``codes.Lack``; ``None`` if it is something else.
+        lack: what is missing, a ``Lack``; ``None`` if it is something else.
         is_lasting: whether nothing else works either until the database is changed. ``False`` for a server that has
             become read-only, because a new connection may reach the new primary.
     """
 
-    def __init__(
-        self, message: str, *, job_name: str = "", lack: "Lack | None" = None, is_lasting: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, job_name: str = "", lack: Lack | None = None, is_lasting: bool = False) -> None:
         super().__init__(message)
         self.job_name = job_name
         self.lack = lack
@@ -105,3 +110,13 @@ class JobInterrupted(KeyboardInterrupt):
 
     def __reduce__(self) -> tuple[type["JobInterrupted"], tuple[int]]:
         return type(self), (self.signum,)
+
+
+# Of a value in a message; the repr of a negative timedelta is this long.
+_QUOTED_LENGTH = 64
+
+
+def quoted(value: object) -> str:
+    """The value as a message quotes it: like ``repr``, but cut."""
+    text = repr(value)
+    return text if len(text) <= _QUOTED_LENGTH else f"{text[:_QUOTED_LENGTH]}..."

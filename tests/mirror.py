@@ -27,6 +27,7 @@ TESTED_BY = {
     "locking/recording": "contract/test_record",
     "management/arguments": "management/test_call_command",
     "management/reload": "processes/test_worker",
+    "models/attempts": "models/test_runs",
     "models/one_offs": "models/test_plans",
     "models/passes": "models/test_worker_passes",
     "running/child": "processes/test_supervisor",

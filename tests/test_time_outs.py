@@ -1,4 +1,4 @@
-"""Each entry point, on servers whose roles have their own time-outs. database/test_codes.py tests the meanings of the
+"""Each entry point, on servers whose roles have their own time-outs. database/test_errors.py tests the meanings of the
 error codes."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.core.management import CommandError, call_command
 from django.db import Error, connection, transaction
 
 from django_singlejob import LockHeld, job_lock, singleton_job
-from django_singlejob.database.transactions import is_transient
+from django_singlejob.database.errors import is_transient
 from django_singlejob.locking.endings import AlsoWrite, ending
 from django_singlejob.models.jobs import gates
 from tests.contract.acts import committing, expire, fall_behind, gate, is_free, last_run, scheduled, start_run, take

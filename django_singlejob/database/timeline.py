@@ -19,7 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BigIntegerField, Func
 from django.db.models.sql.compiler import SQLCompiler
 
-from django_singlejob.database import transactions
+from django_singlejob.database import errors
 from django_singlejob.process.clock import local_now, since
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.logs import about
@@ -81,7 +81,7 @@ def is_reported(alias: str) -> bool:
         with transaction.atomic(using=alias), connection.cursor() as cursor:
             cursor.execute(f"SELECT {_SQL}")
     except Error as error:
-        if not transactions.is_refused(error):
+        if not errors.is_refused(error):
             raise
         return False
     return True
@@ -95,7 +95,7 @@ def ask_with_timeline(alias: str, ask: Callable[[], T]) -> T:
     try:
         return _undoable(alias, ask)
     except Error as error:
-        if not transactions.is_refused(error):
+        if not errors.is_refused(error):
             raise
         return _ask_without(alias, ask, error)
 

@@ -1,6 +1,5 @@
-"""The one database that holds the locks: short durable transactions on it, and what its errors mean."""
+"""The one database that holds the locks: short durable transactions on it, and connections that it has lost."""
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -11,12 +10,7 @@ from typing import Any
 from django.apps import apps
 from django.db import (
     DEFAULT_DB_ALIAS,
-    DatabaseError,
     Error,
-    IntegrityError,
-    InterfaceError,
-    InternalError,
-    OperationalError,
     connections,
     router,
     transaction,
@@ -25,9 +19,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob.conf import options
-from django_singlejob.database import codes
-from django_singlejob.database.codes import Lack, Meaning
-from django_singlejob.exceptions import DatabaseUnusable, UnsafeTransaction
+from django_singlejob.database import errors
+from django_singlejob.exceptions import UnsafeTransaction
 from django_singlejob.process.clock import local_now, utc_now, wait
 
 # How long a statement waits for a row before the whole transaction is retried (PostgreSQL; SQLite uses its `timeout`).
@@ -39,8 +32,6 @@ IDLE_TIMEOUT = timedelta(seconds=10)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The longest that MySQL accepts, in seconds.
 LONGEST_WAIT_TIMEOUT = 31_536_000
-# Of what a driver says of an error.
-WORDS_LENGTH = 500
 
 
 def alias() -> str:
@@ -201,7 +192,7 @@ def closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
     try:
         yield
     except Error as error:
-        if is_connection_lost(error):
+        if errors.is_connection_lost(error):
             with suppress(Error):  # it may be closed already
                 connection.close()
         raise
@@ -405,82 +396,3 @@ def drop(alias: str) -> None:
         connection.close()
     # What is left of an open transaction, connect() resets.
     connection.connection, connection.atomic_blocks, connection.savepoint_ids = None, [], []
-
-
-# --- what an error means, by its code
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether a retry may work: another transaction was in the way (deadlock, lock time-out, serialization failure), or
-    the server cancelled the statement. ``is_undone`` says whether it was undone."""
-    return isinstance(error, DatabaseError) and _meaning(error) in (Meaning.TRANSIENT, Meaning.CANCELLED)
-
-
-def is_undone(error: BaseException) -> bool:
-    """Whether the transaction was certainly rolled back, even if its COMMIT raised the error."""
-    return isinstance(error, DatabaseError) and _meaning(error) is Meaning.TRANSIENT
-
-
-def is_connection_lost(error: BaseException) -> bool:
-    """Whether the server went away or cannot be used for now. If so, it is unknown whether the last statement was
-    executed."""
-    return isinstance(error, InterfaceError) or (isinstance(error, DatabaseError) and _meaning(error) is Meaning.LOST)
-
-
-def is_out_of_room(error: BaseException) -> bool:
-    """Whether the disk or the table is full."""
-    return bool(codes.OUT_OF_ROOM & _codes(error))
-
-
-def is_refused(error: BaseException) -> bool:
-    """Whether PostgreSQL lacks this function, or does not allow us to call it."""
-    return bool(codes.REFUSED & _codes(error))
-
-
-def is_duplicate(error: BaseException) -> bool:
-    """Whether another process inserted the row first."""
-    return isinstance(error, IntegrityError)
-
-
-def lack(error: BaseException) -> Lack | None:
-    """What the database lacks, so that the same again does not work either; ``None``: nothing."""
-    if not isinstance(error, DatabaseError):
-        return None
-    found = _codes(error)
-    if "SQLITE_ERROR" in found and _MISSING.match(words_of(error)):
-        return Lack.TABLES
-    return next((lack for lack, those in codes.LACKS.items() if those & found), None)
-
-
-# SQLite has no code for it, but only that of every statement that makes no sense.
-_MISSING = re.compile(r"no such (table|column)|table .* has no column")
-
-
-def words_of(error: BaseException) -> str:
-    """What the server, or its driver, says of it, in a line: without the statement."""
-    cause = error.__cause__ if isinstance(error, Error) and error.__cause__ else error
-    # MySQL's has its number as the first of two arguments.
-    text = ": ".join(map(str, cause.args)) if len(cause.args) > 1 else str(cause)
-    said = getattr(getattr(cause, "diag", None), "message_primary", None) or text
-    return " ".join(said.split())[:WORDS_LENGTH]
-
-
-def _meaning(error: DatabaseError) -> Meaning:
-    if isinstance(error, DatabaseUnusable):
-        return Meaning.LOST if error.lack and not error.is_lasting else Meaning.YOURS
-    found = _codes(error)
-    if not found and isinstance(error, OperationalError | InternalError):
-        return Meaning.LOST  # without a code, it did not come from a server
-    return next((meaning for meaning, those in codes.MEANINGS.items() if those & found), Meaning.YOURS)
-
-
-def _codes(error: BaseException) -> set[str | int]:
-    """PostgreSQL's SQLSTATE and its class, the name of SQLite's result code and that without its extension, or MySQL's
-    error number."""
-    cause = error.__cause__ or error
-    if sqlstate := getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None):
-        return {sqlstate, sqlstate[:2]}
-    if name := getattr(cause, "sqlite_errorname", None):
-        return {name, "_".join(name.split("_")[:2])}
-    number = cause.args[0] if isinstance(error, Error) and cause.args else None
-    return {number} if isinstance(number, int) and number else set()

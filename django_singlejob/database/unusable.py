@@ -7,15 +7,14 @@ from traceback import walk_tb
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_singlejob.database import transactions
-from django_singlejob.database.codes import Lack
-from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError
+from django_singlejob.database import errors, transactions
+from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, Lack, SingleJobError
 
 
 def is_temporary(error: Error) -> bool:
     """Whether the database may answer, or permit it, if the same is tried again later."""
     is_unreachable = isinstance(error, DatabaseUnreachable)
-    return is_unreachable or transactions.is_connection_lost(error) or transactions.is_transient(error)
+    return is_unreachable or errors.is_connection_lost(error) or errors.is_transient(error)
 
 
 def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> DatabaseUnusable | None:
@@ -25,7 +24,7 @@ def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> Da
     """
     if isinstance(error, DatabaseUnusable):
         return error
-    lack = transactions.lack(error)
+    lack = errors.lack(error)
     if lack is None:
         return _not_opened(error, before, job_name)
     why, remedy = _WORDS[lack]
@@ -35,8 +34,8 @@ def refusal(error: BaseException, before: str = "", *, job_name: str = "") -> Da
     schema = " and USAGE on their schema" if has_schema else ""
     hidden = " If the tables are there, grant this user USAGE on their schema." if has_schema else ""
     todo = remedy.format(alias=alias, option=option, schema=schema, hidden=hidden)
-    message = f"{before}{_database(alias)} {why} ({transactions.words_of(error)}). {todo}"
-    is_lasting = not transactions.is_connection_lost(error)
+    message = f"{before}{_database(alias)} {why} ({errors.words_of(error)}). {todo}"
+    is_lasting = not errors.is_connection_lost(error)
     return DatabaseUnusable(message[0].upper() + message[1:], job_name=job_name, lack=lack, is_lasting=is_lasting)
 
 
@@ -44,16 +43,14 @@ def _not_opened(error: BaseException, before: str, job_name: str) -> DatabaseUnu
     """``None`` if ``DATABASES`` allows a connection to be opened."""
     if not _forbids_connection(error):
         return None
-    message = f"{before}{_sentence(transactions.words_of(error))} Correct DATABASES[{transactions.alias()!r}]."
+    message = f"{before}{_sentence(errors.words_of(error))} Correct DATABASES[{transactions.alias()!r}]."
     return DatabaseUnusable(message[0].upper() + message[1:], job_name=job_name, is_lasting=True)
 
 
 def _forbids_connection(error: BaseException) -> bool:
     """Whether this is Django's or the driver's complaint about ``DATABASES``. Such an error may have any type, but it
     is raised again by each attempt to connect."""
-    is_servers = isinstance(error, Error) and (
-        transactions.is_connection_lost(error) or transactions.is_transient(error)
-    )
+    is_servers = isinstance(error, Error) and (errors.is_connection_lost(error) or errors.is_transient(error))
     if is_servers or isinstance(error, SingleJobError) or not _is_of_connect(error):
         return False
     try:
@@ -74,7 +71,7 @@ _CONNECT = inspect.unwrap(BaseDatabaseWrapper.connect).__code__
 
 def refused(error: Error, before: str, *, job_name: str) -> DatabaseUnusable:
     """Like ``refusal``, for an error that would occur again whatever its code is."""
-    message = f"{before}{_database(transactions.alias())} refuses a statement ({transactions.words_of(error)})."
+    message = f"{before}{_database(transactions.alias())} refuses a statement ({errors.words_of(error)})."
     return refusal(error, before, job_name=job_name) or DatabaseUnusable(message, job_name=job_name)
 
 
@@ -101,7 +98,7 @@ def unreachable(error: Error, undone: str = "") -> str:
     was not run"``."""
     alias = transactions.alias()
     return (
-        f"The database does not answer{undone}: {_sentence(transactions.words_of(error))} {_remedy(alias)}, and check "
+        f"The database does not answer{undone}: {_sentence(errors.words_of(error))} {_remedy(alias)}, and check "
         f"DATABASES[{alias!r}] ({place_of(alias)})."
     )
 

@@ -4,8 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from django_singlejob.exceptions import InvalidName
-from django_singlejob.process.escaping import quoted
+from django_singlejob.exceptions import InvalidName, quoted
 
 HOSTNAME_LENGTH = 255
 COMMAND_LENGTH = 255

@@ -15,12 +15,11 @@ from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
 from django_singlejob.conf import ZERO, options
-from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
+from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob, quoted
 from django_singlejob.jobs import slots
 from django_singlejob.jobs.names import did_you_mean, validate_name, validate_own_name
 from django_singlejob.jobs.schedule import LONGEST, Every, parse
 from django_singlejob.jobs.slots import CatchUp, Policy
-from django_singlejob.process.escaping import quoted
 
 LONGEST_RETRY_DELAY = timedelta(days=1)
 #: Not all databases can count much further.

@@ -21,9 +21,8 @@ from cronsim import CronSim, CronSimError
 from django.utils.dateparse import parse_duration
 from django.utils.duration import duration_iso_string
 
-from django_singlejob.exceptions import InvalidSchedule
+from django_singlejob.exceptions import InvalidSchedule, quoted
 from django_singlejob.jobs.hints import FIELDS, hint, is_valid
-from django_singlejob.process.escaping import quoted
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from django.db import Error
 
 from django_singlejob.conf import ZERO, options
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.database.timeline import known_for
 from django_singlejob.database.unusable import refusal, refused, unreachable
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError, UnreadableRow
@@ -165,12 +165,12 @@ class Acquisition:
     def _raise_unless_retryable(self, error: Error) -> None:
         """Raise the error, unless a retry may succeed."""
         alias = transactions.alias()
-        if transactions.is_connection_lost(error):
+        if errors.is_connection_lost(error):
             if transactions.is_private(alias):
                 raise error
             # We do not know whether we were granted the lock. The next look shows it: the row would have our token.
             transactions.drop(alias)
-        elif not transactions.is_transient(error) and not transactions.is_duplicate(error):
+        elif not errors.is_transient(error) and not errors.is_duplicate(error):
             raise self._refused(error) from error
 
     def _refused(self, error: Error) -> DatabaseUnusable:
@@ -187,10 +187,10 @@ class Acquisition:
     def _give_up(self, error: Error | None) -> Refusal:
         """Give up after too much trouble. An acquisition that cannot be decided is never "acquired"."""
         # A database that is read-only may be in the middle of a failover.
-        if error and (transactions.is_duplicate(error) or (transactions.lack(error) and self._is_patience_over)):
+        if error and (errors.is_duplicate(error) or (errors.lack(error) and self._is_patience_over)):
             raise self._refused(error) from error
-        words = transactions.words_of(error) if error else ""
-        if error and not transactions.is_undone(error) and self._is_patience_over:
+        words = errors.words_of(error) if error else ""
+        if error and not errors.is_undone(error) and self._is_patience_over:
             undone = f", so {self.request.own_name!r} was not run"
             raise DatabaseUnreachable(unreachable(error, undone)) from error
         obstacle = f"others were in the way each time ({words})" if words else IN_THE_WAY
@@ -213,11 +213,7 @@ class Acquisition:
             self._is_history_slow = grant.entry is not None and single_statement.took_long(asked_at, history)
             if single_statement.was_undone(error):
                 self._in_doubt = None
-            if (
-                transactions.is_connection_lost(error)
-                or transactions.is_transient(error)
-                or transactions.is_duplicate(error)
-            ):
+            if errors.is_connection_lost(error) or errors.is_transient(error) or errors.is_duplicate(error):
                 raise
         else:
             self._is_single, self._in_doubt = True, answer.grant

@@ -7,7 +7,7 @@ import threading
 from functools import partial
 from uuid import UUID
 
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.locking.recording import end_for, writers
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
@@ -44,7 +44,7 @@ def release_granted(token: UUID) -> bool:
         return _release_row(name, token)
     except Exception as error:
         message = "The lock %r could not be released, and is left to expire: %s"
-        logger.warning(message, name, transactions.words_of(error), extra=about(lock=name, token=token, reason=error))
+        logger.warning(message, name, errors.words_of(error), extra=about(lock=name, token=token, reason=error))
         return False
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from django.db import Error
 
 from django_singlejob.conf import ZERO
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.locking.liveness import LONGEST_STAY, LONGEST_WATCH, Watch, abandon
 from django_singlejob.locking.recording import writers
 from django_singlejob.models.jobs import gates
@@ -94,7 +94,7 @@ def clear_at_once(lock: "JobLock", *, force: bool = False, error: str) -> bool |
         gates().remember(lock.name)
         is_cleared = _clear_once(alias, lock, force, error)
     except Error as problem:
-        if not transactions.is_undone(problem):
+        if not errors.is_undone(problem):
             raise
         return None
     if is_cleared:

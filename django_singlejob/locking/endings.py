@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from django.db import Error
 
-from django_singlejob.database.transactions import words_of
+from django_singlejob.database.errors import words_of
 from django_singlejob.exceptions import JobInterrupted, JobTimeout
 from django_singlejob.jobs.names import PATH_LENGTH
 from django_singlejob.process.escaping import printable

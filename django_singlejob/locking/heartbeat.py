@@ -10,7 +10,7 @@ from itertools import groupby
 
 from django.db import OperationalError
 
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.lease import Lease
 from django_singlejob.models.locks import locks
@@ -119,7 +119,7 @@ class _Kept:
         if not (self.lease.is_only_writer or self.lease.is_over):
             message = "A heartbeat of %r failed and will be retried soon: %s"
             extra = self.lease.grant.facts(reason=error)
-            logger.warning(message, self.lease.name, transactions.words_of(error), extra=extra)
+            logger.warning(message, self.lease.name, errors.words_of(error), extra=extra)
 
     def report_loss(self) -> None:
         """Report that the lease is lost, if that is news."""
@@ -159,7 +159,7 @@ def _renew_together(some: list[_Kept]) -> list[_Kept]:
         with transactions.durable(transactions.alias()):
             renewed = locks().renew_together([kept.lease for kept in some], some[0].length, transactions.sent_now())
     except Exception as error:
-        if transactions.is_connection_lost(error) or transactions.is_transient(error):
+        if errors.is_connection_lost(error) or errors.is_transient(error):
             for kept in some:
                 kept.retry_soon(error)
             return []

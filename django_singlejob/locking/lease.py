@@ -19,8 +19,8 @@ from threading import Event
 
 from django.db import Error, connections, transaction
 
-from django_singlejob.database import transactions
-from django_singlejob.database.interrupt import interrupt_behind
+from django_singlejob.database import errors, transactions
+from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.exceptions import JobTimeout, LeaseLost
 from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.locking.at_exit import forget
@@ -235,7 +235,7 @@ class Lease:
         except Error as error:
             if interrupt := interrupt_behind(error):
                 raise interrupt from None
-            if not transactions.is_undone(error) or self._has_the_gate(alias):
+            if not errors.is_undone(error) or self._has_the_gate(alias):
                 raise
             self._state.is_lost = True
             raise LeaseLost(self.why_lost()) from error
@@ -298,7 +298,7 @@ class Lease:
             self._beat()
         except Error as error:
             message = "The heartbeat after a fenced transaction of %r failed: %s"
-            logger.warning(message, self.name, transactions.words_of(error), extra=self.grant.facts(reason=error))
+            logger.warning(message, self.name, errors.words_of(error), extra=self.grant.facts(reason=error))
 
     def _renew_at_the_end(self, failure: BaseException | None) -> None:
         sent_at = local_now()
@@ -320,8 +320,8 @@ class Lease:
                     self._hold_the_gate()
                     return block.pop_all()
             except Error as error:
-                is_lost = transactions.is_connection_lost(error)
-                if self.is_private or self.lost or not (is_lost or transactions.is_transient(error)):
+                is_lost = errors.is_connection_lost(error)
+                if self.is_private or self.lost or not (is_lost or errors.is_transient(error)):
                     raise
                 if is_lost:
                     transactions.drop(alias)

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from django.db import Error, transaction
 
-from django_singlejob.database import transactions
+from django_singlejob.database import errors
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import backoff, local_now, sleep
 
@@ -43,6 +43,6 @@ def _at_once(name: str, act: Callable[[], T]) -> T | None:
             gates().touch(name)
             return act()
     except Error as error:
-        if not transactions.is_undone(error):
+        if not errors.is_undone(error):
             raise
         return None

@@ -17,7 +17,7 @@ from uuid import UUID
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import transaction
 
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.database.time_limits import limited
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow, local_now, since
@@ -111,7 +111,7 @@ def writers(lease: timedelta | None = None) -> Iterator[Writer]:
 def _leave_out(problem: BaseException | None) -> None:
     message = "The history could not be written and is skipped for now: %s"
     logger.info(message, printable(str(problem), PROBLEM_LENGTH), extra=about(reason=problem))
-    if problem and transactions.is_connection_lost(problem):
+    if problem and errors.is_connection_lost(problem):
         transactions.drop(transactions.alias())
 
 
@@ -130,12 +130,12 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
         ):
             return write()
     except Exception as error:
-        is_lost = transactions.is_connection_lost(error)
+        is_lost = errors.is_connection_lost(error)
         problem = _problem(error)
         if is_lost:
             transactions.drop(transactions.alias())
         # A lost connection says nothing about the history, unless we cut it ourselves.
-        if not is_lost or transactions.is_out_of_room(error) or since(begun_at) >= patience:
+        if not is_lost or errors.is_out_of_room(error) or since(begun_at) >= patience:
             _stay_away(error)
         raise HistoryFailed(problem) from error
 

@@ -9,8 +9,8 @@ from django.db import Error, connections
 from django.db.models import F
 
 from django_singlejob.conf import ZERO
-from django_singlejob.database import transactions
-from django_singlejob.database.transactions import words_of
+from django_singlejob.database import errors, transactions
+from django_singlejob.database.errors import words_of
 from django_singlejob.database.unusable import refusal
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking import single_statement
@@ -93,7 +93,7 @@ class Release:
                 return self._carry_out_once()
             except Error as error:
                 is_too_late = local_now() + pause > give_up_at or _is_pointless(pause, error)
-                if is_too_late or (pause > 0 and transactions.lack(error)):
+                if is_too_late or (pause > 0 and errors.lack(error)):
                     forget(self._token)  # otherwise the process would wait for it, or fail, again when it exits
                 if is_too_late or self._is_private or _is_hopeless(pause, error):
                     raise LeaseLost(self._left_to_expire(error)) from error
@@ -101,7 +101,7 @@ class Release:
                 logger.info(message, self._name, words_of(error), extra=self._grant.facts(reason=error))
                 transactions.drop(alias)
                 # One try on a new connection is still made.
-                if self._pause(pause) is False and pause > 0 and not transactions.is_transient(error):
+                if self._pause(pause) is False and pause > 0 and not errors.is_transient(error):
                     forget(self._token)
                     raise LeaseLost(self._left_to_expire(error)) from error
         raise AssertionError("backoff() never ends")
@@ -124,7 +124,7 @@ class Release:
             self._try_another(refused.__cause__)
             return self._carry_out_once()
         except Error as error:
-            if transactions.is_undone(error):
+            if errors.is_undone(error):
                 self.is_in_doubt = was_in_doubt
             raise
         return is_released or (self.is_in_doubt and self._was_released())
@@ -203,13 +203,13 @@ class Release:
     def _may_get_through(self, error: Exception) -> bool:
         """Whether the same write may succeed if it is tried again. A server may end the connection of a statement that
         is too long, each time; and others may hold the row for longer than the lease lasts."""
-        if transactions.is_transient(error):
+        if errors.is_transient(error):
             return self._left() > self._grant.request.lease / 2
         return self._may_reconnect(error)
 
     def _may_reconnect(self, error: Exception) -> bool:
         """Whether this is the first connection that the write has lost."""
-        if not transactions.is_connection_lost(error):
+        if not errors.is_connection_lost(error):
             return False
         self._also_failures += 1
         return self._also_failures == 1
@@ -232,7 +232,7 @@ class Release:
         assert self._also is not None and error is not None  # noqa: PT018, S101
         self._next_also, self._also_failures = self._next_also + 1, 0
         logger.error("%s: %s", self._also.sentence, summary(error), extra=self._grant.facts(reason=error))
-        if transactions.is_connection_lost(error):
+        if errors.is_connection_lost(error):
             transactions.drop(transactions.alias())
 
     def _was_released(self) -> bool:
@@ -278,12 +278,12 @@ class _Refused(Exception):
 
 def _is_hopeless(pause: float, error: Error) -> bool:
     """Whether not even a new connection helps."""
-    return pause > 0 and not (transactions.is_transient(error) or transactions.is_connection_lost(error))
+    return pause > 0 and not (errors.is_transient(error) or errors.is_connection_lost(error))
 
 
 def _is_pointless(pause: float, error: Error) -> bool:
     """Whether a second signal rules out another try, after this pause. One on a new connection is still made."""
-    return is_second_signal_received() and pause > 0 and not transactions.is_transient(error)
+    return is_second_signal_received() and pause > 0 and not errors.is_transient(error)
 
 
 def _status_result(ending: Ending) -> dict[str, Any]:

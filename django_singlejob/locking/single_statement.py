@@ -18,7 +18,7 @@ from django.db import Error, connections
 from django.db.models import Model
 
 from django_singlejob.conf import options
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.database.timeline import GRANT_BITS, known_for, sql_on
 from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
@@ -157,9 +157,9 @@ def _read(alias: str, values: Sequence[Any], judged: Mapping[str, Any]) -> "JobL
 
 def was_undone(error: Error) -> bool:
     """Whether the statement was certainly undone: it was a transaction of its own, and the server itself refused it."""
-    if transactions.is_undone(error) or transactions.is_duplicate(error):
+    if errors.is_undone(error) or errors.is_duplicate(error):
         return True
-    is_unknown = transactions.is_connection_lost(error) or transactions.is_transient(error)
+    is_unknown = errors.is_connection_lost(error) or errors.is_transient(error)
     is_servers = any(getattr(error.__cause__, name, None) for name in ("sqlstate", "pgcode"))
     return is_servers and not is_unknown
 

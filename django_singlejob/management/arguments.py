@@ -10,10 +10,10 @@ from django.core.management.base import BaseCommand, CommandParser, OutputWrappe
 from django.utils import timezone
 
 from django_singlejob.conf import ZERO
+from django_singlejob.exceptions import quoted
 from django_singlejob.jobs.names import is_storable
 from django_singlejob.management.output import SafeStream, give_up_unwritable
 from django_singlejob.process.clock import CENTURY, YEARS, storable
-from django_singlejob.process.escaping import quoted
 
 # More of anything makes no sense, and some databases cannot count further.
 MOST = 2**31 - 1

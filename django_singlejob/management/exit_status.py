@@ -9,13 +9,14 @@ from django.db import Error, connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob.conf import ZERO, options
-from django_singlejob.database.codes import Lack
-from django_singlejob.database.transactions import alias, is_connection_lost, is_transient
+from django_singlejob.database.errors import is_connection_lost, is_transient
+from django_singlejob.database.transactions import alias
 from django_singlejob.database.unusable import refusal, unreachable
 from django_singlejob.exceptions import (
     DatabaseUnreachable,
     DatabaseUnusable,
     JobInterrupted,
+    Lack,
     LeaseLost,
     SingleJobError,
     UnsafeTransaction,

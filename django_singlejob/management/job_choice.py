@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 from django.core.management.base import CommandParser, no_translations
 
+from django_singlejob.exceptions import quoted
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import did_you_mean
 from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.models.jobs import gates
-from django_singlejob.process.escaping import quoted
 
 # How long to wait for a fenced transaction of the job, in seconds.
 PATIENCE = 5.0

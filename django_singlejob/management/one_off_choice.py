@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser, no_translations
 from django.db import Error
 from django.db.models import Count
 
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.management.arguments import CallableCommand, key, queue, text
 from django_singlejob.management.exit_status import EX_USAGE, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
@@ -94,7 +94,7 @@ class OneOffCommand(CallableCommand):
                 with transactions.synchronous(rows.db):
                     return self.act(rows)
             except Error as error:
-                if not transactions.is_undone(error) or local_now() >= give_up_at:
+                if not errors.is_undone(error) or local_now() >= give_up_at:
                     raise
         raise AssertionError("backoff() never ends")
 

@@ -3,14 +3,13 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from django_singlejob.exceptions import SingleJobError
+from django_singlejob.exceptions import SingleJobError, quoted
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.models.jobs import gates
 from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_queue, of_worker
 from django_singlejob.monitoring.health import MOST, Health, Level, survey
 from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
 from django_singlejob.monitoring.workers import Worker, serves, workers
-from django_singlejob.process.escaping import quoted
 
 
 class UnknownName(SingleJobError):

@@ -6,9 +6,6 @@ from unicodedata import category
 # Persian and the languages of India are not written without these two, which join letters or keep them apart.
 _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
-# Of a value in a message; the repr of a negative timedelta is this long.
-_QUOTED_LENGTH = 64
-
 
 def printable(text: object, length: int, *, keep: str = "") -> str:
     """Return ``text`` with every character escaped that a database rejects or that could forge a line: NUL, line ends,
@@ -26,12 +23,6 @@ def shown(text: object, *, keep: str = "") -> str:
     for each in keep:
         rest = rest.replace(each, "")  # to look at each character of a long text takes a hundred times as long
     return words if rest.isprintable() else _escaped(words, lambda each: each in keep or _is_ordinary(each))
-
-
-def quoted(value: object) -> str:
-    """The value as a message quotes it: like ``repr``, but cut."""
-    text = repr(value)
-    return text if len(text) <= _QUOTED_LENGTH else f"{text[:_QUOTED_LENGTH]}..."
 
 
 def _fits_a_table(character: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from django.db import connections
 
-from django_singlejob.database.interrupt import interrupt_behind
+from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.exceptions import JobFailed, JobInterrupted, JobTimeout, LeaseLost
 from django_singlejob.locking.endings import Ending, summary
 from django_singlejob.locking.lease import Lease

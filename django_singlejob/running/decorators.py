@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
+from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError, quoted
 from django_singlejob.jobs.names import did_you_mean, validate_own_name
 from django_singlejob.jobs.registry import Job, OnHeld, function_of, get, register, validate_durations, validate_types
 from django_singlejob.jobs.slots import CatchUp
@@ -19,7 +19,6 @@ from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
 from django_singlejob.models.holder import this_process
-from django_singlejob.process.escaping import quoted
 from django_singlejob.running import runner
 from django_singlejob.running.enqueue import AnyCall, Order
 

@@ -11,13 +11,12 @@ from django.db import Error
 from django.utils import timezone
 
 from django_singlejob.database.unusable import refusal
-from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost
+from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost, quoted
 from django_singlejob.jobs.names import NAME_LENGTH, is_storable
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.endings import Ending
 from django_singlejob.models.one_offs import PRIORITIES, RELEASED
 from django_singlejob.process.clock import YEARS, DBNow, storable
-from django_singlejob.process.escaping import quoted
 from django_singlejob.running.insert import Call, insert
 from django_singlejob.running.values import Unstorable, stored_arguments, stored_result
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from asgiref.sync import async_to_sync
 
 from django_singlejob.conf import ZERO
-from django_singlejob.database.interrupt import interrupt_behind
+from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.acquire import Acquisition, acquire

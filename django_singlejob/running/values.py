@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django_singlejob.database import transactions
+from django_singlejob.exceptions import quoted
 from django_singlejob.jobs.names import is_storable
-from django_singlejob.process.escaping import quoted
 
 # MariaDB accepts 31 levels, and the list of the arguments is one of them.
 DEPTH = 30

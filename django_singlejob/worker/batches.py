@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from django.db import Error
 
 from django_singlejob.conf import ZERO
-from django_singlejob.database import transactions
-from django_singlejob.database.interrupt import interrupt_behind
+from django_singlejob.database import errors, transactions
+from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking.endings import ending
 from django_singlejob.locking.lease import Lease
@@ -225,10 +225,10 @@ class Batches:
             try:
                 self.record_and_claim(0)
             except Error as error:
-                if not (transactions.is_connection_lost(error) or transactions.is_transient(error)):
+                if not (errors.is_connection_lost(error) or errors.is_transient(error)):
                     raise
                 message = "The results of one-offs could not be recorded and will be retried: %s"
-                logger.warning(message, transactions.words_of(error), extra=self._lease.grant.facts(reason=error))
+                logger.warning(message, errors.words_of(error), extra=self._lease.grant.facts(reason=error))
                 transactions.drop(transactions.alias())
                 if is_second_signal_received():
                     break
@@ -275,10 +275,10 @@ class Batches:
 
     def _raise_unless_retryable(self, error: Error, *, was_uncertain: bool) -> None:
         """Return if a retry may succeed; raise the error otherwise."""
-        is_transient = transactions.is_transient(error)
-        if transactions.is_connection_lost(error) or not (is_transient or self._performed):
+        is_transient = errors.is_transient(error)
+        if errors.is_connection_lost(error) or not (is_transient or self._performed):
             raise error
-        if transactions.is_undone(error) or not is_transient:
+        if errors.is_undone(error) or not is_transient:
             self._is_uncertain = was_uncertain
         if not is_transient:
             self._record_one_by_one()
@@ -289,7 +289,7 @@ class Batches:
             try:
                 self._record_alone(task)
             except Error as error:
-                if transactions.is_connection_lost(error) or transactions.is_transient(error):
+                if errors.is_connection_lost(error) or errors.is_transient(error):
                     self._is_uncertain = True
                     raise
                 message = "The result of %s cannot be recorded as it is: recorded as failed."

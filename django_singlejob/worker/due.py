@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from django.db import Error
 
 from django_singlejob.conf import ZERO, options
-from django_singlejob.database import transactions
+from django_singlejob.database import errors
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.clear import Watchman, clear
@@ -83,10 +83,10 @@ def _despite_others(name: str, change: Callable[[], object]) -> None:
     try:
         change()
     except Error as error:
-        if not transactions.is_transient(error):
+        if not errors.is_transient(error):
             raise
         message = "The schedule of %r is updated at the next tick, because another process is using it: %s"
-        logger.info(message, name, transactions.words_of(error), extra=about(job=name, reason=error))
+        logger.info(message, name, errors.words_of(error), extra=about(job=name, reason=error))
 
 
 def clear_dead(watchman: Watchman) -> bool:

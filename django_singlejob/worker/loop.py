@@ -10,7 +10,7 @@ from typing import cast
 from django.db import Error
 
 from django_singlejob.conf import ZERO
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.database.unusable import is_temporary
 from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.process.clock import backoff, local_now
@@ -103,7 +103,7 @@ class Worker:
         if not (is_temporary(error) and self._plan.is_endless):
             raise error
         message = "The database does not answer. The worker retries until it does: %s"
-        logger.warning(message, transactions.words_of(error), extra=about(reason=error))
+        logger.warning(message, errors.words_of(error), extra=about(reason=error))
         self._is_database_away = True
         transactions.drop(transactions.alias())
         self._tick.look_again()
@@ -148,7 +148,7 @@ class Worker:
                 yield from _news(self._come_back())
             except Error as error:
                 message = "Tasks could not be put back: %s"
-                logger.warning(message, transactions.words_of(error), extra=about(reason=error))
+                logger.warning(message, errors.words_of(error), extra=about(reason=error))
                 transactions.drop(transactions.alias())
         if self._tasks.close():
             self._lock.release(_PATIENCE_WHEN_AWAY if self._is_database_away else None)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.database.time_limits import limited
 from django_singlejob.models.holder import this_process
 from django_singlejob.models.passes import passes
@@ -24,6 +24,6 @@ def mark_pass(queues: Sequence[str] = ()) -> None:
             passes().mark(queues, this_process())
     except Exception as error:
         message = "Monitoring does not see this pass, because it could not be recorded: %s"
-        logger.warning(message, transactions.words_of(error), extra=about(reason=error))
-        if transactions.is_connection_lost(error):
+        logger.warning(message, errors.words_of(error), extra=about(reason=error))
+        if errors.is_connection_lost(error):
             transactions.drop(alias)

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import Error
 
 from django_singlejob.conf import ZERO
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.database.unusable import is_temporary
 from django_singlejob.exceptions import JobDied, LeaseLost
 from django_singlejob.locking.endings import ending
@@ -165,7 +165,7 @@ class TaskProcess:
             self.come_back()
         except Error as error:
             message = "Tasks could not be put back. Others do that once the lock of this worker has expired: %s"
-            logger.warning(message, transactions.words_of(error), extra=about(reason=error))
+            logger.warning(message, errors.words_of(error), extra=about(reason=error))
         return not self._left
 
     def _start(self, lease: Lease, until: datetime | None) -> None:
@@ -226,7 +226,7 @@ class TaskProcess:
                 if not (self._plan.is_endless and is_temporary(error)):
                     raise
                 message = "The database does not answer. Tasks are recorded and claimed once it does: %s"
-                logger.warning(message, transactions.words_of(error), extra=about(reason=error))
+                logger.warning(message, errors.words_of(error), extra=about(reason=error))
                 transactions.drop(transactions.alias())
                 pause = next(troubles) or _SOON
             self._memory.begun = tasks.begun
@@ -273,7 +273,7 @@ class TaskProcess:
                 tasks.batches.record_and_claim(0)
         except Error as error:
             message = "The results of one-offs could not be recorded and will be retried: %s"
-            logger.warning(message, transactions.words_of(error), extra=about(reason=error))
+            logger.warning(message, errors.words_of(error), extra=about(reason=error))
             transactions.drop(transactions.alias())
 
 

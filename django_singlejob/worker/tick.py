@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error
 
-from django_singlejob.database import transactions
+from django_singlejob.database import errors
 from django_singlejob.exceptions import DatabaseUnreachable, InvalidOrder, JobInterrupted
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
@@ -455,7 +455,7 @@ def _send_finished(row: "OneOffJob", task: "Task[..., Any]", report: Report) -> 
         _while_handled(to_log, partial(django_tasks.end, ended, task))
     except (Error, ObjectDoesNotExist) as error:
         message = "The signal that the task of %s has finished could not be sent: %s"
-        logger.warning(message, row, transactions.words_of(error), extra=report.about(error))
+        logger.warning(message, row, errors.words_of(error), extra=report.about(error))
         return report
     return report._replace(is_logged=ended.status == "failed")
 

@@ -87,16 +87,16 @@ IN_DOUBT = """
 import logging, sys, time
 from datetime import timedelta
 from pathlib import Path
-from django_singlejob import database
+from django_singlejob.database import errors
 from tests.contract.acts import gate, take
 
-def judged(error, real=database.is_connection_lost):
+def judged(error, real=errors.is_connection_lost):
     logging.info("%s", error)
     return real(error)
 
 logging.basicConfig(level="INFO", stream=sys.stdout)
 
-database.is_connection_lost = judged
+errors.is_connection_lost = judged
 lease = take("released", lease=timedelta(seconds=60)) if sys.argv[1] == "releases" else None
 print("ready", flush=True)
 while not Path(sys.argv[2]).exists():

@@ -45,7 +45,7 @@ def test_a_database_that_is_down_is_an_error_and_not_held(spawn: Spawn, database
         from django.db import OperationalError
         from django_singlejob.locking import acquire
         from django_singlejob import job_lock, singleton_job
-        from django_singlejob.clock import local_now
+        from django_singlejob.process.clock import local_now
 
         acquire.PERSEVERANCE = 0.5
         job = singleton_job("nightly")(lambda: print("it ran"))

@@ -4,7 +4,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection
 
 from django_singlejob import JobInterrupted, JobTimeout, LeaseLost
-from django_singlejob.database.interrupt import interrupt_behind
+from django_singlejob.database.errors import interrupt_behind
 
 pytestmark = pytest.mark.django_db
 

@@ -1,4 +1,4 @@
-"""Transactions on the locks' database. database/test_codes.py tests the meanings of its errors."""
+"""Transactions on the locks' database. database/test_errors.py tests the meanings of its errors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from django.db.utils import ConnectionRouter
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import UnsafeTransaction, conf, singleton_job
+from django_singlejob.database.errors import is_connection_lost
 from django_singlejob.database.transactions import (
     LOCK_TIMEOUT,
     _milliseconds,
     alias,
     durable,
     in_turn,
-    is_connection_lost,
     is_private,
     refuse_open_transaction,
     roll_back,

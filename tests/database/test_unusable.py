@@ -18,9 +18,9 @@ from django.db import DatabaseError, Error, OperationalError, ProgrammingError, 
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_singlejob import DatabaseUnusable, UnsafeTransaction, job_lock, singleton_job
-from django_singlejob.database.codes import Lack
-from django_singlejob.database.transactions import is_connection_lost, is_transient
+from django_singlejob.database.errors import is_connection_lost, is_transient
 from django_singlejob.database.unusable import place_of, refusal, refused
+from django_singlejob.exceptions import Lack
 from django_singlejob.locking.acquire import acquire as usual_acquire
 from django_singlejob.models import JobLock, OneOffJob
 from django_singlejob.running import runner
@@ -29,7 +29,7 @@ from django_singlejob.worker.due import PRUNING
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.children import ROOT
-from tests.database.test_codes import an_error
+from tests.database.test_errors import an_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

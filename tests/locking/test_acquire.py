@@ -27,7 +27,7 @@ from django_singlejob.process import clock
 from django_singlejob.process.clock import DBNow, local_now, since
 from django_singlejob.process.received_signals import deferred_signals
 from tests.contract.acts import MINUTE, age, ask, expire, is_free, lock, start_run, stop_the_clock, take
-from tests.database.test_codes import an_error
+from tests.database.test_errors import an_error
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from django_singlejob.models.locks import locks
 from django_singlejob.process import clock
 from django_singlejob.signals import lock_taken_over
 from tests.contract.acts import expire, lock, stop_the_clock, take
-from tests.database.test_codes import an_error
+from tests.database.test_errors import an_error
 from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import local_now
 from tests.app.models import Counter
 from tests.contract.acts import MINUTE, age, in_thread, last_run, lock, lose, nth_fence, start_run, take
-from tests.database.test_codes import an_error
+from tests.database.test_errors import an_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

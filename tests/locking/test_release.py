@@ -20,7 +20,7 @@ from django_singlejob.locking.release import Release
 from django_singlejob.models.locks import JobLockQuerySet, locks
 from django_singlejob.process.clock import local_now
 from tests.contract.acts import MINUTE, gate, is_free, last_run, lock, start_run, take
-from tests.database.test_codes import an_error
+from tests.database.test_errors import an_error
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from tests.contract.acts import (
     take,
     win,
 )
-from tests.database.test_codes import an_error
+from tests.database.test_errors import an_error
 from tests.waiting import PATIENCE, a_moment, eventually
 
 if TYPE_CHECKING:

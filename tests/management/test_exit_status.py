@@ -24,8 +24,7 @@ from django_singlejob import (
     Reason,
     UnsafeTransaction,
 )
-from django_singlejob.database.codes import Lack
-from django_singlejob.exceptions import SingleJobError, UnknownJob
+from django_singlejob.exceptions import Lack, SingleJobError, UnknownJob
 from django_singlejob.locking.acquire import IN_DOUBT
 from django_singlejob.management.exit_status import (
     discover_jobs,

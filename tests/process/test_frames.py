@@ -71,7 +71,7 @@ def test_it_is_the_innermost_one_of_the_project() -> None:
         "/usr/lib/python3/dist-packages/requests/api.py",
         "<frozen importlib._bootstrap>",
         "<string>",
-        str(OURS / "runner.py"),
+        str(OURS / "running" / "runner.py"),
         "/home/me/src/django-singlejob/django_singlejob/locking/lease.py",
         f"{Path(django.__file__).parent}/db/models/query.py",
         traceback.__file__,

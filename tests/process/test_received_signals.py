@@ -240,7 +240,7 @@ def test_once_it_was_told_to_end_only_a_second_thought_changes_how(seconds: floa
     """Another signal of the same burst arrives while the process waits for threads, or while Python shuts down."""
     code = f"""
         import signal, sys, threading, time
-        from django_singlejob.received_signals import deferred_signals
+        from django_singlejob.process.received_signals import deferred_signals
 
         class Last:
             def __del__(self):

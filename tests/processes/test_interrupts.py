@@ -31,7 +31,7 @@ TIGHT_LOOPS = """
     from contextlib import nullcontext, suppress
     from django.db import Error
     from django_singlejob import job_lock
-    from django_singlejob.received_signals import deferred_signals
+    from django_singlejob.process.received_signals import deferred_signals
     from tests.app.jobs import *
 
     def loop():

@@ -21,8 +21,8 @@ from django.test import Client
 from django.urls import reverse
 
 from django_singlejob import singleton_job
-from django_singlejob.database import transactions
-from django_singlejob.database.codes import Lack
+from django_singlejob.database import errors
+from django_singlejob.exceptions import Lack
 from django_singlejob.models import JobRun, OneOffJob
 from tests.admin.pages import Page, address, begin, clear_page, list_of, shown
 from tests.admin.test_admin_permissions import ACTIONS, MATRIX, choose
@@ -324,7 +324,7 @@ FORBIDDEN = [
 def test_it_may_not_change_a_table_or_what_is_not_its_own(as_the_user: Place, statement: str) -> None:
     with pytest.raises(Error) as refused:
         execute(statement.format(name=as_the_user.name))
-    assert transactions.lack(refused.value) is Lack.RIGHTS
+    assert errors.lack(refused.value) is Lack.RIGHTS
 
 
 def test_it_may_not_migrate(as_the_user: Place, spawn: Spawn) -> None:

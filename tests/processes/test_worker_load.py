@@ -213,7 +213,7 @@ def test_a_caller_that_is_signalled_while_the_answer_to_its_grant_is_lost_leaves
         """
         import os, signal
         from django_singlejob.locking import acquire
-        from django_singlejob.received_signals import deferred_signals
+        from django_singlejob.process.received_signals import deferred_signals
         from tests.app.jobs import say, wait_until_told
         from tests.contract.acts import ask
 

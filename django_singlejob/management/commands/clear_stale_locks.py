@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser, no_translations
 
+from django_singlejob.exceptions import quoted
 from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import SECOND, disagreement
@@ -15,7 +16,7 @@ from django_singlejob.management.output import Output, add_format
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import instant_in_words
-from django_singlejob.process.escaping import quoted, shown
+from django_singlejob.process.escaping import shown
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock

@@ -13,6 +13,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.conf import ZERO, options
+from django_singlejob.exceptions import quoted
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import validate_own_name
 from django_singlejob.jobs.schedule import next_slot
@@ -30,7 +31,7 @@ from django_singlejob.management.exit_status import (
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import instant_in_words, utc_now
-from django_singlejob.process.escaping import quoted, shown
+from django_singlejob.process.escaping import shown
 from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, signals_of_command
 from django_singlejob.running import runner
 from django_singlejob.running.command import ShellCommand

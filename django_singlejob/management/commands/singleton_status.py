@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.management.base import CommandError, CommandParser, no_translations
 
+from django_singlejob.exceptions import quoted
 from django_singlejob.management.arguments import CallableCommand, queue, text, whole_number
 from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
 from django_singlejob.management.output import add_format, as_json
@@ -18,7 +19,7 @@ from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import Worker
 from django_singlejob.process.clock import instant_in_words
-from django_singlejob.process.escaping import quoted, shown
+from django_singlejob.process.escaping import shown
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus

@@ -26,7 +26,7 @@ from django_singlejob.models.passes import passes
 from django_singlejob.process.clock import DBNow, instant_in_words
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
-from tests.database.test_codes import an_error
+from tests.database.test_errors import an_error
 
 if TYPE_CHECKING:
     from pytest_django import Settings

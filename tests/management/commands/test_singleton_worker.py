@@ -15,8 +15,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_singlejob import singleton_job
-from django_singlejob.database.codes import Lack
-from django_singlejob.exceptions import DatabaseUnusable, JobInterrupted
+from django_singlejob.exceptions import DatabaseUnusable, JobInterrupted, Lack
 from django_singlejob.locking import acquire
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models import JobStatus

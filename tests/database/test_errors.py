@@ -18,7 +18,8 @@ from django.db import (
     connection,
 )
 
-from django_singlejob.database.transactions import durable, is_connection_lost, is_duplicate, is_transient, is_undone
+from django_singlejob.database.errors import is_connection_lost, is_duplicate, is_transient, is_undone
+from django_singlejob.database.transactions import durable
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.runs import runs
 from tests.contract.acts import in_thread
