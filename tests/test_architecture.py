@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.children import ROOT
+from tests.house import arrows, circle, floors
 from tests.mirror import PACKAGE, TESTED_BY, TESTS, has_test, mirrors_of, modules
 from tests.ties import LIMITS, ties
 
@@ -23,12 +24,31 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.on_database("sqlite")
 
 
+DECISIONS = (ROOT / "docs" / "explanation" / "decisions.md").read_text()
+
+
 def test_a_module_imports_only_from_floors_below_its_own() -> None:
     """The floors are defined in pyproject.toml. A module without a floor is an error too."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ", 0 broken" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
+
+
+def test_no_modules_import_each_other_not_even_for_their_types() -> None:
+    assert circle() == []
+
+
+def test_the_house_is_as_it_is_drawn() -> None:
+    drawn = re.search(r"```text\n(.*?)```", DECISIONS, re.DOTALL)
+    assert drawn
+    lines = [line.replace("/", " ").split() for line in drawn[1].splitlines()]
+    assert {room: int(floor) for floor, *line in lines for room in line} == floors(arrows())
+
+
+def test_the_decisions_name_each_module() -> None:
+    named = set(re.findall(r"`([a-z_]+)/?`", DECISIONS.partition("| Folder | Module |")[2].partition("\n\n")[0]))
+    assert {part for module in modules() for part in module.split("/")[:2]} == named
 
 
 #: What reads a clock, or waits for a limited time. Waits without a limit are allowed anywhere.
