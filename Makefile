@@ -130,8 +130,8 @@ bench: $(INSTALLED)-bench
 	$(PYTHON) -m tests.benchmarks $(PARTS) --cycles $(CYCLES) $(addprefix --plots ,$(PLOTS))
 
 # Breaks each function of a wing in all the ways that mutmut knows, and lists what no test on SQLite notices.
-# For example: make mutation WING=querysets.locks
-WING ?= scheduling
+# For example: make mutation WING=models.locks
+WING ?= jobs
 # As in a worker of pytest-xdist, the database is chosen before. The mutants share it, so they run one after the other.
 MUTMUT := PYTEST_XDIST_WORKER=gw0 DATABASE_URL=sqlite:///$(CURDIR)/mutants/default.sqlite3 .venv/bin/mutmut
 

@@ -1,15 +1,14 @@
 """How a lease is granted: look, watch, plan, pass the gate, insert the row.
 
-A caller that loses usually reads one row and writes nothing. Each time an acquisition asks, it gets one of four
-answers: a ``Lease``, a ``Refusal``, or one of the two ``Undecided`` values. One place decides whether to retry.
+A caller that loses usually reads one row and writes nothing. Each time an acquisition asks, it gets a ``Lease``, a
+``Refusal``, or ``Again``: nothing is decided yet. One place decides whether to retry.
 """
 
 import logging
-import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID, uuid4
 
 from django.db import Error
 
@@ -17,7 +16,7 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.timeline import known_for
 from django_singlejob.database.unusable import refusal, refused, unreachable
-from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, SingleJobError, UnreadableRow
+from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, UnreadableRow
 from django_singlejob.jobs.slots import Claim
 from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import announce, forget, release_granted
@@ -33,7 +32,7 @@ from django_singlejob.locking.liveness import (
 )
 from django_singlejob.locking.plan import PlannedRun, Snapshot, plan
 from django_singlejob.locking.position import follow, is_followed, pass_by, report_misfires
-from django_singlejob.locking.recording import Writer, writers
+from django_singlejob.locking.recording import Writer, stay_away, writers
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
@@ -66,55 +65,58 @@ def acquire(request: LockRequest, pause: Callable[[float], object] | None = None
     return answer
 
 
-class Undecided(Enum):
-    """Nothing is decided yet: ask again."""
+class Again(NamedTuple):
+    """Nothing is decided yet: ask again.
 
-    #: Others, or the database, were in the way. If this goes on for too long, the acquisition gives up.
-    RACED = auto()
-    #: A holder that may be alive is given time to send a heartbeat.
-    WATCHING = auto()
+    Attributes:
+        after: the longest time to wait before that, in seconds.
+        is_raced: whether others, or the database, were in the way. If this goes on for too long, the acquisition gives
+            up. Otherwise a holder that may be alive is given time to send a heartbeat.
+    """
+
+    after: float = float("inf")
+    is_raced: bool = False
+
+
+RACED = Again(is_raced=True)
 
 
 class Acquisition:
-    """One acquisition: one token, no matter how often it has to ask."""
+    """One acquisition, no matter how often it has to ask. Each try has a token of its own."""
 
     def __init__(self, request: LockRequest) -> None:
         self.request = request
-        self.token = uuid.uuid4()
         self._give_up_at = local_now() + request.wait.total_seconds()
         self._watch = Watch()
         self._pauses = backoff()
-        self._longest_pause = float("inf")
         #: Since when others, or the database, have been in the way each time; ``None`` if they are not.
         self._trouble_since: float | None = None
-        #: What the database may have granted: the COMMIT was sent, but the caller does not have the lease in hand yet.
-        self._in_doubt: Grant | None = None
-        #: Whether one statement may be tried: not after an error in one.
-        self._is_single = single_statement.is_chosen()
-        self._is_history_slow = False
+        #: By token, what the database may have granted: the COMMIT was sent, but there was no answer.
+        self._in_doubt: dict[UUID, Grant] = {}
         self._logged: set[str] = set()
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number means that nothing is decided yet: ask again after that many seconds."""
         transactions.refuse_open_transaction(transactions.alias(), is_of_job=bool(self.request.job_name))
-        announce(self.token, self.request.name)
         try:
             with kept_out():
                 answer = self._ask_despite_trouble()
-        except Exception as error:
-            if not self._in_doubt:
-                forget(self.token)
-            elif isinstance(error, DatabaseUnusable) or not isinstance(error, SingleJobError):
-                release_granted(self.token)
-            raise
+        except DatabaseUnreachable:
+            raise  # what may have been granted is released at exit, or left to expire
         except BaseException:
-            # It may have come after a COMMIT, as a Ctrl-C during one does.
-            release_granted(self.token)
+            self.leave_nothing()  # it may have come after a COMMIT, as a Ctrl-C during one does
             raise
         if isinstance(answer, Lease):
-            self._in_doubt = None
+            del self._in_doubt[answer.token]
+            for grant in list(self._in_doubt.values()):
+                self._decide(grant)  # this one would have been in its way
             return answer
-        return self._end_or_go_on(answer)
+        if isinstance(answer, Refusal) and (self._is_patience_over or not answer.may_be_held):
+            self.leave_nothing()
+            return answer
+        if is_shutdown_requested():
+            return Refusal(Reason.INTERRUPTED, detail="" if self.leave_nothing() else IN_DOUBT)
+        return min(next(self._pauses), answer.after if isinstance(answer, Again) else float("inf"))
 
     def wait(self, seconds: float, pause: Callable[[float], object] | None = None) -> None:
         """Wait until it is time to ask again. Nothing is granted meanwhile, so a signal may raise here."""
@@ -126,24 +128,17 @@ class Acquisition:
 
     def leave_nothing(self) -> bool:
         """Release what may have been granted. ``False`` if that is uncertain: the lock, if any, is left to expire."""
-        is_certain = not self._in_doubt or release_granted(self.token)
-        forget(self.token)
-        return is_certain
-
-    def _end_or_go_on(self, answer: Refusal | Undecided) -> Refusal | float:
-        """End with a refusal, or ask again: while there is patience left, the holder may release the lock."""
-        if isinstance(answer, Refusal) and (self._is_patience_over or not answer.may_be_held):
-            self.leave_nothing()
-            return answer
-        if is_shutdown_requested():
-            return Refusal(Reason.INTERRUPTED, detail="" if self.leave_nothing() else IN_DOUBT)
-        return min(next(self._pauses), self._longest_pause)
+        are_released = [release_granted(token) for token in self._in_doubt]
+        self._in_doubt.clear()
+        return all(are_released)
 
     @property
     def _is_patience_over(self) -> bool:
         return local_now() >= self._give_up_at
 
-    def _ask_despite_trouble(self) -> Lease | Refusal | Undecided:
+    # --- trouble
+
+    def _ask_despite_trouble(self) -> Lease | Refusal | Again:
         error: Error | None = None
         try:
             answer = self._ask()
@@ -151,12 +146,12 @@ class Acquisition:
             return Refusal(Reason.UNDECIDED, detail=str(row))
         except Error as problem:
             self._raise_unless_retryable(problem)
-            error, answer = problem, Undecided.RACED
+            error, answer = problem, RACED
         except Exception as problem:  # Django and the drivers raise many kinds if DATABASES is wrong
             if unusable := refusal(problem, f"{self._undone}: ", job_name=self.request.job_name):
                 raise unusable from problem
             raise
-        if answer is not Undecided.RACED:
+        if answer is not RACED:
             self._trouble_since = None
             return answer
         self._trouble_since = self._trouble_since or local_now()
@@ -196,69 +191,52 @@ class Acquisition:
         obstacle = f"others were in the way each time ({words})" if words else IN_THE_WAY
         return Refusal(Reason.UNDECIDED, detail=f"retried for {PERSEVERANCE:.0f} seconds, but {obstacle}")
 
-    def _ask(self) -> Lease | Refusal | Undecided:
-        if self._is_single and not self._in_doubt:
-            asked_at, history = local_now(), next(writers(self.request.lease))
-            if single_statement.is_ordinary_grant(self.request, history):
-                return self._ask_at_once(asked_at, history)
-        return self._look_and_ask()
+    # --- one try
 
-    def _ask_at_once(self, asked_at: float, history: Writer) -> Lease | Refusal | Undecided:
-        """Ask with one statement. If it finds the rows out of the ordinary, the portable path goes on."""
-        self._in_doubt = grant = single_statement.requested(self.request, self.token)
-        self._is_single = False  # until there is an answer
+    def _ask(self) -> Lease | Refusal | Again:
+        answer = self._ask_at_once() if single_statement.is_chosen() and self._trouble_since is None else None
+        return answer or self._look_and_ask()
+
+    def _ask_at_once(self) -> Lease | Refusal | Again | None:
+        """Ask with one statement. ``None`` if the rows are out of the ordinary: then the portable path goes on."""
+        asked_at, history = local_now(), next(writers(self.request.lease))
+        if self._in_doubt or not single_statement.is_ordinary_grant(self.request, history):
+            return None
+        grant = single_statement.requested(self.request, uuid4())
+        self._doubt(grant)
         try:
             answer = single_statement.ask(grant, history)
         except Error as error:
-            self._is_history_slow = grant.entry is not None and single_statement.took_long(asked_at, history)
             if single_statement.was_undone(error):
-                self._in_doubt = None
+                self._decide(grant)
+            if grant.entry and single_statement.took_long(asked_at, history):
+                stay_away(error)
             if errors.is_connection_lost(error) or errors.is_transient(error) or errors.is_duplicate(error):
                 raise
-        else:
-            self._is_single, self._in_doubt = True, answer.grant
-            return self._answered(asked_at, answer)
-        return self._look_and_ask()
-
-    def _answered(self, asked_at: float, answer: single_statement.Answer) -> Lease | Refusal | Undecided:
+            return None
         if answer.grant:
-            lease = Lease(answer.grant)
-            return Undecided.RACED if lease.lost else lease  # as in _grant
-        if answer.lock and self._watch.look(answer.lock, asked_at) is None:
-            return self._held(answer.lock)
-        return self._look_and_ask()
+            return _in_hand(Lease(answer.grant))
+        self._decide(grant)
+        is_held = answer.lock and self._watch.look(answer.lock, asked_at) is None
+        return Refusal(Reason.HELD, answer.lock) if is_held else None
 
-    def _look_and_ask(self) -> Lease | Refusal | Undecided:
+    def _look_and_ask(self) -> Lease | Refusal | Again:
         asked_at = local_now()
         lock = locks().look_up(self.request.name)
-        if lock and lock.token == self.token:
-            return self._adopt(lock, self._snapshot(lock))
+        if lock and lock.token in self._in_doubt:
+            return self._adopt(lock, self._in_doubt[lock.token])
         left = self._watch.look(lock, asked_at) if lock else ZERO
         if lock and left is None:
-            return self._held(lock)
+            return Refusal(Reason.HELD, lock)
         snapshot = self._snapshot(lock)
-        if self._in_doubt and self._in_doubt.is_superseded(snapshot.gate):
-            self._start_over()
         planned = self._plan(snapshot)
         if not isinstance(planned, PlannedRun):
             return planned
         if lock and left:
             return self._watch_on(lock, left)
         if rest := self._rest_after_failover(snapshot.gate):
-            self._longest_pause = rest.total_seconds()
-            return Undecided.WATCHING
-        return self._grant(snapshot, planned) or Undecided.RACED
-
-    def _held(self, lock: "JobLock") -> Refusal:
-        self._longest_pause = float("inf")
-        return Refusal(Reason.HELD, lock)
-
-    def _start_over(self) -> None:
-        """Take a new token, because the history may have recorded the run of the old one as abandoned."""
-        forget(self.token)
-        self.token = uuid.uuid4()
-        announce(self.token, self.request.name)
-        self._in_doubt = None
+            return Again(rest.total_seconds())
+        return self._grant(snapshot, planned)
 
     def _snapshot(self, lock: "JobLock | None") -> Snapshot:
         names = {self.request.name, self.request.own_name}
@@ -268,18 +246,18 @@ class Acquisition:
             found = gates().look_up(names, self.request.min_interval)
         return Snapshot(lock, found[self.request.name], found[self.request.own_name], local_now())
 
-    def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Undecided:
+    def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Again:
         """The run to start. If the schedule has to move first, or instead, this moves it."""
         own, early, policy = snapshot.own, self.request.early, self.request.due_policy
         if policy and not is_followed(own, policy.schedule):
             follow(own, policy.schedule, own.now, early)
-            return Undecided.RACED
+            return RACED
         if policy and not own.paused:
             self._compare_clocks(own.now)
         planned = plan(self.request, snapshot)
         if not isinstance(planned, Claim):
             return planned
-        return Refusal(Reason.NOT_DUE, next_slot=planned.next_slot) if pass_by(own, planned) else Undecided.RACED
+        return Refusal(Reason.NOT_DUE, next_slot=planned.next_slot) if pass_by(own, planned) else RACED
 
     def _compare_clocks(self, database_now: datetime) -> None:
         """Warn of a wrong clock: a lone server that is off by just the tolerance would run no slot at all."""
@@ -294,17 +272,16 @@ class Acquisition:
     def _log_once(self, level: int, message: str, *facts: object) -> None:
         if message not in self._logged:
             self._logged.add(message)
-            extra = about(job=self.request.job_name, lock=self.request.name, token=self.token)
+            extra = about(job=self.request.job_name, lock=self.request.name)
             logger.log(level, message, *facts, extra=extra)
 
-    def _watch_on(self, lock: "JobLock", left: timedelta) -> Refusal | Undecided:
-        self._longest_pause = self._watch.pause(lock)
+    def _watch_on(self, lock: "JobLock", left: timedelta) -> Refusal | Again:
         if left > LONGEST_STAY:
             return Refusal(Reason.UNDECIDED, lock, detail=disagreement(lock))
         if self._watch.suspected_at and since(self._watch.suspected_at) > LONGEST_WATCH:
             detail = f"looks at the lock take too long for its heartbeat interval, {lock.heartbeat_interval}"
             return Refusal(Reason.UNDECIDED, lock, detail=detail)
-        return Undecided.WATCHING
+        return Again(self._watch.pause(lock))
 
     def _rest_after_failover(self, gate: "JobStatus") -> timedelta:
         """How long to wait before the lock may be granted. A holder from before a failover may not know of the
@@ -321,51 +298,65 @@ class Acquisition:
         self._log_once(logging.INFO, message, gate.name, rest.total_seconds())
         return rest
 
-    def _grant(self, snapshot: Snapshot, planned: PlannedRun) -> Lease | Refusal | None:
-        """``None`` means look again: another caller was faster and nothing was written, or the lease is over by now."""
-        lease: Lease | Refusal | None = None
-        for history in writers(ZERO if self._is_history_slow else self.request.lease):
+    def _grant(self, snapshot: Snapshot, planned: PlannedRun) -> Lease | Refusal | Again:
+        answer: Lease | Refusal | Again = RACED
+        for history in writers(self.request.lease):
             with history:
-                lease = self._grant_once(snapshot, planned, history)
-        if not isinstance(lease, Lease):
-            return lease
+                answer = self._grant_once(snapshot, planned, history)
+        if not isinstance(answer, Lease):
+            return answer
         report_misfires(self.request.own_name, planned.misfires)
         if snapshot.lock:
-            _report_takeover(lease, snapshot.lock)
-        # A COMMIT may take longer than the lease if it waits for a lost standby or node. If the row is still ours, the
-        # next look adopts it, as after a COMMIT without an answer.
-        return None if lease.lost else lease
+            _report_takeover(answer, snapshot.lock)
+        return _in_hand(answer)
 
-    def _grant_once(self, snapshot: Snapshot, planned: PlannedRun, history: Writer) -> Lease | Refusal | None:
+    def _grant_once(self, snapshot: Snapshot, planned: PlannedRun, history: Writer) -> Lease | Refusal | Again:
+        """``RACED`` if another caller was faster: nothing was written."""
         alias = transactions.alias()
-        grant = Grant.of(self.request, self.token, snapshot, planned)
+        grant = Grant.of(self.request, uuid4(), snapshot, planned)
         granting = Granting(grant, snapshot, planned, history)
         with transactions.durable(alias, statement_timeout=history.patience):
-            if not (granting.pass_gate() and granting.take_lock()):
+            if not granting.take():
                 transactions.roll_back(alias)
-                return None
+                return RACED
             if not granting.claim_one_off():
                 transactions.roll_back(alias)
                 return Refusal(Reason.ALREADY_RAN)
             granting.begin_entry()
-            self._in_doubt = grant
+            self._doubt(grant)
         return Lease(grant)
 
-    def _adopt(self, lock: "JobLock", snapshot: Snapshot) -> Lease | Undecided:
+    def _doubt(self, grant: Grant) -> None:
+        """From now on, the database may have granted it."""
+        announce(grant.token, grant.request.name)
+        self._in_doubt[grant.token] = grant
+
+    def _decide(self, grant: Grant) -> None:
+        """It was not granted, and never will be."""
+        del self._in_doubt[grant.token]
+        forget(grant.token)
+
+    def _adopt(self, lock: "JobLock", grant: Grant) -> Lease | Again:
         """Take up a lock whose COMMIT was carried out although its answer was lost."""
         asked_at, sent_at = local_now(), transactions.sent_now()
-        if self._in_doubt is None or snapshot.gate.token != self.token:
-            return Undecided.RACED
+        snapshot = self._snapshot(lock)
+        if snapshot.gate.token != grant.token:
+            return RACED
         with transactions.durable(transactions.alias()):
-            is_kept = locks().renew(lock.name, self.token, self.request.lease, sent_at)
+            is_kept = locks().renew(lock.name, grant.token, self.request.lease, sent_at)
         if not is_kept:
-            return Undecided.RACED
-        if self._in_doubt.entry:
-            self._in_doubt.entry.facts |= {"fence": snapshot.gate.fence, "started_at": lock.acquired_at}
-            self._in_doubt.entry.find()
-        # The COMMIT may have been that of a try before the last one.
-        grant = self._in_doubt._replace(fence=snapshot.gate.fence, slot=lock.slot, attempt=lock.attempt)
-        return Lease(grant._replace(asked_at=asked_at, acquired_at=snapshot.time_at(asked_at)))
+            return RACED
+        if grant.entry:
+            grant.entry.facts |= {"fence": snapshot.gate.fence, "started_at": lock.acquired_at}
+            grant.entry.find()
+        grant = grant._replace(asked_at=asked_at, acquired_at=snapshot.time_at(asked_at), fence=snapshot.gate.fence)
+        return Lease(grant)
+
+
+def _in_hand(lease: Lease) -> Lease | Again:
+    """The lease, unless it is over by now: a COMMIT may take longer if it waits for a lost standby or node. If the row
+    is still ours, the next look adopts it."""
+    return RACED if lease.lost else lease
 
 
 def _report_takeover(lease: Lease, former: "JobLock") -> None:

@@ -1,6 +1,6 @@
-"""How a dead holder's lock is cleared without being taken over."""
+"""How a lock is taken from a dead holder, and how it is cleared without a successor."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -8,10 +8,12 @@ from django.db import Error
 
 from django_singlejob.conf import ZERO
 from django_singlejob.database import errors, transactions
-from django_singlejob.locking.liveness import LONGEST_STAY, LONGEST_WATCH, Watch, abandon
-from django_singlejob.locking.recording import writers
+from django_singlejob.locking import recording
+from django_singlejob.locking.liveness import LONGEST_STAY, LONGEST_WATCH, Watch
+from django_singlejob.locking.recording import Writer, writers
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import backoff, local_now, since, sleep
 from django_singlejob.signals import lock_taken_over
 
@@ -107,12 +109,32 @@ def _clear_once(alias: str, lock: "JobLock", force: bool, error: str) -> bool | 
     is_cleared: bool | None = None
     for history in writers():
         with history, transactions.durable(alias, statement_timeout=history.patience):
-            if not gates().is_at_hand(lock.name):
-                return None  # MySQL would wait for it for almost a minute
-            gates().revoke(lock.name)
-            is_cleared = locks().clear(lock, force=force)
-            if is_cleared:
-                abandon(lock, error, history)
-            else:
+            is_cleared = take_from(
+                lock,
+                pass_gate=lambda: gates().revoke(lock.name),
+                end_lease=lambda: locks().clear(lock, force=force),
+                error=error,
+                history=history,
+            )
+            if not is_cleared:
                 transactions.roll_back(alias)
     return is_cleared
+
+
+def take_from(
+    dead: "JobLock", *, pass_gate: Callable[[], bool], end_lease: Callable[[], bool], error: str, history: Writer
+) -> bool | None:
+    """Take a lock from its holder, in the caller's transaction and in the order gate, lease, run.
+
+    ``pass_gate`` and ``end_lease`` are the conditional writes. Returns ``False`` if one of them changed nothing: then
+    roll back. Returns ``None`` if another process is inside a transaction on the gate.
+    """
+    if not gates().is_at_hand(dead.name):
+        return None  # MySQL would wait for it for almost a minute
+    if not (pass_gate() and end_lease()):
+        return False
+    recording.abandon(dead, error, history)
+    history.write(lambda: one_offs().abandon(dead, error))  # otherwise a worker puts it back later
+    if dead.job_name:
+        gates().abandon(dead)
+    return True

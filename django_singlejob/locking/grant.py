@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
 from django_singlejob.database import transactions
-from django_singlejob.locking.liveness import abandon, silence
+from django_singlejob.locking.clear import take_from
+from django_singlejob.locking.liveness import silence
 from django_singlejob.locking.plan import PlannedRun, Snapshot
-from django_singlejob.locking.recording import Entry, Writer, has_row
+from django_singlejob.locking.recording import Entry, Writer
 from django_singlejob.locking.request import LockRequest
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
@@ -21,7 +22,7 @@ from django_singlejob.process.clock import DBNow, local_now, utc_now
 from django_singlejob.process.logs import about
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.models import JobLock
     from django_singlejob.models.jobs import JobStatusQuerySet
 
 
@@ -103,14 +104,6 @@ class Grant(NamedTuple):
             token=self.token,
         )
 
-    def is_superseded(self, gate: "JobStatus") -> bool:
-        """Whether another caller has passed the gate, before or after our COMMIT whose outcome is in doubt."""
-        if self.fence == UNKNOWN_FENCE:
-            # Another grant must not carry a token that the history has. Otherwise it keeps the token: the statement may
-            # still be on its way, and the history refuses it then.
-            return gate.token != self.token and has_row(self.token, self.request.lease)
-        return gate.token != self.token and gate.fence >= self.fence
-
 
 class Granting(NamedTuple):
     """One try at a grant: the writes of its transaction. Each returns ``False`` if it must be rolled back."""
@@ -120,13 +113,16 @@ class Granting(NamedTuple):
     planned: PlannedRun
     history: Writer
 
-    def pass_gate(self) -> bool:
-        """Pass the lock's gate, and start the job at its own. ``False`` if another caller was faster: look again."""
+    def take(self) -> bool:
+        """Pass the lock's gate, take the lock, and start the job. ``False`` if another caller was faster."""
         if self.snapshot.lock:
-            return self._pass_gate_of_dead(self.snapshot.lock)
+            return self._take_from_dead(self.snapshot.lock)
         if self.grant.request.job_name and self.snapshot.is_own_gate:
-            return self._pass_own_gate()
-        return self._pass_other_gate()
+            return self._pass_own_gate() and self._insert()
+        return self._pass_other_gate() and self._insert()
+
+    def _insert(self) -> bool:
+        return locks().grant(self.grant.request.name, self.grant.columns)
 
     def _pass_own_gate(self) -> bool:
         """The gate is the job's own, and the lock is free: one UPDATE passes it and starts the job.
@@ -145,20 +141,22 @@ class Granting(NamedTuple):
         """
         return gates().pass_through(self.snapshot.gate, self.grant.token) and self._start_inside()
 
-    def _pass_gate_of_dead(self, dead: "JobLock") -> bool:
-        """The lock is stale: pass its gate as any caller does, and record its holder's end.
+    def _take_from_dead(self, dead: "JobLock") -> bool:
+        """The lock is stale: pass its gate as any caller does, and replace its holder.
 
         This is safe because no write of the former holder gets through a gate that has another token. If that holder
-        is alive, its row has changed, so ``take_lock`` fails and everything is rolled back.
+        is alive, its row has changed, and so it is not replaced.
         """
-        # Another process may be inside a fenced transaction, and MySQL would wait for it for almost a minute.
-        is_at_hand = gates().is_at_hand(self.grant.request.name)
-        if not (is_at_hand and gates().pass_through(self.snapshot.gate, self.grant.token)):
-            return False
-        # Before the start, because both change the job's row.
         error = f"{silence(dead)}; {self.grant.request.holder.hostname} took the lock over."
-        abandon(dead, error, self.history)
-        return self._start_inside()
+        # Never an INSERT here: if the row is gone, its holder was alive and has finished, so nothing must be rerun.
+        is_taken = take_from(
+            dead,
+            pass_gate=lambda: gates().pass_through(self.snapshot.gate, self.grant.token),
+            end_lease=lambda: locks().take_over(dead, self.grant.columns),
+            error=error,
+            history=self.history,
+        )
+        return bool(is_taken) and self._start_inside()
 
     def _start_inside(self) -> bool:
         """Start the job, if there is one, once the lock's gate is passed."""
@@ -170,13 +168,6 @@ class Granting(NamedTuple):
 
     def _start(self, own: "JobStatusQuerySet", changes: Mapping[str, Any]) -> bool:
         return own.start(self.planned.min_interval, {**changes, **self.planned.changes})
-
-    def take_lock(self) -> bool:
-        """Insert the lock's row, or replace the dead holder's. ``False`` if another process has the lock."""
-        if self.snapshot.lock is None:
-            return locks().grant(self.grant.request.name, self.grant.columns)
-        # Never an INSERT here: if the row is gone, its holder was alive and has finished, so nothing must be rerun.
-        return locks().take_over(self.snapshot.lock, self.grant.columns)
 
     def claim_one_off(self) -> bool:
         """Claim the requested one-off. ``False`` if another process runs it or has run it, or if it was cancelled."""

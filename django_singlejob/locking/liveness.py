@@ -32,10 +32,6 @@ from typing import TYPE_CHECKING
 from django_singlejob.conf import ZERO
 from django_singlejob.database.transactions import alias, is_on_one_host, sent_now
 from django_singlejob.jobs.schedule import duration_in_words
-from django_singlejob.locking import recording
-from django_singlejob.locking.recording import Writer
-from django_singlejob.models.jobs import gates
-from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import local_now
 
 if TYPE_CHECKING:
@@ -193,11 +189,3 @@ def silence(lock: "JobLock") -> str:
     if lock.heartbeat_interval is None:
         return "Its lease expired; it sends no heartbeats"
     return f"Its lease expired, and no heartbeat was seen for {_roughly(lock.now - lock.heartbeat_at)}"
-
-
-def abandon(dead: "JobLock", error: str, history: Writer) -> None:
-    """Record that a lock was taken from its holder, in the same transaction."""
-    recording.abandon(dead, error, history)
-    history.write(lambda: one_offs().abandon(dead, error))  # otherwise a worker puts it back later
-    if dead.job_name:
-        gates().abandon(dead)

@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from uuid import UUID
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import transaction
@@ -89,7 +88,7 @@ class Writer:
                 return statement()
         except Exception as error:
             if since(begun_at) >= self.patience / 2:
-                _stay_away(error)  # so that the next one need not wait as well
+                stay_away(error)  # so that the next one need not wait as well
             raise HistoryFailed(_problem(error)) from error
 
 
@@ -136,16 +135,8 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
             transactions.drop(transactions.alias())
         # A lost connection says nothing about the history, unless we cut it ourselves.
         if not is_lost or errors.is_out_of_room(error) or since(begun_at) >= patience:
-            _stay_away(error)
+            stay_away(error)
         raise HistoryFailed(problem) from error
-
-
-def has_row(token: UUID, lease: timedelta) -> bool:
-    """Whether the history has a run of this token, or that cannot be found out."""
-    try:
-        return alone(partial(runs().key_of, token), lease) is not None
-    except HistoryFailed:
-        return True
 
 
 def _problem(error: Exception) -> str:
@@ -156,7 +147,7 @@ def _skipped() -> HistoryFailed:
     return HistoryFailed(f"a write has just failed, so this one was not attempted: {_away_because}")
 
 
-def _stay_away(error: Exception) -> None:
+def stay_away(error: Exception) -> None:
     """Skip the history for a while, so that not every run waits for the same time-out."""
     global _away_until, _away_because
     _away_until, _away_because = local_now() + AWAY_FOR, _problem(error)

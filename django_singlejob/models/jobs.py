@@ -233,9 +233,10 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
             # Only this package writes these, so they can be compared with "=".
             rows.filter(last_slot=dead.slot, last_attempt=dead.attempt).update(abandoned=True)
 
-    def revoke(self, name: str) -> None:
-        """Take the gate from its holder, so that no later write of that holder finds its token."""
-        self.filter(name=name).update(fence=F("fence") + 1, token=None)
+    def revoke(self, name: str) -> bool:
+        """Take the gate from its holder, so that no later write of that holder finds its token. Returns ``False`` if
+        there is no such row."""
+        return self.filter(name=name).update(fence=F("fence") + 1, token=None) == 1
 
     def means(self) -> dict[str, timedelta]:
         """The mean duration of each job that has run often enough for it to be meaningful."""

@@ -15,7 +15,7 @@ from django_singlejob import DatabaseUnreachable, DatabaseUnusable, Lease
 from django_singlejob.conf import ZERO
 from django_singlejob.database import timeline, transactions
 from django_singlejob.locking import acquire, at_exit
-from django_singlejob.locking.acquire import IN_DOUBT, IN_THE_WAY, Acquisition, Undecided
+from django_singlejob.locking.acquire import IN_DOUBT, IN_THE_WAY, RACED, Acquisition, Again
 from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
@@ -229,20 +229,20 @@ def test_an_adopted_lease_counts_from_before_it_was_renewed(late: Acquisition) -
 
 
 @pytest.mark.slow
-def test_a_caller_that_was_superseded_asks_with_a_new_token(late: Acquisition) -> None:
-    """Each grant then has its own token and its own run in the history."""
-    first = late.token
+def test_a_caller_that_was_superseded_asks_for_another_grant(late: Acquisition) -> None:
+    """Each grant has its own token and its own run in the history."""
+    first = lock().token
     start_run("nightly", wait=MINUTE).release()
     lease = asked_on(late)
-    assert lease.token == late.token != first
+    assert lease.token != first
     assert lease.finish(SUCCESS)
     assert runs().get(fence=lease.fence).status == "successful"
     assert runs().get(token=first).status == "abandoned"
     assert runs().count() == 3
 
 
-def test_a_commit_that_may_still_come_keeps_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The COMMIT's answer was lost, and the gate does not show it yet. With a new token, we would have two grants."""
+def test_a_commit_that_was_not_carried_out_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer was lost. The next try has a token of its own, and the exit does not look for the first one's row."""
     take().release()
     usual = transactions.durable
     losses = [OperationalError("The connection was lost.")]
@@ -258,9 +258,10 @@ def test_a_commit_that_may_still_come_keeps_its_token(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(transactions, "durable", unanswered)
     acquisition = Acquisition(request())
-    first = acquisition.token
     assert isinstance(acquisition.ask(), float)
-    assert asked_on(acquisition).token == first
+    lease = asked_on(acquisition)
+    assert [*at_exit._granted] == [lease.token]
+    assert [run.token for run in runs()] == [lease.token]
 
 
 def test_a_grant_whose_gate_was_passed_since_is_not_adopted(late: Acquisition) -> None:
@@ -273,7 +274,7 @@ def test_nor_one_whose_row_is_gone_when_it_is_renewed(late: Acquisition, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(type(locks()), "renew", lambda *_: False)
         assert isinstance(late.ask(), float)
-    assert asked_on(late).token == late.token
+    assert asked_on(late).token == lock().token
 
 
 def test_what_cuts_in_behind_the_commit_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,10 +306,11 @@ def test_an_error_leaves_no_row_of_a_grant_in_doubt(
     late: Acquisition, monkeypatch: pytest.MonkeyPatch, error: Exception, is_released: bool
 ) -> None:
     monkeypatch.setattr(Acquisition, "_ask_despite_trouble", failing_with(error))
+    token = lock().token
     with pytest.raises(type(error)):
         late.ask()
     assert is_free() == is_released
-    assert [*at_exit._granted] == ([] if is_released else [late.token])
+    assert [*at_exit._granted] == ([] if is_released else [token])
 
 
 def test_nor_does_a_refusal(late: Acquisition, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +334,7 @@ def test_a_process_that_is_to_end_says_if_a_grant_may_still_come(
 ) -> None:
     if not is_there:
         locks()._raw_delete("default")
-    monkeypatch.setattr(Acquisition, "_ask", lambda _: Undecided.RACED)
+    monkeypatch.setattr(Acquisition, "_ask", lambda _: RACED)
     with deferred_signals() as signals:
         signals.received = 15
         assert late.ask() == Refusal(Reason.INTERRUPTED, detail="" if is_there else IN_DOUBT)
@@ -360,11 +362,11 @@ def test_a_process_remembers_none_of_its_requests_that_were_refused() -> None:
 def test_trouble_that_comes_and_goes_does_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller gives up after five seconds of it, but not before its patience is over."""
     now, held = 1000.0, Refusal(Reason.HELD)
-    answer: Refusal | Undecided = Undecided.RACED
+    answer: Refusal | Again = RACED
     monkeypatch.setattr("django_singlejob.locking.acquire.local_now", lambda: now)
     monkeypatch.setattr(Acquisition, "_ask", lambda _: answer)
     acquisition = Acquisition(request()._replace(wait=10 * SECOND))
-    for passed, answer in (0, Undecided.RACED), (4, held), (8, Undecided.RACED), (13, Undecided.RACED):  # noqa: B007
+    for passed, answer in (0, RACED), (4, held), (8, RACED), (13, RACED):  # noqa: B007
         now = 1000.0 + passed
         assert isinstance(acquisition.ask(), float)
     now = 1013.1
@@ -406,7 +408,7 @@ def test_a_testcase_loses_its_data_with_its_connection_so_it_does_not_ask_again(
     assert caught.value is LOST
 
 
-def asked_in_vain(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Undecided], wait: timedelta) -> object:
+def asked_in_vain(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Again], wait: timedelta) -> object:
     """The answer when it has asked for longer than it perseveres."""
     now = 1000.0
     monkeypatch.setattr("django_singlejob.locking.acquire.local_now", lambda: now)
@@ -417,8 +419,8 @@ def asked_in_vain(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Undecided]
     return acquisition.ask()
 
 
-def raced(*_: Any) -> Undecided:
-    return Undecided.RACED
+def raced(*_: Any) -> Again:
+    return RACED
 
 
 @pytest.mark.parametrize(
@@ -427,7 +429,7 @@ def raced(*_: Any) -> Undecided:
     ids=["no error", "undone"],
 )
 def test_a_caller_that_others_kept_out_is_told_so(
-    monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Undecided], obstacle: str
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Again], obstacle: str
 ) -> None:
     detail = f"retried for 5 seconds, but {obstacle}"
     assert asked_in_vain(monkeypatch, ask, timedelta()) == Refusal(Reason.UNDECIDED, detail=detail)
@@ -485,7 +487,7 @@ class TestADatabaseThatIsReadOnlyForAMoment:
     def read_only_for(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         over_at, usual = clock.local_now() + seconds, Acquisition._grant_once
 
-        def grant_once(*given: Any) -> Lease | Refusal | None:
+        def grant_once(*given: Any) -> Lease | Refusal | Again:
             if clock.local_now() < over_at:
                 raise an_error("25006")
             return usual(*given)

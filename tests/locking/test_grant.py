@@ -72,7 +72,7 @@ def planned(terms: dict[str, Any]) -> Granting:
 
 def carried_out(granting: Granting) -> bool:
     with transactions.durable(transactions.alias()):
-        is_granted = granting.pass_gate() and granting.take_lock()
+        is_granted = granting.take()
         if is_granted:
             granting.begin_entry()
         else:

@@ -181,7 +181,7 @@ def _outside_replaced() -> Iterator[None]:
         replace(clock, "time", Time)
         replace(clock, "random", SimpleNamespace(uniform=_uniform))
         replace(tick, "random", SimpleNamespace(uniform=_uniform))
-        replace(acquire, "uuid", SimpleNamespace(uuid4=_new_token))
+        replace(acquire, "uuid4", _new_token)
         replace(lease_module, "os", system)
         replace(holder, "os", system)
         replace(holder, "socket", SimpleNamespace(gethostname=lambda: _here().here.name))
