@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from threading import Event
 
 from django.db import Error, connections, transaction
 
@@ -262,51 +261,37 @@ class Lease:
 
     @contextmanager
     def _fenced_as_only_writer(self, alias: str) -> Iterator[None]:
-        """Like ``_fenced``, but keeps even our own heartbeats out. Its last statement is a heartbeat, so that no other
-        caller gets in between the block and the next heartbeat.
-
-        The block has a savepoint of its own: if it fails, the heartbeat is committed all the same.
-        """
-        proven_at, is_committed = self._state.proven_at, Event()
-        failure: BaseException | None = None
+        """Like ``_fenced``, but keeps even our own heartbeats out. So its last statement is one, or if the block fails,
+        a heartbeat follows at once: otherwise a caller that waits could take the lock before the next one."""
+        proven_at, is_kept = self._state.proven_at, self.is_private
         try:
-            with self._entered(alias):
-                transaction.on_commit(is_committed.set, using=alias)
-                with self._writing_alone(alias):
-                    with transaction.atomic(using=alias):
-                        try:
-                            yield
-                        except BaseException as error:
-                            failure = error
-                            transaction.set_rollback(True, using=alias)
-                    if not transaction.get_rollback(using=alias):
-                        self._renew_at_the_end(failure)
-        except Error:
-            if failure is None:
-                raise
+            with self._entered(alias), self._writing_alone(alias):
+                yield
+                if not transaction.get_rollback(using=alias):
+                    self._renew_at_the_end()
+                    is_kept = True
+        except BaseException:
+            is_kept = self.is_private
+            raise
         finally:
-            # What was proven inside counts only from the commit on, and a TestCase has none.
-            if not (is_committed.is_set() or self.is_private or self._state.is_lost):
-                self._state.proven_at = proven_at
+            if not (is_kept or self._state.is_lost):
+                self._state.proven_at = proven_at  # what was proven inside counts only from the commit on
                 self._catch_up()
-        if failure:
-            raise failure
+
+    def _renew_at_the_end(self) -> None:
+        sent_at = local_now()
+        if not self._renew_row():
+            self._state.is_lost = True
+            raise LeaseLost(self.why_lost())
+        self.proven(sent_at)
 
     def _catch_up(self) -> None:
-        # Not renew(): its LeaseLost would look like an interrupt that arrives meanwhile, which must go through.
+        # Not renew(): its LeaseLost would replace what the block has raised.
         try:
             self._beat()
         except Error as error:
             message = "The heartbeat after a fenced transaction of %r failed: %s"
             logger.warning(message, self.name, errors.words_of(error), extra=self.grant.facts(reason=error))
-
-    def _renew_at_the_end(self, failure: BaseException | None) -> None:
-        sent_at = local_now()
-        if self._renew_row():
-            self.proven(sent_at)
-        elif failure is None:
-            self._state.is_lost = True
-            raise LeaseLost(self.why_lost())
 
     def _entered(self, alias: str) -> ExitStack:
         """An open transaction that holds the gate; the caller closes it. If one fails before it holds the gate, nothing

@@ -43,25 +43,6 @@ def raising_at(start: str, error: BaseException) -> Callable[..., Any]:
     return wrapper
 
 
-def write_half() -> None:
-    Counter.objects.create(name="half")
-    raise ZeroDivisionError
-
-
-def write() -> None:
-    Counter.objects.create(name="all")
-
-
-@pytest.mark.parametrize(("block", "at"), [(write_half, "ROLLBACK TO"), (write, "RELEASE")])
-def test_a_block_is_rolled_back_if_it_is_interrupted_at_its_end(block: Callable[[], None], at: str) -> None:
-    """A caller that sees an exception may rely on nothing being written. (The other databases use no savepoint.)"""
-    lease = take()
-    interrupted = connection.execute_wrapper(raising_at(at, KeyboardInterrupt()))
-    with suppress(KeyboardInterrupt, ZeroDivisionError), interrupted, lease.atomic():
-        block()
-    assert not Counter.objects.exists()
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), LeaseLost("reported by the keeper")])
 def test_a_heartbeat_that_fails_does_not_replace_what_the_block_raised(error: BaseException) -> None:
     """Interrupts above all: a job that handles an OperationalError would otherwise go on."""

@@ -258,11 +258,6 @@ OF_THE_PROTOCOL = (
     ),
 )
 
-_WRITING_ALONE = """            with self._entered(alias):
-                transaction.on_commit(is_committed.set, using=alias)
-                with self._writing_alone(alias):
-"""
-
 #: The repairs of the cases in which two faults met, reverted one by one.
 REVERTED_REPAIRS = (
     Mutant(
@@ -380,9 +375,7 @@ REVERTED_REPAIRS = (
     Mutant(
         name="no-renewal-at-the-end-of-a-block",
         breaks="On SQLite, a fenced transaction does not end with a heartbeat.",
-        edits=(
-            Edit(LEASE, "                        self._renew_at_the_end(failure)\n", "                        pass\n"),
-        ),
+        edits=(Edit(LEASE, "                    self._renew_at_the_end()\n", ""),),
         tests=(
             Witness(
                 "tests/contract/test_fence.py::test_a_transaction_of_three_leases_costs_a_healthy_holder_nothing",
@@ -398,11 +391,9 @@ REVERTED_REPAIRS = (
         edits=(
             Edit(
                 LEASE,
-                _WRITING_ALONE,
+                "            with self._entered(alias), self._writing_alone(alias):\n",
                 "            with self._writing_alone(alias), self._entered(alias):\n"
-                "                self._own_transaction = lambda: True\n"
-                "                transaction.on_commit(is_committed.set, using=alias)\n"
-                "                with ExitStack():\n",
+                "                self._own_transaction = lambda: True\n",
             ),
         ),
         tests=(
