@@ -146,28 +146,38 @@ def _refuse_atomic_block(alias: str, *, is_of_job: bool) -> None:
 
 
 @contextmanager
-def durable(
-    alias: str,
-    *,
-    lock_timeout: timedelta | None = LOCK_TIMEOUT,
-    idle_timeout: timedelta = IDLE_TIMEOUT,
-    statement_timeout: timedelta | None = None,
-) -> Iterator[None]:
+def durable(alias: str, *, statement_timeout: timedelta | None = None) -> Iterator[None]:
     """Run the block in a transaction of its own, which is on disk once committed and never blocks others for ever.
 
     ``statement_timeout`` limits each statement on PostgreSQL. For the other databases, use ``time_limits.limited``.
     """
+    # The lock time-out, not the statement time-out, must end a wait for a row: only then is the outcome certain.
+    lock_timeout = min(LOCK_TIMEOUT, statement_timeout * _PART_OF_A_STATEMENT) if statement_timeout else LOCK_TIMEOUT
+    limits = {
+        "idle_in_transaction_session_timeout": IDLE_TIMEOUT,
+        "lock_timeout": lock_timeout,
+        "statement_timeout": statement_timeout,
+    }
+    with in_turn(alias), _transaction(alias, _limits_on_postgresql(alias, **limits)):
+        yield
+
+
+def fenced(alias: str, idle_timeout: timedelta) -> AbstractContextManager[None]:
+    """Run the block in a transaction that waits for rows as long as it takes, and lasts as long as the job likes. The
+    server ends it if it is silent for ``idle_timeout``."""
+    connection = connections[alias]
+    if connection.vendor == "mysql":
+        return _transaction(alias, _closed_if_silent(connection, idle_timeout))
+    return _transaction(alias, _limits_on_postgresql(alias, idle_in_transaction_session_timeout=idle_timeout))
+
+
+@contextmanager
+def _transaction(alias: str, limits: AbstractContextManager[None]) -> Iterator[None]:
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
-    # Only a fenced transaction waits without a limit. It lasts as long as the job likes, so it takes no turn.
-    turn = nullcontext() if lock_timeout is None else in_turn(alias)
-    with turn, transaction.atomic(using=alias, durable=True):
+    with transaction.atomic(using=alias, durable=True):
         if is_outermost:
-            if lock_timeout and statement_timeout:
-                # The lock time-out, not the statement time-out, must end a wait for a row: only then is the outcome
-                # certain.
-                lock_timeout = min(lock_timeout, statement_timeout * _PART_OF_A_STATEMENT)
-            with closed_if_lost(connection), _limited(connection, lock_timeout, idle_timeout, statement_timeout):
+            with closed_if_lost(connection), limits:
                 yield
         else:
             yield
@@ -196,24 +206,6 @@ def closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
             with suppress(Error):  # it may be closed already
                 connection.close()
         raise
-
-
-def _limited(
-    connection: BaseDatabaseWrapper,
-    lock_timeout: timedelta | None,
-    idle_timeout: timedelta,
-    statement_timeout: timedelta | None,
-) -> AbstractContextManager[None]:
-    if connection.vendor == "mysql" and lock_timeout is None:
-        return _closed_if_silent(connection, idle_timeout)
-    if connection.vendor != "postgresql":
-        return nullcontext()
-    return _limits(
-        connection,
-        idle_in_transaction_session_timeout=idle_timeout,
-        lock_timeout=lock_timeout,
-        statement_timeout=statement_timeout,
-    )
 
 
 class _Turnstile:
@@ -256,6 +248,11 @@ def _limits(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> Abst
     """Have PostgreSQL commit the block durably, and limit its statements. The limits travel with the first of these,
     which saves a round trip."""
     return connection.execute_wrapper(_Behind(_limiting(limits)))
+
+
+def _limits_on_postgresql(alias: str, **limits: timedelta | None) -> AbstractContextManager[None]:
+    connection = connections[alias]
+    return _limits(connection, **limits) if connection.vendor == "postgresql" else nullcontext()
 
 
 def transaction_in_one_request(alias: str, patience: timedelta) -> AbstractContextManager[None]:

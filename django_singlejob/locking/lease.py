@@ -301,7 +301,7 @@ class Lease:
             sleep(pause)
             try:
                 with ExitStack() as block:
-                    block.enter_context(transactions.durable(alias, lock_timeout=None, idle_timeout=idle_timeout))
+                    block.enter_context(transactions.fenced(alias, idle_timeout))
                     self._hold_the_gate()
                     return block.pop_all()
             except Error as error:

@@ -19,7 +19,7 @@ from django.db import (
 )
 
 from django_singlejob.database.errors import is_connection_lost, is_duplicate, is_transient, is_undone
-from django_singlejob.database.transactions import durable
+from django_singlejob.database.transactions import durable, fenced
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.runs import runs
 from tests.contract.acts import in_thread
@@ -166,7 +166,7 @@ def test_a_deadlock_is_transient(elsewhere: Elsewhere) -> None:
     both = Barrier(2, timeout=PATIENCE)
 
     def cross(first: str, second: str) -> None:
-        with durable("default", lock_timeout=None):
+        with fenced("default", timedelta(hours=1)):
             touch(first)
             both.wait()
             touch(second)
@@ -190,7 +190,7 @@ def test_waiting_for_a_row_in_vain_is_transient(elsewhere: Elsewhere) -> None:
 
     def want() -> None:
         execute(QUICKLY.get(connection.vendor, "SELECT 1"))
-        with durable("default", lock_timeout=timedelta(milliseconds=10)):
+        with durable("default", statement_timeout=timedelta(milliseconds=10)):
             touch()
 
     def want_at_once() -> None:
@@ -278,7 +278,7 @@ def test_a_connection_that_is_gone_is_lost(lose_connection: Callable[[], None]) 
 @pytest.mark.on_database("postgresql")
 def test_a_transaction_that_was_silent_for_too_long_is_lost() -> None:
     def be_silent() -> None:
-        with durable("default", idle_timeout=timedelta(milliseconds=1)):
+        with fenced("default", timedelta(milliseconds=1)):
             wait_until_ended(this_session())
             execute("SELECT 1")
 

@@ -21,6 +21,7 @@ from django_singlejob.database.transactions import (
     _milliseconds,
     alias,
     durable,
+    fenced,
     in_turn,
     is_private,
     refuse_open_transaction,
@@ -232,7 +233,7 @@ def test_postgresql_bounds_it_and_nothing_after_it() -> None:
     ask("SELECT set_config('synchronous_commit', 'off', false)")
     with durable("default"):
         assert [ask(f"SHOW {name}") for name in names] == ["on", "10s", "2s"]
-    with durable("default", lock_timeout=None, idle_timeout=7 * SECOND):
+    with fenced("default", 7 * SECOND):
         assert [ask(f"SHOW {name}") for name in names] == ["on", "7s", usual[2]]
     assert [ask(f"SHOW {name}") for name in names] == ["off", *usual[1:]]
 
@@ -251,7 +252,7 @@ def test_postgresql_is_left_alone_inside_a_test_case() -> None:
 
 
 def fenced_for(timeout: timedelta) -> AbstractContextManager[None]:
-    return durable("default", lock_timeout=None, idle_timeout=timeout)
+    return fenced("default", timeout)
 
 
 def wait_timeout() -> Any:
@@ -389,7 +390,7 @@ def test_what_waits_for_its_turn() -> None:
     assert waits_for_its_turn(take_and_release)
 
 
-def fenced(lease: Lease) -> None:
+def in_a_block(lease: Lease) -> None:
     with lease.atomic():
         pass
 
@@ -398,7 +399,7 @@ def fenced(lease: Lease) -> None:
 @pytest.mark.usefixtures("patient")
 def test_a_fenced_transaction_waits_for_none_since_it_lasts_as_long_as_the_job_likes() -> None:
     lease = take()
-    write_in_the_turn_of_another(partial(fenced, lease))
+    write_in_the_turn_of_another(partial(in_a_block, lease))
     assert lease.release()
 
 

@@ -152,7 +152,7 @@ def test_a_process_that_was_stopped_past_its_lease_begins_only_if_it_still_has_t
 def test_an_attempt_that_others_block_is_not_reported_as_held(spawn: Spawn, database_url: str) -> None:
     """The lock is free, but the row of its gate stays locked for longer than any attempt lasts."""
     gates().remember("quick")
-    with transactions.durable(transactions.alias(), idle_timeout=2 * LONG):
+    with transactions.fenced(transactions.alias(), 2 * LONG):
         gates().touch("quick")
         child = spawn.command("run_singleton", "quick", **impatient(database_url))
         assert child.finish() == 69
