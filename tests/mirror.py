@@ -19,9 +19,11 @@ TESTS = ROOT / "tests"
 TESTED_BY = {
     "admin/failures": "admin/test_admin_runs",
     "admin/gantt": "admin/test_admin_overview",
+    "admin/one_off_form": "admin/test_admin_one_offs",
     "admin/reading": "admin/test_admin_queries",
     "admin/recent": "admin/test_admin_overview",
     "admin/states": "admin/test_admin_jobs",
+    "admin/values": "admin/test_admin_one_offs",
     "apps": "monitoring/test_checks",
     "exceptions": "jobs/test_registry",
     "locking/recording": "contract/test_record",

@@ -1,22 +1,16 @@
 """The one-offs: what is waiting to run, and what happened to the rest. You can enqueue, cancel and
 retry them, and delete those that have ended."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, cast
 
-from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin import widgets
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
-from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast, Left, Right
-from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
@@ -37,11 +31,10 @@ from django_singlejob.admin.cells import (
     preformatted,
 )
 from django_singlejob.admin.failures import Failure, failure_of
+from django_singlejob.admin.one_off_form import OneOffForm
 from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, RowsFilter, back, register_jobs, user_name
 from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT
-from django_singlejob.exceptions import InvalidOrder
-from django_singlejob.jobs import registry
-from django_singlejob.locking.endings import TRACEBACK_LENGTH
+from django_singlejob.admin.values import SHOWN_LENGTH, as_call, as_shown
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.one_offs import (
     ENDED,
@@ -54,14 +47,7 @@ from django_singlejob.models.one_offs import (
 )
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.health import OVERDUE
-from django_singlejob.running.enqueue import Order, place
-
-if TYPE_CHECKING:
-    OneOffModelForm = forms.ModelForm[OneOffJob]
-else:
-    OneOffModelForm = forms.ModelForm
-
-T = TypeVar("T")
+from django_singlejob.running.enqueue import place
 
 # The columns of which only the beginning is read: a row that was written by hand may have any length there, and JSON
 # that Python cannot read.
@@ -69,101 +55,7 @@ LONG = ("args", "kwargs", "result", "error", "traceback", "origin", "worker_ids"
 # Nobody looks at more errors of one row.
 MOST_ERRORS = 20
 CONFIRMED = "confirmed"
-SHOWN_LENGTH = TRACEBACK_LENGTH
 BEGINNINGS = {f"shown_{name}": Left(Cast(name, TextField()), SHOWN_LENGTH + 1) for name in LONG}
-
-
-class InstantWidget(widgets.AdminSplitDateTime):
-    """Labels its fields for screen readers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for part, label in zip(self.widgets, (_("Run after: date"), _("Run after: time")), strict=True):
-            part.attrs["aria-label"] = label
-
-    def decompress(self, value: Any) -> Any:
-        # A URL may suggest a text, which is not an instant.
-        return super().decompress(value if isinstance(value, datetime) else None)
-
-
-class JSONField(forms.JSONField):
-    """JSON as people type it. If it is nested too deeply or has too many digits, Python raises other errors than for
-    invalid JSON."""
-
-    def to_python(self, value: Any) -> Any:
-        try:
-            return super().to_python(value)
-        except (ValueError, RecursionError) as error:
-            raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value}) from error
-
-    def bound_data(self, data: Any, initial: Any) -> Any:
-        try:
-            return super().bound_data(data, initial)
-        except (ValueError, RecursionError):
-            return InvalidJSONInput(data)
-
-    def prepare_value(self, value: Any) -> Any:
-        # Half a surrogate pair can be written as JSON, but not as UTF-8.
-        return value if isinstance(value, InvalidJSONInput) else json.dumps(value)
-
-
-class OneOffForm(OneOffModelForm):
-    """The form that enqueues a one-off."""
-
-    job_name = forms.ChoiceField(label=_("Job"), choices=lambda: [(job.name, job.name) for job in registry.all_jobs()])
-    args = JSONField(
-        label=_("Arguments"),
-        initial=list,
-        required=False,
-        widget=forms.Textarea(attrs={"rows": 3}),
-        help_text=_('A JSON list, such as <code>[4711, "it"]</code>.'),
-    )
-    kwargs = JSONField(
-        label=_("Keyword arguments"),
-        initial=dict,
-        required=False,
-        widget=forms.Textarea(attrs={"rows": 3}),
-        help_text=_('A JSON object, such as <code>{"language": "it"}</code>.'),
-    )
-    run_after = forms.SplitDateTimeField(
-        label=_("Run after"),
-        required=False,
-        widget=InstantWidget,
-        help_text=_("Leave empty to run as soon as a worker is free."),
-    )
-
-    class Meta:
-        model = OneOffJob
-        fields = ["job_name", "args", "kwargs", "run_after", "priority", "queue_name"]
-
-    def clean_args(self) -> list[Any]:
-        return _of_kind(list, self.cleaned_data["args"], _("Enter a list, in brackets."))
-
-    def clean_kwargs(self) -> dict[str, Any]:
-        return _of_kind(dict, self.cleaned_data["kwargs"], _("Enter names and values, in braces."))
-
-    def clean(self) -> dict[str, Any]:
-        given = self.cleaned_data
-        if not self.errors:
-            try:
-                self.order().stored(given["args"], given["kwargs"])
-            except InvalidOrder as error:
-                raise ValidationError(str(error)) from error
-            if complaint := registry.get(given["job_name"]).misfit(given["args"], given["kwargs"]):
-                raise ValidationError(gettext("The job does not accept these arguments: %s.") % complaint)
-        return given
-
-    def order(self) -> Order:
-        """The options of the one-off. Raises ``InvalidOrder`` if they are not valid."""
-        given = {name: self.cleaned_data[name] for name in ("job_name", "queue_name", "priority", "run_after")}
-        return Order(max_attempts=registry.get(given["job_name"]).most_attempts, **given)
-
-
-def _of_kind(kind: type[T], given: object, hint: object) -> T:
-    value = kind() if given is None else given
-    if not isinstance(value, kind):
-        raise ValidationError(str(hint))
-    return value
 
 
 class NameFilter(RowsFilter):
@@ -300,7 +192,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: Any) -> str:
-        return cut(_as_call(row.shown_args, row.shown_kwargs)) or NOTHING
+        return cut(as_call(row.shown_args, row.shown_kwargs)) or NOTHING
 
     @admin.display(description=_("due"))
     def due(self, row: Any) -> str:
@@ -339,7 +231,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("result"))
     def outcome(self, row: Any) -> str:
-        return cut(_as_shown(row.shown_result), SHOWN_LENGTH) if row.shown_result else NOTHING
+        return cut(as_shown(row.shown_result), SHOWN_LENGTH) if row.shown_result else NOTHING
 
     @admin.display(description=_("error"))
     def problem(self, row: Any) -> SafeString | str:
@@ -475,36 +367,3 @@ def _failures_of(row: Any) -> tuple[Failure | None, list[Failure | None]]:
 def _seen_versions(request: HttpRequest) -> dict[str, str]:
     """The version that the user saw of each chosen one-off. Its page and a confirmation send it; the list does not."""
     return dict(zip(request.POST.getlist(ACTION_CHECKBOX_NAME), request.POST.getlist("version"), strict=False))
-
-
-def _as_call(args: str, kwargs: str) -> str:
-    """The arguments as Python code has them, or as JSON if they were cut or are not arguments."""
-    given, named = _parsed(args), _parsed(kwargs)
-    if not (isinstance(given, list) and isinstance(named, dict)):
-        return f"{args}, {kwargs}"
-    return ", ".join([*map(_as_json, given), *(f"{_as_name(name)}={_as_json(value)}" for name, value in named.items())])
-
-
-def _as_name(name: str) -> str:
-    return name if name.isidentifier() else _as_json(name)
-
-
-def _as_shown(text: str) -> str:
-    """The JSON with its characters as they are, not escaped."""
-    value = _parsed(text)
-    return text if value is None else _as_json(value)
-
-
-def _parsed(text: str) -> Any:
-    """The beginning of a column as a value. ``None`` if it is not the whole, or is not JSON that Python reads."""
-    if len(text) > SHOWN_LENGTH:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _as_json(value: object) -> str:
-    # Half a surrogate pair can be written as JSON, but not as UTF-8.
-    return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
