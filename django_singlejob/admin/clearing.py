@@ -80,7 +80,7 @@ class Stay(Enum):
     NOT = auto()
 
 
-class Answer(NamedTuple):
+class ClickAnswer(NamedTuple):
     """What a click did, or did not do, to a lock."""
 
     message: str
@@ -115,7 +115,7 @@ def over_at(lock: "JobLock", left: timedelta) -> SafeString:
     return clock_time(instant.replace(microsecond=0) + (SECOND if instant.microsecond else ZERO))
 
 
-def refusal(shown: Sighting, lock: "JobLock", *, force: bool) -> Answer | None:
+def left_alone_because(shown: Sighting, lock: "JobLock", *, force: bool) -> ClickAnswer | None:
     """Why the lock is left alone; ``None`` if it may be cleared."""
     if lock.token != shown.token:
         return left_alone(lock, gettext("it has a new holder (%(holder)s)"), Stay.CHANGED)
@@ -143,15 +143,15 @@ def _change(shown: Sighting, lock: "JobLock") -> str:
     return gettext("the clocks of the servers, or the database's, were set back or disagree")
 
 
-def left_alone(lock: "JobLock", reason: str, stay: Stay, **facts: str) -> Answer:
+def left_alone(lock: "JobLock", reason: str, stay: Stay, **facts: str) -> ClickAnswer:
     """The answer that the lock was not cleared."""
     anew = gettext("Its watch has restarted.") if stay is Stay.CHANGED and lock.is_suspected else ""
     reason %= {"holder": lock.holder, **facts}
     message = gettext("The lock %(name)s was not cleared, because %(reason)s. %(anew)s")
-    return Answer((message % {"name": lock.name, "reason": reason, "anew": anew}).strip(), stay)
+    return ClickAnswer((message % {"name": lock.name, "reason": reason, "anew": anew}).strip(), stay)
 
 
-def late(name: str) -> Answer:
+def late(name: str) -> ClickAnswer:
     """The answer that there was no time for this lock."""
     message = gettext("The lock %s was not cleared, because the others took too long. Click again.")
-    return Answer(message % name, Stay.WATCHED)
+    return ClickAnswer(message % name, Stay.WATCHED)

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext
 
 from django_singlejob.admin.cells import duration, tone
-from django_singlejob.admin.history import STALE, Period, Run, label
+from django_singlejob.admin.history import STALE, Period, RecordedRun, label
 
 # In percent of the width. A run that is shorter than a cell is drawn as a mark, one for all runs that begin within a
 # cell. So a page with thousands of runs is neither a heap of bars nor megabytes long.
@@ -39,7 +39,7 @@ class Bar(NamedTuple):
 
     x: float
     width: float
-    runs: Sequence[Run]
+    runs: Sequence[RecordedRun]
 
     @property
     def end(self) -> float:
@@ -51,40 +51,40 @@ class Bar(NamedTuple):
         return min((tone(run.status) for run in self.runs), key=BADNESS.index)
 
 
-class Row(NamedTuple):
+class Lane(NamedTuple):
     """What a server ran. The bars in a lane do not overlap."""
 
     hostname: str
-    runs: Sequence[Run]
+    runs: Sequence[RecordedRun]
     lanes: Sequence[Sequence[Bar]]
 
 
-class Tick(NamedTuple):
+class Mark(NamedTuple):
     """A point on the axis, in percent of the width, and its label: a time, or at midnight a day."""
 
     x: float
     label: str
 
 
-def rows(period: Period) -> list[Row]:
+def rows(period: Period) -> list[Lane]:
     """A row for each of the ``MOST_SERVERS`` servers with the most runs, sorted by name."""
-    of_server: dict[str, list[Run]] = defaultdict(list)
+    of_server: dict[str, list[RecordedRun]] = defaultdict(list)
     for run in [*period.earlier[::-1], *period.runs[::-1]]:
         of_server[run.hostname].append(run)
     shown = sorted(of_server, key=lambda hostname: (-len(of_server[hostname]), hostname))[:MOST_SERVERS]
     most = min(MOST_LANES, max(LANES // max(len(shown), 1), 1))
     return [
-        Row(hostname=hostname, runs=of_server[hostname], lanes=lanes(bars(of_server[hostname], period), most))
+        Lane(hostname=hostname, runs=of_server[hostname], lanes=lanes(bars(of_server[hostname], period), most))
         for hostname in sorted(shown)
     ]
 
 
-def bars(runs: Iterable[Run], period: Period) -> list[Bar]:
+def bars(runs: Iterable[RecordedRun], period: Period) -> list[Bar]:
     """The bars for these runs, from left to right."""
     long, cells = [], defaultdict(list)
     for run in runs:
-        x = place(max(run.started_at, period.begin), period)
-        width = place(run.finished_at or period.now, period) - x
+        x = placed(max(run.started_at, period.begin), period)
+        width = placed(run.finished_at or period.now, period) - x
         if width >= CELL:
             long.append(Bar(x=x, width=width, runs=[run]))
         else:
@@ -93,7 +93,7 @@ def bars(runs: Iterable[Run], period: Period) -> list[Bar]:
     return sorted([*long, *marks], key=lambda bar: bar.x)
 
 
-def place(instant: datetime, period: Period) -> float:
+def placed(instant: datetime, period: Period) -> float:
     """The position of an instant between the period's ends, in percent."""
     return min(max(100 * ((instant - period.begin) / (period.now - period.begin)), 0.0), 100.0)
 
@@ -112,7 +112,7 @@ def lanes(found: Iterable[Bar], most: int = MOST_LANES) -> list[list[Bar]]:
     return laid
 
 
-def ticks(period: Period, zone: tzinfo) -> list[Tick]:
+def ticks(period: Period, zone: tzinfo) -> list[Mark]:
     """Full hours (or similar) of the time zone, even if its clocks change in between."""
     step = STEPS[round((period.now - period.begin) / timedelta(hours=1))]
     found = []
@@ -120,7 +120,7 @@ def ticks(period: Period, zone: tzinfo) -> list[Tick]:
     while (instant := instant + FINEST) <= period.now:
         local = instant.astimezone(zone)
         if (60 * local.hour + local.minute) % step == 0:
-            found.append(Tick(x=place(instant, period), label=_label(local)))
+            found.append(Mark(x=placed(instant, period), label=_label(local)))
     return found
 
 
@@ -131,7 +131,7 @@ def _label(local: datetime) -> str:
 # --- how it is drawn
 
 
-def axis(found: Sequence[Tick]) -> SafeString:
+def axis(found: Sequence[Mark]) -> SafeString:
     """The times, above the rows."""
     first, last = LABELLED
     labels = ((round(tick.x, 2), tick.label) for tick in found if first <= tick.x <= last)
@@ -144,7 +144,7 @@ def axis(found: Sequence[Tick]) -> SafeString:
     )
 
 
-def drawn(row: Row, found: Sequence[Tick], now: datetime) -> SafeString:
+def drawn(row: Lane, found: Sequence[Mark], now: datetime) -> SafeString:
     """The bars of a server. Those of runs that did not end well are higher, so that colour is not the only sign."""
     lines = ((round(tick.x, 2),) for tick in found)
     shapes = (_shape(bar, lane * (LANE + GAP), now) for lane, some in enumerate(row.lanes) for bar in some)
@@ -181,17 +181,17 @@ def tooltip(bar: Bar, now: datetime) -> str:
     return _("%(runs)s, from %(first)s to %(last)s: %(jobs)s") % times
 
 
-def _clock(run: Run) -> str:
+def _clock(run: RecordedRun) -> str:
     return f"{timezone.localtime(run.started_at):%H:%M:%S}"
 
 
-def described(row: Row) -> str:
+def described(row: Lane) -> str:
     """A row in words, for screen readers."""
     facts = {"hostname": row.hostname, "runs": counted(row.runs), "time": _clock(row.runs[-1])}
     return _("%(hostname)s: %(runs)s; the last began at %(time)s") % facts
 
 
-def counted(runs: Sequence[Run]) -> str:
+def counted(runs: Sequence[RecordedRun]) -> str:
     """``12 runs, 1 stale, 1 running, 2 bad``."""
     counts = Counter("bad" if run.is_bad else run.status for run in runs)
     parts = [ngettext("%d run", "%d runs", len(runs)) % len(runs)]

@@ -108,7 +108,7 @@ def _near(rows: QuerySet[Any]) -> list[PastRun]:
 # --- the runs of the last hours
 
 
-class Run(NamedTuple):
+class RecordedRun(NamedTuple):
     """What is known of each run in a period: few columns, since there may be many rows. Instants are in UTC."""
 
     pk: int
@@ -124,7 +124,7 @@ class Run(NamedTuple):
         return self.status in BAD
 
 
-AnyRun = TypeVar("AnyRun", PastRun, Run)
+AnyRun = TypeVar("AnyRun", PastRun, RecordedRun)
 
 
 class Period(NamedTuple):
@@ -140,8 +140,8 @@ class Period(NamedTuple):
 
     now: datetime
     begin: datetime
-    runs: Sequence[Run]
-    earlier: Sequence[Run]
+    runs: Sequence[RecordedRun]
+    earlier: Sequence[RecordedRun]
     is_cut: bool
 
 
@@ -195,11 +195,13 @@ def now() -> datetime:
     return found.astimezone(UTC)
 
 
-def _read(rows: QuerySet[Any], most: int) -> list[Run]:
-    return [_run_in_utc(Run(*row)) for row in rows.order_by("-started_at").values_list(*Run._fields)[:most]]
+def _read(rows: QuerySet[Any], most: int) -> list[RecordedRun]:
+    return [
+        _run_in_utc(RecordedRun(*row)) for row in rows.order_by("-started_at").values_list(*RecordedRun._fields)[:most]
+    ]
 
 
-def _run_in_utc(run: Run) -> Run:
+def _run_in_utc(run: RecordedRun) -> RecordedRun:
     # A connection's own time zone comes back with every instant, and two of one zone are compared by their wall clocks.
     if run.started_at.tzinfo is UTC:
         return run
@@ -220,7 +222,7 @@ class Winner(NamedTuple):
     last_seen: datetime
 
 
-def winners(won: Sequence[Run], heartbeats: Iterable[tuple[str, datetime]] = ()) -> list[Winner]:
+def winners(won: Sequence[RecordedRun], heartbeats: Iterable[tuple[str, datetime]] = ()) -> list[Winner]:
     """The servers that won these runs, the one with the most wins first. ``heartbeats`` are further signs of life:
     pairs of a host name and an instant."""
     signs = [*heartbeats, *(sign for run in won for sign in _signs_of_life(run))]
@@ -235,7 +237,7 @@ def winners(won: Sequence[Run], heartbeats: Iterable[tuple[str, datetime]] = ())
     ]
 
 
-def _signs_of_life(run: Run) -> Iterable[tuple[str, datetime]]:
+def _signs_of_life(run: RecordedRun) -> Iterable[tuple[str, datetime]]:
     yield run.hostname, run.started_at
     # That a run was abandoned is recorded by another server.
     if run.finished_at and run.status != "abandoned":
@@ -257,7 +259,7 @@ class Costs(NamedTuple):
     most: timedelta
 
 
-def costs(won: Iterable[Run]) -> Costs | None:
+def costs(won: Iterable[RecordedRun]) -> Costs | None:
     """``None`` if no cost was recorded."""
     ordered = sorted(run.acquire_duration for run in won if run.acquire_duration is not None)
     if not ordered:
@@ -283,7 +285,7 @@ def success_rate(counts: Mapping[str, int]) -> float | None:
 # --- what went wrong
 
 
-def errors_of(some: Iterable[Run]) -> dict[int, str]:
+def errors_of(some: Iterable[RecordedRun]) -> dict[int, str]:
     """The errors of these runs, by primary key, without those that have been pruned since."""
     return dict(runs().filter(pk__in=[run.pk for run in some]).values_list("pk", "error"))
 

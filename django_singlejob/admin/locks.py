@@ -32,7 +32,17 @@ from django_singlejob.admin.cells import (
     noted,
 )
 from django_singlejob.admin.charts import share
-from django_singlejob.admin.clearing import Answer, Sighting, Stay, late, left_alone, over_at, read, refusal, sign
+from django_singlejob.admin.clearing import (
+    ClickAnswer,
+    Sighting,
+    Stay,
+    late,
+    left_alone,
+    left_alone_because,
+    over_at,
+    read,
+    sign,
+)
 from django_singlejob.admin.reading import ReadOnlyAdmin, RowsFilter, outside_transactions
 from django_singlejob.admin.states import how_long
 from django_singlejob.conf import ZERO, options
@@ -280,11 +290,11 @@ class JobLockAdmin(ReadOnlyAdmin):
             "is_in_doubt": left > margin(lock) + SECOND,
         }
 
-    def _clear(self, request: HttpRequest, shown: Sighting, lock: JobLock | None, *, force: bool) -> Answer:
+    def _clear(self, request: HttpRequest, shown: Sighting, lock: JobLock | None, *, force: bool) -> ClickAnswer:
         """Clear the lock if it is still the one that was shown and, unless ``force``, its holder counts as dead."""
         if lock is None:
-            return Answer(gettext("The lock %s is already free.") % shown.name, Stay.NOT, messages.INFO)
-        if answer := refusal(shown, lock, force=force):
+            return ClickAnswer(gettext("The lock %s is already free.") % shown.name, Stay.NOT, messages.INFO)
+        if answer := left_alone_because(shown, lock, force=force):
             return answer
         is_cleared = clear_at_once(lock, force=force, error=_by(request, force=force))
         if is_cleared:
@@ -293,7 +303,7 @@ class JobLockAdmin(ReadOnlyAdmin):
             return left_alone(lock, gettext("its holder, or another process, is writing at the moment"), Stay.WATCHED)
         return left_alone(lock, gettext("its holder gave a sign of life just now"), Stay.CHANGED)
 
-    def _cleared(self, request: HttpRequest, lock: JobLock, *, force: bool) -> Answer:
+    def _cleared(self, request: HttpRequest, lock: JobLock, *, force: bool) -> ClickAnswer:
         deed = gettext("Cleared by force; its holder was %s.") if force else gettext("Cleared; its holder was %s.")
         message, user = deed % lock.holder, cast("int", request.user.pk)
         for row, flag in (lock, DELETION), (JobStatus(name=lock.job_name or lock.name), CHANGE):
@@ -308,7 +318,7 @@ class JobLockAdmin(ReadOnlyAdmin):
         facts = {"name": lock.name, "holder": lock.holder}
         forced = gettext("The lock %(name)s was cleared by force; its holder was %(holder)s.")
         cleared = gettext("The lock %(name)s was cleared; its holder was %(holder)s.")
-        return Answer((forced if force else cleared) % facts, Stay.NOT, messages.SUCCESS)
+        return ClickAnswer((forced if force else cleared) % facts, Stay.NOT, messages.SUCCESS)
 
 
 def _by(request: HttpRequest, *, force: bool) -> str:

@@ -31,7 +31,7 @@ from django_singlejob.monitoring.findings import Finding, Trouble, in_figures
 from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Verdict, judge
-from django_singlejob.monitoring.workers import Worker
+from django_singlejob.monitoring.workers import SeenWorker
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6
@@ -321,7 +321,7 @@ def _table_of_workers(verdict: Verdict) -> dict[str, Any]:
     return {"workers": rows[:MOST_ROWS], "sum_of_workers": summary, "more_workers": _rest(found)}
 
 
-def _state_of_worker(worker: Worker) -> SafeString:
+def _state_of_worker(worker: SeenWorker) -> SafeString:
     if worker.is_once:
         return badge("pass", _("pass by cron"))
     return badge("held", _("alive")) if worker.is_live else badge("stale", _("dead"))

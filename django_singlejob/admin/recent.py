@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django_singlejob.admin import gantt, history
 from django_singlejob.admin.cells import badge, breakable, clock_time, distance, duration, first_line, link, list_of
 from django_singlejob.admin.charts import share
-from django_singlejob.admin.history import Period, Run
+from django_singlejob.admin.history import Period, RecordedRun
 from django_singlejob.models import JobRun
 from django_singlejob.monitoring.health import Health
 
@@ -118,7 +118,7 @@ def _counts(period: Period) -> Counter[str]:
     return Counter(run.status for run in [*period.runs, *period.earlier])
 
 
-def _failures(found: Sequence[Run], period: Period) -> list[tuple[Any, ...]]:
+def _failures(found: Sequence[RecordedRun], period: Period) -> list[tuple[Any, ...]]:
     errors = history.errors_of(found) if found else {}
     return [
         (

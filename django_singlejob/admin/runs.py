@@ -111,7 +111,7 @@ class ServerFilter(RowsFilter):
         return queryset.filter(hostname=self.value()) if self.value() else queryset
 
 
-class Again(NamedTuple):
+class RunAgain(NamedTuple):
     """A button that requests the run again: an action of the list at ``url``, on the row of ``original``."""
 
     url: str
@@ -266,19 +266,19 @@ class JobRunAdmin(ReadOnlyAdmin):
             if value != NOTHING:
                 yield capfirst(str(label_for_field(name, JobRun, self))), value
 
-    def _again(self, request: HttpRequest, run: Any) -> Again | None:
+    def _again(self, request: HttpRequest, run: Any) -> RunAgain | None:
         """``None`` if the user may not request it again, or if that is not possible."""
         if run.status == "running":
             return None
         if run.trigger in OF_ONE_OFFS:
             is_retryable = run.order and run.order.status in UNSUCCESSFUL and self.may(request, "change_oneoffjob")
-            return Again(list_of("oneoffjob"), "retry", run.order, gettext("Run again")) if is_retryable else None
+            return RunAgain(list_of("oneoffjob"), "retry", run.order, gettext("Run again")) if is_retryable else None
         sees_jobs = self.may(request, "view_jobstatus") or self.may(request, "change_jobstatus")
         if not (sees_jobs and self.may(request, "run_jobstatus") and _needs_no_arguments(run.job_name)):
             return None
         # The arguments of a call are not recorded.
         words = gettext("Run again") if run.trigger == "schedule" else gettext("Run now")
-        return Again(list_of("jobstatus"), "run_now", JobStatus(name=run.job_name), words)
+        return RunAgain(list_of("jobstatus"), "run_now", JobStatus(name=run.job_name), words)
 
 
 def requested_by(run: JobRun) -> Any:

@@ -84,10 +84,10 @@ def place_of(alias: str) -> str:
     given = connections[alias].settings_dict
     server = ":".join(str(given[key]) for key in ("HOST", "PORT") if given.get(key))
     by = f", as {given['USER']!r}" if given.get("USER") else ""
-    return f"{name_of(alias)}{f' on {server}' if server else ''}{by}"
+    return f"{database_name(alias)}{f' on {server}' if server else ''}{by}"
 
 
-def name_of(alias: str) -> str:
+def database_name(alias: str) -> str:
     """The database's name. For some drivers it may be a whole URL, or settings, with a password."""
     name = str(connections[alias].settings_dict.get("NAME"))
     return re.sub(r"(?<=://).*(?=@)|(?<=password=)[^\s&]*", "***", name, flags=re.IGNORECASE)

@@ -39,7 +39,7 @@ FENCE_LEASES = 10
 LOOKS = 3
 
 
-class State:
+class LeaseState:
     """What changes about a lease. A supervisor and its child keep it in memory that both of them see.
 
     Attributes:
@@ -73,7 +73,7 @@ class Lease:
         self.acquired_at = grant.acquired_at.astimezone(UTC)
         self.grant = grant
         self.is_private = transactions.is_private(transactions.alias())
-        self._state = State(grant.asked_at)
+        self._state = LeaseState(grant.asked_at)
         # Whether a release gave up after a COMMIT whose answer never came.
         self._is_in_doubt = False
         # Why it is not known whether the lock was released, or that it was not; empty if no release failed.
@@ -124,7 +124,7 @@ class Lease:
         # A forked child has a copy of everything, and owns nothing.
         return os.getpid() != self._pid
 
-    def share(self, state: State) -> None:
+    def share(self, state: LeaseState) -> None:
         """Keep what changes in ``state`` from now on, which another process may see and change."""
         state.proven_at, state.is_lost, state.is_over = self._state.proven_at, self._state.is_lost, self._state.is_over
         self._state = state

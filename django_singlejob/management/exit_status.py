@@ -53,7 +53,7 @@ def verdict(
     traceback of a failure; empty if it was printed.
     """
     if report.unusable:
-        status, words = status_of(report.unusable), str(report.unusable)
+        status, words = status_of_unusable(report.unusable), str(report.unusable)
     elif report.outcome:
         status, words = _of_outcome(report, report.outcome, skipped_status, signum)
     else:
@@ -111,7 +111,7 @@ def _of_error(error: BaseException | None, child_status: int | None, signum: int
     return EX_FAILED, f"failed, {summary(error)}{where}"
 
 
-def status_of(unusable: DatabaseUnusable) -> int:
+def status_of_unusable(unusable: DatabaseUnusable) -> int:
     """77 if the database does not permit a statement, 78 if it is not set up for it."""
     return EX_NOPERM if unusable.lack in _NOT_PERMITTED else EX_CONFIG
 
@@ -132,7 +132,7 @@ def explained() -> Iterator[None]:
 def explanation_of(error: Exception) -> CommandError | None:
     """The line to print for this error, with its exit status; ``None`` if the error needs its traceback."""
     if unusable := refusal(error):
-        return CommandError(shown(unusable), returncode=status_of(unusable))
+        return CommandError(shown(unusable), returncode=status_of_unusable(unusable))
     match error:
         case CommandError():
             return error

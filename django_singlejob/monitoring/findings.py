@@ -17,9 +17,9 @@ from django.utils.translation import gettext, gettext_lazy as _, ngettext_lazy
 
 from django_singlejob.conf import ZERO
 from django_singlejob.jobs import registry
-from django_singlejob.monitoring.health import MOST as WORST, Health, Level, State, has_other_schedule, zone_of
+from django_singlejob.monitoring.health import MOST as WORST, Health, Level, State, has_other_schedule, zone_of_schedule
 from django_singlejob.monitoring.queues import LATE, Queue
-from django_singlejob.monitoring.workers import Worker, serves
+from django_singlejob.monitoring.workers import SeenWorker, serves
 from django_singlejob.process.clock import instant_in_words
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _facts(health: Health) -> Facts:
             "schedule": f"{status.schedule} {status.time_zone}",
         }
         if status.next_slot:
-            slot = instant_in_words(status.next_slot, zone_of(status))
+            slot = instant_in_words(status.next_slot, zone_of_schedule(status))
             facts |= {"slot": slot, "late": _roughly(status.now - status.next_slot)}
     return facts
 
@@ -272,7 +272,7 @@ def of_code(error: Exception) -> Finding:
 # --- queues
 
 
-def of_queue(queue: Queue, workers: Sequence[Worker], failures: int) -> Iterator[Finding]:
+def of_queue(queue: Queue, workers: Sequence[SeenWorker], failures: int) -> Iterator[Finding]:
     """What is wrong with a queue, if anything. Failures are critical if they are at least half of what finished lately,
     and at least as many as ``failures``."""
     if queue.oldest > LATE:
@@ -288,7 +288,7 @@ def of_queue(queue: Queue, workers: Sequence[Worker], failures: int) -> Iterator
         yield _finding(Trouble.FAILED, "queue", queue.name, facts, words, is_mild=is_mild)
 
 
-def _why_it_waits(queue: Queue, workers: Sequence[Worker]) -> Trouble:
+def _why_it_waits(queue: Queue, workers: Sequence[SeenWorker]) -> Trouble:
     alive = [worker for worker in workers if worker.is_live]
     if not alive:
         return Trouble.NO_WORKER

@@ -248,7 +248,7 @@ def has_other_schedule(status: "JobStatus") -> bool:
     return (status.schedule, status.time_zone) != (policy.schedule.text, policy.schedule.time_zone)
 
 
-def zone_of(status: "JobStatus") -> tzinfo:
+def zone_of_schedule(status: "JobStatus") -> tzinfo:
     """The time zone of its schedule; UTC if there is none."""
     schedule = schedule_of(status)
     return schedule.zone if schedule else UTC

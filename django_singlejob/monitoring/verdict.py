@@ -9,7 +9,7 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_queue, of_worker
 from django_singlejob.monitoring.health import MOST, Health, Level, survey
 from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
-from django_singlejob.monitoring.workers import Worker, serves, workers
+from django_singlejob.monitoring.workers import SeenWorker, serves, workers
 
 
 class UnknownName(SingleJobError):
@@ -42,7 +42,7 @@ class Scope(NamedTuple):
         """Whether the queue of this name is judged."""
         return self.has_queues and name not in self.ignored and (not self.queues or name in self.queues)
 
-    def has_worker(self, worker: Worker) -> bool:
+    def has_worker(self, worker: SeenWorker) -> bool:
         """Whether the worker is shown. In a narrow scope, only those that serve one of its queues are."""
         return not self.is_narrow or any(serves(worker, name) for name in self.queues)
 
@@ -67,7 +67,7 @@ class Verdict(NamedTuple):
     findings: Sequence[Finding]
     healths: Sequence[Health]
     queues: Sequence[Queue]
-    workers: Sequence[Worker]
+    workers: Sequence[SeenWorker]
     locks_of_workers: Sequence[Health]
     is_cut: bool
     is_ill_cut: bool
@@ -140,7 +140,7 @@ def _is_lock_of_worker(name: str) -> bool:
     return name.startswith(f"{WORKER_LOCK}.")
 
 
-def _queues(scope: Scope, everybody: Sequence[Worker]) -> list[Queue]:
+def _queues(scope: Scope, everybody: Sequence[SeenWorker]) -> list[Queue]:
     paused = gates().filter(paused=True).values_list("name", flat=True)[:MOST]
     found = read_queues(scope.queues, ignored=scope.ignored, passed_jobs=[*paused, *scope.ignored])
     named = {name for worker in everybody if worker.is_live for name in worker.queues}
@@ -149,7 +149,7 @@ def _queues(scope: Scope, everybody: Sequence[Worker]) -> list[Queue]:
     return sorted([*found, *(Queue(name=name) for name in missing)], key=lambda queue: queue.name)
 
 
-def _of_workers(scope: Scope, own: Sequence[Health], everybody: Sequence[Worker]) -> Iterator[Finding]:
+def _of_workers(scope: Scope, own: Sequence[Health], everybody: Sequence[SeenWorker]) -> Iterator[Finding]:
     if scope.is_narrow:
         return
     is_last = not any(worker.is_live for worker in everybody)

@@ -16,7 +16,7 @@ MOST = 1_000
 REMEMBERED = MISFIRE_GRACE
 
 
-class Worker(NamedTuple):
+class SeenWorker(NamedTuple):
     """A worker that runs, or that ran ``--once`` or ``--drain`` a short time ago.
 
     Attributes:
@@ -34,22 +34,22 @@ class Worker(NamedTuple):
     is_live: bool
 
 
-def workers() -> list[Worker]:
+def workers() -> list[SeenWorker]:
     """The workers whose locks exist, including dead ones until their locks are cleared, and then the passes of the
     last ``REMEMBERED``: at most ``MOST`` of each. Takes two queries."""
     return [*_running(), *_passes()]
 
 
-def serves(worker: Worker, queue: str) -> bool:
+def serves(worker: SeenWorker, queue: str) -> bool:
     """Whether the worker runs one-offs of this queue, if it is live."""
     return not worker.queues or queue in worker.queues
 
 
-def _running() -> Iterator[Worker]:
+def _running() -> Iterator[SeenWorker]:
     live_first = ("is_impossible", "is_stale", "name")
     found = locks().filter(name__startswith=f"{WORKER_LOCK}.").judged().order_by(*live_first).survey(MOST)
     for lock in sorted(found, key=lambda lock: (lock.acquired_at, lock.name)):
-        yield Worker(
+        yield SeenWorker(
             holder=lock.holder,
             queues=_names(lock.queues),
             seen_at=lock.heartbeat_at,
@@ -58,9 +58,9 @@ def _running() -> Iterator[Worker]:
         )
 
 
-def _passes() -> Iterator[Worker]:
+def _passes() -> Iterator[SeenWorker]:
     for row in passes().recent(REMEMBERED).order_by("-seen_at")[:MOST].survey():
-        yield Worker(
+        yield SeenWorker(
             holder=row.holder,
             queues=_names(row.queues),
             seen_at=row.seen_at,

@@ -99,7 +99,7 @@ def leave_connections() -> None:
             connection.close_pool()
 
 
-def words_of(code: int) -> str:
+def how_it_ended(code: int) -> str:
     """How a process ended that has this exit code, as part of a sentence."""
     if code >= 0:
         return f"exited with status {code}"

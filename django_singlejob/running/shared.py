@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from django_singlejob.locking.lease import State
+from django_singlejob.locking.lease import LeaseState
 
 # Of what a child may say about its end. The memory that it does not use costs nothing.
 MOST_BYTES = 4_000_000
@@ -29,7 +29,7 @@ def number(place: int, kind: Callable[[float], Any]) -> Any:
     return property(read, write)
 
 
-class SharedMemory(State):
+class SharedMemory(LeaseState):
     """What both processes see of a lease, and of the body that runs under it.
 
     Attributes:

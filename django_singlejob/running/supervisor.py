@@ -20,10 +20,10 @@ from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ENDING_SIGNALS, blocked_signals
 from django_singlejob.running.child import LOST, BodyEnd, LogInChild, exception_for, run_as_child, unpacked
-from django_singlejob.running.process import Process, leave_connections, words_of
+from django_singlejob.running.process import Process, how_it_ended, leave_connections
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.waker import Waker, wait_for
-from django_singlejob.running.watch import DAY, Child, Watch
+from django_singlejob.running.watch import DAY, Child, ChildWatch
 
 T = TypeVar("T")
 #: Goes on when a child is over, or after this number of seconds.
@@ -64,7 +64,7 @@ class Supervisor:
         self.patience = patience
         self.waker = Waker()
         self._has_terminal = has_terminal
-        self._watch = Watch(self.waker)
+        self._watch = ChildWatch(self.waker)
         # Each with whether its lease is kept only for it.
         self._children: dict[Child, bool] = {}
         self._heartbeats = Heartbeats(self._watch.wake)
@@ -229,4 +229,4 @@ def body_steps(
         return reported
     if child.has_killed or memory.reason == LOST or -code in ENDING_SIGNALS:
         raise exception_for(memory.reason or -code, lease)
-    raise JobDied(f"Its process {words_of(code)}{' before the job had ended' if code >= 0 else ''}.")
+    raise JobDied(f"Its process {how_it_ended(code)}{' before the job had ended' if code >= 0 else ''}.")

@@ -143,7 +143,7 @@ class Child:
             self.process.send(signum)
 
 
-class Watch:
+class ChildWatch:
     """Watches over the children of this process. Use it as a context manager, in the main thread."""
 
     def __init__(self, woken: Waker) -> None:

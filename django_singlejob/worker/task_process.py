@@ -22,7 +22,7 @@ from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_second_signal_received, is_shutdown_requested
 from django_singlejob.running.child import BodyEnd, run_as_child, unpacked
-from django_singlejob.running.process import words_of
+from django_singlejob.running.process import how_it_ended
 from django_singlejob.running.reports import Report
 from django_singlejob.running.shared import SharedMemory, flush_streams, number
 from django_singlejob.running.supervisor import Supervisor
@@ -184,14 +184,14 @@ class TaskProcess:
         code = self._supervisor.collect(child)
         end = unpacked(self._memory.message) if self._memory.message else None
         failure = end.failure if end else None
-        error = f"The process that ran it {words_of(code)}."
+        error = f"The process that ran it {how_it_ended(code)}."
         if self._memory.is_winding_up and (code == 0 or child.has_killed):
             is_unrecorded = self._memory.is_unrecorded
             error = "Its result could not be recorded." if is_unrecorded else "It did not end within the grace."
         elif isinstance(failure, LeaseLost):
             error = str(failure)
         else:
-            logger.error("The process of the tasks %s.", words_of(code), extra=child.lease.grant.facts())
+            logger.error("The process of the tasks %s.", how_it_ended(code), extra=child.lease.grant.facts())
         self._begun, self._ended, self._status = self.begun, self.ended, self.status
         self._is_final = self.is_final
         self._memory = _Memory()

@@ -360,7 +360,7 @@ def test_with_many_servers_each_has_few_lanes() -> None:
     begin = now - HOUR
     ended = [("failed", now), ("running", None), ("successful", now)]
     some = [
-        history.Run(1, "nightly", status, f"web-{number}", begin + MINUTE, end, None)
+        history.RecordedRun(1, "nightly", status, f"web-{number}", begin + MINUTE, end, None)
         for number in range(20)
         for status, end in ended
     ]
@@ -394,7 +394,7 @@ def test_how_many_were_successful_is_told(viewer: Client) -> None:
 
 
 def test_one_failure_among_thousands_is_not_rounded_away() -> None:
-    some = [history.Run(1, "nightly", "successful", "web-1", None, None, None)] * 9999  # type: ignore[arg-type]
+    some = [history.RecordedRun(1, "nightly", "successful", "web-1", None, None, None)] * 9999  # type: ignore[arg-type]
     failed = some[0]._replace(status="failed")
     period = history.Period(now=None, begin=None, runs=[*some, failed], earlier=[], is_cut=False)  # type: ignore[arg-type]
     assert recent.rate(period) == "99.9%"

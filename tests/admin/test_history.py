@@ -9,7 +9,7 @@ import pytest
 from django_singlejob.admin import history
 from django_singlejob.admin.history import (
     STALE,
-    Run,
+    RecordedRun,
     Winner,
     costs,
     errors_of,
@@ -46,7 +46,7 @@ def running(ago: timedelta, **columns: Any) -> int:
     return ran(ago, **{"status": "running", "finished_at": None, "duration": None} | columns)
 
 
-def run(**columns: Any) -> Run:
+def run(**columns: Any) -> RecordedRun:
     """A run that is not in the database."""
     facts: dict[str, Any] = {
         "pk": 1,
@@ -55,7 +55,7 @@ def run(**columns: Any) -> Run:
         "hostname": "web-1",
         "acquire_duration": None,
     }
-    return Run(**facts | {"started_at": NOW - HOUR, "finished_at": NOW - HOUR + MINUTE} | columns)
+    return RecordedRun(**facts | {"started_at": NOW - HOUR, "finished_at": NOW - HOUR + MINUTE} | columns)
 
 
 def keys(some: Any) -> list[int]:

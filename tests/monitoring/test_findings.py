@@ -20,7 +20,7 @@ from django_singlejob.monitoring.findings import (
 )
 from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.queues import Queue
-from django_singlejob.monitoring.workers import Worker
+from django_singlejob.monitoring.workers import SeenWorker
 
 DAY, HOUR, MINUTE, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 NOW = datetime(2026, 11, 21, 12, 5, tzinfo=UTC)
@@ -174,8 +174,8 @@ def test_a_hostile_holder_forges_no_line() -> None:
 # --- queues
 
 
-def worker(*queues: str, is_live: bool = True) -> Worker:
-    return Worker(holder="web-1, pid 1", queues=queues, seen_at=NOW, is_once=False, is_live=is_live)
+def worker(*queues: str, is_live: bool = True) -> SeenWorker:
+    return SeenWorker(holder="web-1, pid 1", queues=queues, seen_at=NOW, is_once=False, is_live=is_live)
 
 
 def test_work_that_is_due_for_a_short_time_only_is_well() -> None:
@@ -192,7 +192,9 @@ def test_work_that_is_due_for_a_short_time_only_is_well() -> None:
         ([worker()], "late", Level.WARNING, "A worker serves this queue."),
     ],
 )
-def test_work_that_is_late_is_told_with_the_reason(workers: list[Worker], kind: str, level: Level, told: str) -> None:
+def test_work_that_is_late_is_told_with_the_reason(
+    workers: list[SeenWorker], kind: str, level: Level, told: str
+) -> None:
     (found,) = of_queue(Queue(name="mail", due=9, oldest=6 * MINUTE), workers, 1)
     assert (found.kind.value, found.level, found.about, found.subject) == (kind, level, "queue", "mail")
     assert str(found.what_happened) == f"9 one-offs are due in the queue 'mail', the oldest for 6 minutes. {told}"

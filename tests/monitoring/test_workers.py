@@ -13,7 +13,7 @@ from django_singlejob.models.holder import this_process
 from django_singlejob.models.locks import locks
 from django_singlejob.models.passes import passes
 from django_singlejob.monitoring.health import survey
-from django_singlejob.monitoring.workers import REMEMBERED, Worker, serves, workers
+from django_singlejob.monitoring.workers import REMEMBERED, SeenWorker, serves, workers
 from django_singlejob.process.clock import DBNow
 from tests.contract.acts import expire, lock, set_the_databases_clock, take
 
@@ -28,7 +28,7 @@ def test_workers_are_seen_by_their_locks() -> None:
     take(FIRST)
     take(SECOND, queues=["mail", "media"])
     first, second = workers()
-    assert first == Worker(
+    assert first == SeenWorker(
         holder=lock(FIRST).holder, queues=(), seen_at=lock(FIRST).heartbeat_at, is_once=False, is_live=True
     )
     assert (second.queues, second.is_once, second.is_live) == (("mail", "media"), False, True)

@@ -16,7 +16,7 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.models import JobLock, OneOffJob
 from django_singlejob.models.passes import passes
 from django_singlejob.monitoring.verdict import judge
-from django_singlejob.monitoring.workers import REMEMBERED, Worker, workers
+from django_singlejob.monitoring.workers import REMEMBERED, SeenWorker, workers
 from django_singlejob.process.clock import DBNow
 from tests.children import ROOT
 from tests.databases import APPS
@@ -48,7 +48,7 @@ def idle(spawn: Spawn, *options: str, **env: str) -> Child:
     return child
 
 
-def holder_pid(seen: Worker) -> int:
+def holder_pid(seen: SeenWorker) -> int:
     return int(seen.holder.rpartition(" ")[2])
 
 

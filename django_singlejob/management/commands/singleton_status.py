@@ -14,10 +14,10 @@ from django_singlejob.management.arguments import CallableCommand, queue, text, 
 from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
 from django_singlejob.management.output import add_format, as_json
 from django_singlejob.monitoring.findings import Finding, in_figures, roughly
-from django_singlejob.monitoring.health import Health, Level, zone_of
+from django_singlejob.monitoring.health import Health, Level, zone_of_schedule
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
-from django_singlejob.monitoring.workers import Worker
+from django_singlejob.monitoring.workers import SeenWorker
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
 
@@ -195,7 +195,7 @@ def _failed(queue: Queue) -> str:
     return f"{failed} of {queue.finished}" if queue.finished else str(failed)
 
 
-def _row_of_worker(worker: Worker) -> tuple[object, ...]:
+def _row_of_worker(worker: SeenWorker) -> tuple[object, ...]:
     state = "pass" if worker.is_once else "alive" if worker.is_live else "dead"
     return (worker.holder, ", ".join(worker.queues) or "all", state, instant_in_words(worker.seen_at))
 
@@ -208,7 +208,7 @@ def _last(status: "JobStatus") -> str:
 
 def _next(health: Health) -> str:
     if health.status and health.status.next_slot:
-        slot = instant_in_words(health.status.next_slot, zone_of(health.status))
+        slot = instant_in_words(health.status.next_slot, zone_of_schedule(health.status))
         return f"{slot}, {_distance(health.status.now, health.status.next_slot)}"
     return ""
 

@@ -12,7 +12,7 @@ from django.db import connections
 
 from django_singlejob.conf import ZERO
 from django_singlejob.database import transactions
-from django_singlejob.database.unusable import name_of
+from django_singlejob.database.unusable import database_name
 from django_singlejob.exceptions import DatabaseUnreachable
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import PATH_LENGTH
@@ -185,7 +185,7 @@ def _introduction(plan: Plan, *, is_supervisor: bool) -> str:
     return (
         f"django-singlejob {_version()}: {where if is_supervisor else 'this process'}, {queues}, "
         f"{_counted(len(jobs), 'job')} ({scheduled} with a schedule), "
-        f"database {alias!r} ({connections[alias].vendor}, {printable(name_of(alias), PATH_LENGTH)})."
+        f"database {alias!r} ({connections[alias].vendor}, {printable(database_name(alias), PATH_LENGTH)})."
     )
 
 
