@@ -230,9 +230,7 @@ def test_one_that_does_not_exist_is_an_import_error(path: str) -> None:
         exception_at(path)
 
 
-@pytest.mark.parametrize(
-    "path", ["builtins.print", "builtins.int", "os.sep", "django_singlejob.exceptions.TYPE_CHECKING"]
-)
+@pytest.mark.parametrize("path", ["builtins.print", "builtins.int", "os.sep", "django_singlejob.exceptions.quoted"])
 def test_what_is_no_exception_is_refused_as_django_does(path: str) -> None:
     with pytest.raises(ValueError, match="does not reference a valid exception"):
         exception_at(path)
