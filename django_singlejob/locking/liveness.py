@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING
 from django_singlejob.conf import ZERO
 from django_singlejob.database.transactions import alias, is_on_one_host, sent_now
 from django_singlejob.jobs.schedule import duration_in_words
-from django_singlejob.locking import recording
-from django_singlejob.locking.recording import Writer
+from django_singlejob.locking.recording import Writer, end_for
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import local_now
@@ -197,7 +196,7 @@ def silence(lock: "JobLock") -> str:
 
 def abandon(dead: "JobLock", error: str, history: Writer) -> None:
     """Record that a lock was taken from its holder, in the same transaction."""
-    recording.abandon(dead, error, history)
+    end_for(dead, {"status": "abandoned", "error": error}, history)
     history.write(lambda: one_offs().abandon(dead, error))  # otherwise a worker puts it back later
     if dead.job_name:
         gates().abandon(dead)
