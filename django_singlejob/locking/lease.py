@@ -23,7 +23,7 @@ from django_singlejob.database import errors, transactions
 from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.exceptions import JobTimeout, LeaseLost
 from django_singlejob.jobs.schedule import duration_in_words
-from django_singlejob.locking.at_exit import forget
+from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.release import Release
@@ -365,7 +365,8 @@ class Lease:
             self.grant, ending, float("-inf") if is_known_lost else deadline, is_in_doubt=self._is_in_doubt
         )
         if not self._state.is_over:
-            self._end(release, pause)
+            with kept_out():
+                self._end(release, pause)
         else:
             transactions.leave_no_transaction(transactions.alias())
             if ending and ending.also_write:
@@ -381,18 +382,24 @@ class Lease:
     def _end(self, release: Release, pause: Callable[[float], object]) -> None:
         self._state.is_ending = True
         try:
-            with kept_out():
-                is_kept = release.carry_out(pause, is_private=self.is_private)
+            is_kept = release.carry_out(pause, is_private=self.is_private)
             # A heartbeat that is under way finds no row, and must not report that as a loss.
             self._state.is_lost, self._state.is_over, self._unreleased = not is_kept, True, ""
+        except LeaseLost as loss:
+            self._distrust(str(loss))
+            raise
         except BaseException as error:
-            unreleased = str(error)
-            if not isinstance(error, LeaseLost):
-                # An interrupt, or an error that no database raises. It goes through, and says nothing about the lock.
-                unreleased = f"It is not known whether the lock {self.name!r} was released: {error!r} came in between."
-                logger.warning("%s", unreleased, extra=self.grant.facts(reason=error))
-            if not self._state.is_lost:
-                self._state.is_lost, self._unreleased = True, unreleased
+            # An interrupt, or an error that no database raises. It goes through, and says nothing about the lock.
+            unreleased = f"It is not known whether the lock {self.name!r} was released: {error!r} came in between."
+            self._distrust(unreleased)
+            logger.warning("%s", unreleased, extra=self.grant.facts(reason=error))
+            # Signals wait for the release, except one that comes again and again. If it cut this off, try once more.
+            release_granted(self.token)
             raise
         finally:
             self._is_in_doubt, self._state.is_ending = release.is_in_doubt, False
+
+    def _distrust(self, unreleased: str) -> None:
+        """Trust the lease no more after a release that failed."""
+        if not self._state.is_lost:
+            self._state.is_lost, self._unreleased = True, unreleased

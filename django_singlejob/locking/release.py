@@ -10,7 +10,7 @@ from django_singlejob.database import errors, transactions
 from django_singlejob.database.unusable import is_temporary, refusal
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.locking import single_statement
-from django_singlejob.locking.at_exit import forget, release_granted
+from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.endings import Ending, WriteRefused
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.recording import Writer, writers
@@ -31,8 +31,10 @@ class Release:
     If the answer to a COMMIT is lost, the COMMIT may have been carried out all the same. From then on the release is in
     doubt, and a later try that finds the lock gone checks whether an earlier try released it.
 
+    ``deadline``: when the holder stops trusting itself, as ``local_now()``; in the past if it knows that it lost the
+    lock.
+
     Attributes:
-        deadline: when the holder stops trusting itself, as ``local_now()``.
         is_in_doubt: whether this release, or one that gave up, sent a COMMIT whose answer never came.
         is_recorded: whether it has recorded the run's end in the history.
     """
@@ -41,6 +43,8 @@ class Release:
         self.is_in_doubt, self.is_recorded = is_in_doubt, False
         self._grant, self._ending, self._deadline = grant, ending, deadline
         self._name, self._token = grant.request.name, grant.token
+        if grant.entry:  # for a row that the grant has skipped
+            grant.entry.facts.setdefault("started_at", grant.acquired_at)
 
     def carry_out(self, pause: Callable[[float], object], *, is_private: bool) -> bool:
         """Release the lock and record the run's end. Returns ``False`` if the lock was no longer ours.
@@ -68,10 +72,6 @@ class Release:
                     raise self._left_to_expire(error) from error
                 message = "Releasing the lock %r failed and will be retried: %s"
                 logger.info(message, self._name, errors.words_of(error), extra=self._grant.facts(reason=error))
-            except BaseException:
-                # Signals wait for this, except one that comes again and again. If it cuts this off, try once more.
-                release_granted(self._token)
-                raise
         raise AssertionError("backoff() never ends")
 
     def _left(self) -> timedelta:
