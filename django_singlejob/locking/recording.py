@@ -71,10 +71,10 @@ class Writer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
         if not isinstance(error, HistoryFailed):
             return False
-        self.failure = error
+        self.failure, problem = error, error.__cause__
         message = "The history could not be written and is skipped for now: %s"
-        logger.info(message, error, extra=about(reason=error.__cause__))
-        if error.__cause__ and errors.is_connection_lost(error.__cause__):
+        logger.info(message, printable(str(problem), PROBLEM_LENGTH), extra=about(reason=problem))
+        if problem and errors.is_connection_lost(problem):
             transactions.drop(transactions.alias())
         return True
 
