@@ -360,10 +360,9 @@ class Lease:
         if self.is_inherited:
             return False
         deadline = self.deadline if patience is None else min(self.deadline, local_now() + patience.total_seconds())
-        is_known_lost = self._state.is_lost and not self._unreleased
-        release = Release(
-            self.grant, ending, float("-inf") if is_known_lost else deadline, is_in_doubt=self._is_in_doubt
-        )
+        if self._state.is_lost and not self._unreleased:
+            deadline = float("-inf")  # it knows that it lost the lock
+        release = Release(self.grant, ending, deadline, is_in_doubt=self._is_in_doubt)
         if not self._state.is_over:
             with kept_out():
                 self._end(release, pause)
