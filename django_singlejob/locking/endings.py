@@ -39,9 +39,8 @@ class AlsoWrite:
 
     def __init__(self, sentence: str, *writes: Callable[[], object], facts: Callable[..., Any] = about) -> None:
         self._sentence, self._facts = sentence, facts
-        # Each is tried twice: its connection may be lost by chance. A server that ends the connection because it finds
-        # the statement too long does so each time.
-        self._left = [write for write in writes for _ in range(2)]
+        self._left = list(writes)
+        self._is_second_try = False
 
     def write_along(self, *, is_patient: bool) -> None:
         """Write it in the transaction that releases the lock. Raises the error if the same may work later, and there is
@@ -67,8 +66,11 @@ class AlsoWrite:
                 return
 
     def _leave_out(self, error: Exception) -> None:
-        refused = self._left.pop(0)
-        if refused not in self._left:
+        # A connection may be lost by chance. A server that ends it because it finds the statement too long does so each
+        # time.
+        self._is_second_try = errors.is_connection_lost(error) and not self._is_second_try
+        if not self._is_second_try:
+            del self._left[0]
             logger.error("%s: %s", self._sentence, summary(error), extra=self._facts(reason=error))
 
 
