@@ -31,10 +31,9 @@ class WriteRefused(Exception):
 class AlsoWrite:
     """A write that belongs to the end of a run, but decides nothing: the run has ended even if the database refuses it.
 
-    Attributes:
-        sentence: the beginning of a log message about a refusal: ``The result of a one-off of 'mail' was refused``.
-        writes: the write; then what is tried in its place if the database refuses the one before.
-        facts: what the log record carries, see ``about``.
+    ``sentence``: the beginning of a log message about a refusal: ``The result of a one-off of 'mail' was refused``.
+    ``writes``: the write; then what is tried in its place if the database refuses the one before. ``facts``: returns
+    what the log record carries.
     """
 
     def __init__(self, sentence: str, *writes: Callable[[], object], facts: Callable[..., Any] = about) -> None:
@@ -66,8 +65,7 @@ class AlsoWrite:
                 return
 
     def _leave_out(self, error: Exception) -> None:
-        # A connection may be lost by chance. A server that ends it because it finds the statement too long does so each
-        # time.
+        # A connection may be lost by chance. A server that ends it for a statement that is too long does so each time.
         self._is_second_try = errors.is_connection_lost(error) and not self._is_second_try
         if not self._is_second_try:
             del self._left[0]
