@@ -322,7 +322,7 @@ def test_a_release_that_was_carried_out_is_one_though_nobody_says_so_in_time(
         proxy.cut_answer_to(b"COMMIT")
 
     end = ending(None, duration=SECOND, acquire_duration=SECOND)
-    assert lease.finish(end._replace(also_write=AlsoWrite("", [let_somebody_queue])))
+    assert lease.finish(end._replace(also_write=AlsoWrite("", let_somebody_queue)))
     assert proxy.answer_cut.is_set()
     keeper.result(10)
     assert is_free()

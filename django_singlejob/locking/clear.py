@@ -8,9 +8,8 @@ from django.db import Error
 
 from django_singlejob.conf import ZERO
 from django_singlejob.database import errors, transactions
-from django_singlejob.locking import recording
 from django_singlejob.locking.liveness import LONGEST_STAY, LONGEST_WATCH, Watch
-from django_singlejob.locking.recording import Writer, writers
+from django_singlejob.locking.recording import Writer, end_for, writers
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
@@ -133,7 +132,7 @@ def take_from(
         return None  # MySQL would wait for it for almost a minute
     if not (pass_gate() and end_lease()):
         return False
-    recording.abandon(dead, error, history)
+    end_for(dead, {"status": "abandoned", "error": error}, history)
     history.write(lambda: one_offs().abandon(dead, error))  # otherwise a worker puts it back later
     if dead.job_name:
         gates().abandon(dead)

@@ -1,35 +1,75 @@
 """How a run ended: turns the exception that its body raised, if any, into what is recorded."""
 
 import asyncio
+import logging
 import subprocess
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import Error
 
-from django_singlejob.database.errors import words_of
+from django_singlejob.database import errors, transactions
 from django_singlejob.exceptions import JobInterrupted, JobTimeout
 from django_singlejob.jobs.names import PATH_LENGTH
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.frames import own_frame
+from django_singlejob.process.logs import about
+
+logger = logging.getLogger("django_singlejob")
 
 ERROR_LENGTH = 1000
 TRACEBACK_LENGTH = 10_000
 ORIGIN_LENGTH = 1000
 
 
-class AlsoWrite(NamedTuple):
+class WriteRefused(Exception):
+    """The database refused an ``AlsoWrite``, so the transaction must be rolled back and tried again."""
+
+
+class AlsoWrite:
     """A write that belongs to the end of a run, but decides nothing: the run has ended even if the database refuses it.
 
-    Attributes:
-        sentence: the beginning of a log message about a refusal: ``The result of a one-off of 'mail' was refused``.
-        writes: the write; then what is tried in its place if the database refuses the one before.
+    ``sentence``: the beginning of a log message about a refusal: ``The result of a one-off of 'mail' was refused``.
+    ``writes``: the write; then what is tried in its place if the database refuses the one before. ``facts``: returns
+    what the log record carries.
     """
 
-    sentence: str
-    writes: Sequence[Callable[[], object]]
+    def __init__(self, sentence: str, *writes: Callable[[], object], facts: Callable[..., Any] = about) -> None:
+        self._sentence, self._facts = sentence, facts
+        self._left = list(writes)
+        self._is_second_try = False
+
+    def write_along(self, *, is_patient: bool) -> None:
+        """Write it in the transaction that releases the lock. Raises the error if the same may work later, and there is
+        time for that; and otherwise ``WriteRefused``."""
+        try:
+            for write in self._left[:1]:
+                write()
+        except Exception as error:
+            if is_patient and errors.is_transient(error):
+                raise
+            self._leave_out(error)
+            raise WriteRefused from error
+
+    def write_alone(self) -> None:
+        """Write it although the lock was released before."""
+        while self._left:
+            try:
+                with transactions.durable(transactions.alias()):
+                    self._left[0]()
+            except Exception as error:
+                self._leave_out(error)
+            else:
+                return
+
+    def _leave_out(self, error: Exception) -> None:
+        # A connection may be lost by chance. A server that ends it for a statement that is too long does so each time.
+        self._is_second_try = errors.is_connection_lost(error) and not self._is_second_try
+        if not self._is_second_try:
+            del self._left[0]
+            logger.error("%s: %s", self._sentence, summary(error), extra=self._facts(reason=error))
 
 
 class Ending(NamedTuple):
@@ -49,6 +89,12 @@ class Ending(NamedTuple):
     origin: str = ""
     also_write: AlsoWrite | None = None
 
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the history records of it."""
+        names = ("status", "duration", "acquire_duration", "error", "traceback", "origin")
+        return {name: getattr(self, name) for name in names}
+
 
 def ending(
     failure: BaseException | None,
@@ -61,16 +107,15 @@ def ending(
     """The ending of a run whose body raised ``failure``, which is ``None`` if the body returned. ``package``: the
     top-level package of the job or task, which is the project's own even if it is installed."""
     status = "interrupted" if is_ctrl_c else status_of(failure)
-    is_successful = status == "successful"
-    return Ending(
-        status=status,
-        duration=duration,
-        acquire_duration=acquire_duration,
+    end = Ending(status=status, duration=duration, acquire_duration=acquire_duration)
+    if failure is None or status == "successful":
+        return end
+    return end._replace(
         is_failure=status == "failed" or isinstance(failure, JobTimeout),
-        error="" if is_successful else summary(failure),
-        error_class="" if is_successful else _path_of(failure),
-        traceback="" if is_successful else _traceback(failure),
-        origin="" if failure is None or is_successful else _origin(failure, package),
+        error=summary(failure),
+        error_class=printable(f"{type(failure).__module__}.{type(failure).__qualname__}", PATH_LENGTH),
+        traceback=_traceback(failure),
+        origin=_origin(failure, package),
     )
 
 
@@ -88,7 +133,7 @@ def status_of(failure: BaseException | None) -> str:
 def summary(failure: BaseException | None) -> str:
     """The exception on one line: ``ValueError: no such customer``."""
     try:
-        words = words_of(failure) if isinstance(failure, Error) else str(_without_command(failure))
+        words = errors.words_of(failure) if isinstance(failure, Error) else str(_without_command(failure))
     except Exception:  # an exception with a broken __str__ must not keep the end from being recorded
         words = "(the message cannot be printed)"
     return printable(f"{type(failure).__name__}: {words}", ERROR_LENGTH)
@@ -102,11 +147,6 @@ def _without_command(failure: BaseException | None) -> BaseException | None:
         case subprocess.TimeoutExpired():
             return subprocess.TimeoutExpired("...", failure.timeout)
     return failure
-
-
-def _path_of(failure: BaseException | None) -> str:
-    kind = type(failure)
-    return printable(f"{kind.__module__}.{kind.__qualname__}", PATH_LENGTH)
 
 
 def _traceback(failure: BaseException | None) -> str:

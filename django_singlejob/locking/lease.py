@@ -22,7 +22,7 @@ from django_singlejob.database import errors, transactions
 from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.exceptions import JobTimeout, LeaseLost
 from django_singlejob.jobs.schedule import duration_in_words
-from django_singlejob.locking.at_exit import forget
+from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.release import Release
@@ -344,30 +344,29 @@ class Lease:
         """
         if self.is_inherited:
             return False
-        release = Release(
-            self.grant,
-            ending,
-            deadline=self.deadline if patience is None else min(self.deadline, local_now() + patience.total_seconds()),
-            is_lost=self._state.is_lost and not self._unreleased,
-            is_private=self.is_private,
-            is_in_doubt=self._is_in_doubt,
-            pause=pause,
-        )
-        if self._state.is_over:
-            forget(self.token)  # if a child has released it
-            transactions.leave_no_transaction(transactions.alias())
-            is_kept = not self._state.is_lost
-            release.write_also_alone()
+        deadline = self.deadline if patience is None else min(self.deadline, local_now() + patience.total_seconds())
+        if self._state.is_lost and not self._unreleased:
+            deadline = float("-inf")  # it knows that it lost the lock
+        release = Release(self.grant, ending, deadline, is_in_doubt=self._is_in_doubt)
+        if not self._state.is_over:
+            with kept_out():
+                self._end(release, pause)
         else:
-            is_kept = self._end(release)
-        release.record_late("" if is_kept else self.why_lost())
-        return is_kept
+            transactions.leave_no_transaction(transactions.alias())
+            if ending and ending.also_write:
+                ending.also_write.write_alone()
+        forget(self.token)  # also if a child has released it
+        if ending and self.grant.entry and not release.is_recorded:
+            # Without the lock, we may write only our own run's row.
+            loss = {"status": "failed", "error": f"LeaseLost: {self.why_lost()}"}
+            is_loss = self._state.is_lost and ending.status == "successful"
+            self.grant.entry.end_late(ending.result | (loss if is_loss else {}))
+        return not self._state.is_lost
 
-    def _end(self, release: Release) -> bool:
+    def _end(self, release: Release, pause: Callable[[float], object]) -> None:
         self._state.is_ending = True
         try:
-            with kept_out():
-                is_kept = release.carry_out()
+            is_kept = release.carry_out(pause, is_private=self.is_private)
             # A heartbeat that is under way finds no row, and must not report that as a loss.
             self._state.is_lost, self._state.is_over, self._unreleased = not is_kept, True, ""
         except LeaseLost as loss:
@@ -375,14 +374,14 @@ class Lease:
             raise
         except BaseException as error:
             # An interrupt, or an error that no database raises. It goes through, and says nothing about the lock.
-            unreleased = f"{release.not_known}: {error!r} came in between."
+            unreleased = f"It is not known whether the lock {self.name!r} was released: {error!r} came in between."
             self._distrust(unreleased)
             logger.warning("%s", unreleased, extra=self.grant.facts(reason=error))
+            # Signals wait for the release, except one that comes again and again. If it cut this off, try once more.
+            release_granted(self.token)
             raise
         finally:
             self._is_in_doubt, self._state.is_ending = release.is_in_doubt, False
-        forget(self.token)
-        return is_kept
 
     def _distrust(self, unreleased: str) -> None:
         """Trust the lease no more after a release that failed."""

@@ -70,13 +70,12 @@ class Writer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
         if not isinstance(error, HistoryFailed):
             return False
-        self.failure = error
-        _leave_out(error.__cause__)
+        self.failure, problem = error, error.__cause__
+        message = "The history could not be written and is skipped for now: %s"
+        logger.info(message, printable(str(problem), PROBLEM_LENGTH), extra=about(reason=problem))
+        if problem and errors.is_connection_lost(problem):
+            transactions.drop(transactions.alias())
         return True
-
-    @property
-    def is_off(self) -> bool:
-        return self.patience is None
 
     def write(self, statement: Callable[[], T]) -> T | None:
         """Run the statement and return its value, or ``None`` if the writer is off."""
@@ -98,20 +97,13 @@ def writers(lease: timedelta | None = None) -> Iterator[Writer]:
 
     ``lease``: how much of its lease the waiting holder has left.
     """
-    patience = _patience(lease)
-    if _is_away() or patience < LEAST_PATIENCE:
-        yield Writer(None, _skipped() if _is_away() else HistoryFailed("the lease is almost over"))
-        return
-    yield (writer := Writer(patience))
-    if writer.failure:
-        yield Writer(None, writer.failure)
-
-
-def _leave_out(problem: BaseException | None) -> None:
-    message = "The history could not be written and is skipped for now: %s"
-    logger.info(message, printable(str(problem), PROBLEM_LENGTH), extra=about(reason=problem))
-    if problem and errors.is_connection_lost(problem):
-        transactions.drop(transactions.alias())
+    patience, failure = _patience(lease), _skipped()
+    if failure is None and patience >= LEAST_PATIENCE:
+        yield (writer := Writer(patience))
+        if writer.failure is None:
+            return
+        failure = writer.failure
+    yield Writer(None, failure or HistoryFailed("the lease is almost over"))
 
 
 def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
@@ -119,20 +111,16 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
 
     Raises ``HistoryFailed``. After that, this process skips the history for a while.
     """
-    if _is_away():
-        raise _skipped()
-    patience, begun_at = _patience(lease), local_now()
+    if skipped := _skipped():
+        raise skipped
+    alias, patience, begun_at = transactions.alias(), _patience(lease), local_now()
     try:
-        with (
-            transactions.durable(transactions.alias(), statement_timeout=patience),
-            limited(transactions.alias(), patience),
-        ):
+        with transactions.durable(alias, statement_timeout=patience), limited(alias, patience):
             return write()
     except Exception as error:
-        is_lost = errors.is_connection_lost(error)
-        problem = _problem(error)
+        is_lost, problem = errors.is_connection_lost(error), _problem(error)
         if is_lost:
-            transactions.drop(transactions.alias())
+            transactions.drop(alias)
         # A lost connection says nothing about the history, unless we cut it ourselves.
         if not is_lost or errors.is_out_of_room(error) or since(begun_at) >= patience:
             stay_away(error)
@@ -143,7 +131,10 @@ def _problem(error: Exception) -> str:
     return printable(f"{type(error).__name__}: {error}", PROBLEM_LENGTH)
 
 
-def _skipped() -> HistoryFailed:
+def _skipped() -> HistoryFailed | None:
+    """Why no write is attempted for a while; ``None`` if it is."""
+    if local_now() >= _away_until:
+        return None
     return HistoryFailed(f"a write has just failed, so this one was not attempted: {_away_because}")
 
 
@@ -151,10 +142,6 @@ def stay_away(error: Exception) -> None:
     """Skip the history for a while, so that not every run waits for the same time-out."""
     global _away_until, _away_because
     _away_until, _away_because = local_now() + AWAY_FOR, _problem(error)
-
-
-def _is_away() -> bool:
-    return local_now() < _away_until
 
 
 def _patience(lease: timedelta | None) -> timedelta:
@@ -181,6 +168,12 @@ class Entry:
         with suppress(HistoryFailed):
             self.pk = alone(partial(runs().key_of, self._token), self._lease)
 
+    def status(self) -> str | None:
+        """The run's status in the history; ``None`` if there is no row, or if that cannot be found out."""
+        with suppress(HistoryFailed):
+            return alone(partial(runs().status_of, self._token), self._lease)
+        return None
+
     def begin(self, writer: Writer) -> None:
         """Insert the row in the transaction of the grant."""
         self.pk = writer.write(lambda: runs().start(self.facts))
@@ -197,16 +190,10 @@ class Entry:
             _log_missing(failed, {**self.facts, **result}, self.pk)
 
     def _end(self, result: Mapping[str, Any]) -> bool:
-        if runs().finish(self._token, result):
-            return True
-        # It was ended in our place, or the grant skipped the history.
-        self.pk = runs().key_of(self._token) or runs().start({**self.facts, "finished_at": DBNow(), **result})
+        if not runs().finish(self._token, result):
+            # It was ended in our place, or the grant skipped the history.
+            self.pk = runs().key_of(self._token) or runs().start({**self.facts, "finished_at": DBNow(), **result})
         return True
-
-
-def abandon(dead: "JobLock", error: str, writer: Writer) -> None:
-    """Record that the holder of a run died, in the transaction that takes its lock away."""
-    end_for(dead, {"status": "abandoned", "error": error}, writer)
 
 
 def end_for(lock: "JobLock", result: Mapping[str, Any], writer: Writer) -> None:

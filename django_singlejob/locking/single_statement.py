@@ -29,7 +29,7 @@ from django_singlejob.models.jobs import MEAN_RUNS, gates
 from django_singlejob.models.locks import LONGEST_LEASE, locks
 from django_singlejob.models.rows import in_utc, readable
 from django_singlejob.models.runs import runs
-from django_singlejob.process.clock import since
+from django_singlejob.process.clock import local_now, since
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -67,8 +67,10 @@ def is_ordinary_grant(request: LockRequest, history: Writer) -> bool:
 
 
 def is_ordinary_release(grant: Grant, ending: Ending | None, history: Writer) -> bool:
-    """Whether one statement can release this: behind one gate, with nothing else to write, and a run that ends has its
-    row in the history."""
+    """Whether one statement can release this, if the project chose that: behind one gate, with nothing else to write,
+    and a run that ends has its row in the history."""
+    if not is_chosen():
+        return False
     if ending is not None and (ending.also_write or grant.entry is None or grant.entry.pk is None):
         return False
     return (ending is None or _has_one_gate(grant.request)) and _is_possible(history)
@@ -79,7 +81,7 @@ def _has_one_gate(request: LockRequest) -> bool:
 
 
 def _is_possible(history: Writer) -> bool:
-    return not history.is_off and _is_alone(transactions.alias())
+    return history.patience is not None and _is_alone(transactions.alias())
 
 
 def _is_alone(alias: str) -> bool:
@@ -173,29 +175,23 @@ def took_long(asked_at: float, history: Writer) -> bool:
 # --- the release
 
 
-def release(grant: Grant, ending: Ending | None, history: Writer) -> bool:
-    """Release the lock, and record the run's end, with one statement. Returns ``False`` if the lock was no longer ours.
-
-    If the gate is still ours but the lease's row is gone, the statement fails, and so changes nothing.
+def release(grant: Grant, ending: Ending | None, history: Writer) -> bool | None:
+    """Release the lock, and record the run's end, with one statement. Returns ``False`` if the lock was no longer ours,
+    and ``None`` if the server refused the statement, as it does if the gate is still ours but the lease's row is gone.
     """
-    names: dict[str, Any] = {"name": grant.request.name, "token": grant.token}
-    if ending is None:
-        return _is_released(history, _release_sql(), names)
-    result = {
-        "status": ending.status,
-        "duration": ending.duration,
-        "acquire_duration": ending.acquire_duration,
-        "error": ending.error,
-        "traceback": ending.traceback,
-        "origin": ending.origin,
-        "is_successful": ending.status == "successful",
-        "is_failure": ending.is_failure,
-    }
-    return _is_released(history, _finish_sql(), names | result)
-
-
-def _is_released(history: Writer, sql: str, parameters: Mapping[str, Any]) -> bool:
-    return _answer(transactions.alias(), history, sql, parameters) is not None
+    asked_at, sql = local_now(), _finish_sql() if ending else _release_sql()
+    parameters: dict[str, Any] = {"name": grant.request.name, "token": grant.token}
+    if ending:
+        parameters |= ending.result
+        parameters |= {"is_successful": ending.status == "successful", "is_failure": ending.is_failure}
+    try:
+        return _answer(transactions.alias(), history, sql, parameters) is not None
+    except Error as error:
+        if not was_undone(error):
+            raise
+        if took_long(asked_at, history):
+            history.patience = None
+        return None
 
 
 # --- the request

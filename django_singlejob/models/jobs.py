@@ -206,20 +206,21 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """Wait until the gate can be changed: until then, a live process is inside a transaction on it."""
         self.filter(name=name).update(fence=F("fence"))
 
-    def finish(self, name: str, token: UUID, result: Mapping[str, Any], duration: timedelta | None = None) -> bool:
-        """Record how a run ended; ``duration`` is that of a successful one, otherwise ``None``. Returns ``False`` if
-        another caller has passed the gate since."""
-        return self.passed(name, token).update(**self._ended(result, duration)) == 1
-
-    def finish_own(self, name: str, result: Mapping[str, Any], duration: timedelta | None = None) -> bool:
-        """The same for a job whose lock has another gate, which is held. Returns ``False`` if the row was deleted by
-        hand."""
-        return self.filter(name=name).update(**self._ended(result, duration)) == 1
-
-    def _ended(self, result: Mapping[str, Any], duration: timedelta | None) -> dict[str, Any]:
-        mean = {} if duration is None else {"mean_duration": mean_with(duration)}
-        # The count comes last: on MySQL, the mean would otherwise use the new count.
-        return {**result, **mean, "last_finished_at": DBNow(), "run_count": F("run_count") + 1}
+    def finish(
+        self, name: str, token: UUID, status: str, duration: timedelta, *, is_failure: bool = False, own_name: str = ""
+    ) -> bool:
+        """Record how a run ended. ``own_name``: the job's own gate, if it is not the lock's. Returns ``False`` if
+        another caller has passed the lock's gate since, or if the own gate was deleted by hand."""
+        changes: dict[str, Any] = {"last_status": status, "last_finished_at": DBNow()}
+        if status == "successful":
+            changes |= {"consecutive_failures": 0, "mean_duration": mean_with(duration)}
+        elif is_failure:
+            changes |= {"consecutive_failures": F("consecutive_failures") + 1}
+        changes |= {"run_count": F("run_count") + 1}  # last: on MySQL, the mean would otherwise use the new count
+        if own_name in ("", name):
+            return self.passed(name, token).update(**changes) == 1
+        # The job's own gate may be another lock's, so its token is not ours: hold the lock's gate meanwhile.
+        return self.hold(name, token) and self.filter(name=own_name).update(**changes) == 1
 
     def abandon(self, dead: JobLock) -> None:
         """Record that the holder of a job's run died. Its slot will be run again, unless a later one has begun."""

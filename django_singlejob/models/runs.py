@@ -50,6 +50,10 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
         """The key of the attempt's row, or ``None`` if it has no row."""
         return self.filter(token=token).values_list("pk", flat=True).first()
 
+    def status_of(self, token: UUID) -> str | None:
+        """The attempt's status, or ``None`` if it has no row."""
+        return self.filter(token=token).values_list("status", flat=True).first()
+
     def finish(self, token: UUID | str, result: Mapping[str, Any]) -> bool:
         """Record how an attempt ended: now, unless ``result`` has another ``finished_at``. Returns ``False`` if it has
         ended already, as abandoned, or has no row."""

@@ -388,13 +388,13 @@ class _Execution:
 
     def _also_write(self, end: Ending) -> AlsoWrite | None:
         """Update the one-off that requested this run, or enqueue a one-off that retries it after a failure."""
-        job = self._asked.job
+        job, facts = self._asked.job, self._lease.grant.facts
         if self._asked.one_off:
             result = result_of_job(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
             writes = [partial(self._end_one_off, each) for each in (result, without_values(result))]
-            return AlsoWrite(f"The result of a one-off of {job.name!r} was refused", writes)
+            return AlsoWrite(f"The result of a one-off of {job.name!r} was refused", *writes, facts=facts)
         again = self._retry() if end.is_failure and job.retries else None
-        return AlsoWrite(f"The one-off that retries {job.name!r} was refused", [again]) if again else None
+        return AlsoWrite(f"The one-off that retries {job.name!r} was refused", again, facts=facts) if again else None
 
     def _end_one_off(self, result: Mapping[str, Any]) -> None:
         if not one_offs().finish(self._lease.token, result):
@@ -414,21 +414,18 @@ class _Execution:
     def _release(self, end: Ending, pause: Callable[[float], object]) -> str:
         """Release the lock and return the run's status. If the run outlived its lease and nothing else went wrong, it
         has failed."""
-        loss = self._loss(end, pause)
-        if loss and not self.failure:
+        try:
+            if self._lease.finish(end, pause=pause):
+                return end.status
+            loss = LeaseLost(self._lease.why_lost())
+        except LeaseLost as unreleased:
+            loss = unreleased
+        if self.failure is None:
             self.failure = loss
             return "failed"
-        if loss:
-            message = "After the job %r had failed: %s"
-            logger.error(message, self._asked.job.name, loss, extra=self._lease.grant.facts(reason=loss))
+        message = "After the job %r had failed: %s"
+        logger.error(message, self._asked.job.name, loss, extra=self._lease.grant.facts(reason=loss))
         return end.status
-
-    def _loss(self, end: Ending, pause: Callable[[float], object]) -> LeaseLost | None:
-        """``None`` if the lock was ours to the end and is now released."""
-        try:
-            return None if self._lease.finish(end, pause=pause) else LeaseLost(self._lease.why_lost())
-        except LeaseLost as unreleased:
-            return unreleased
 
     def _send_finished(self, status: str, duration: timedelta) -> None:
         job_finished.send_robust(

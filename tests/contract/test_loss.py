@@ -211,7 +211,7 @@ ON_THEIR_OWN = {
     "clear": lambda zombie, seen: locks().clear(seen.lock, force=False),
     "clear by force": lambda zombie, seen: locks().clear(seen.lock, force=True),
     "hold the gate": lambda zombie, seen: gates().hold(zombie.name, zombie.token),
-    "finish": lambda zombie, seen: gates().finish(zombie.name, zombie.token, {"last_status": "successful"}),
+    "finish": lambda zombie, seen: gates().finish(zombie.name, zombie.token, "successful", timedelta()),
     "close the run": lambda zombie, seen: runs().finish(zombie.token, {"status": "successful"}),
     "pass": lambda zombie, seen: gates().pass_through(seen.gate, zombie.token),
     "pass and start": lambda zombie, seen: gates().unchanged(seen.gate).start(timedelta(), {}),

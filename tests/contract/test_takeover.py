@@ -380,7 +380,7 @@ def test_a_late_finish_is_no_death(ahead: Ahead) -> None:
 
 
 def finish_inside(lease: Any) -> None:
-    gates().finish(lease.name, lease.token, {})
+    gates().finish(lease.name, lease.token, "successful", timedelta())
     assert locks().release(lease.name, lease.token)
 
 

@@ -179,8 +179,8 @@ def test_a_heartbeat_between_a_release_and_its_answer_finds_no_loss(
         beats.append(renew(*given))
         return beats[-1]
 
-    def answered_late(release: Release) -> bool:
-        is_released = usual(release)
+    def answered_late(release: Release, *given: Any, **terms: Any) -> bool:
+        is_released = usual(release, *given, **terms)
         eventually(lambda: False in beats)
         return is_released
 
@@ -193,7 +193,8 @@ def test_a_heartbeat_between_a_release_and_its_answer_finds_no_loss(
 
 def test_the_exit_waits_no_more_for_what_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     lease = take()
-    monkeypatch.setattr("django_singlejob.locking.release._is_pointless", lambda *_: True)
+    lease._state.proven_at -= 60
+    monkeypatch.setattr("django_singlejob.locking.release.LEAST_PATIENCE", 0.0)
     with commits(monkeypatch, fail_with=UNANSWERED, carried_out=False), pytest.raises(LeaseLost, match="is left to"):
         lease.finish()
     assert lease.token not in at_exit._granted
@@ -217,7 +218,7 @@ def test_an_end_in_the_history_shows_that_it_was_released(monkeypatch: pytest.Mo
 
 
 def test_the_end_is_recorded_in_the_transaction_that_releases_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Release, "record_late", lambda *_: None)
+    monkeypatch.setattr("django_singlejob.locking.recording.Entry.end_late", lambda *_: None)
     assert start_run().finish(SUCCESS)
     assert last_run().status == "successful"
 
@@ -272,7 +273,7 @@ LOST, MISTAKE, READ_ONLY = an_error("08006"), an_error("42601"), an_error("25006
 def trying(monkeypatch: pytest.MonkeyPatch) -> Trying:
     def release(error: Exception, **terms: Any) -> Tries:
         tries = Tries(error)
-        monkeypatch.setattr(Release, "_carry_out_once", lambda _: tries.fail())
+        monkeypatch.setattr(Release, "_carry_out_once", lambda *_, **__: tries.fail())
         monkeypatch.setattr("django_singlejob.locking.release.local_now", lambda: local_now() + tries.passed)
         with pytest.raises(LeaseLost, match="is left to expire") as caught:
             take().finish(pause=tries.sleep, **terms)

@@ -86,7 +86,7 @@ def test_a_gate_that_is_revoked_is_nobodys() -> None:
     gates().revoke("nightly")
     assert (gate().fence, gate().token) == (nth_fence(2), None)
     assert not gates().hold("nightly", lease.token)
-    assert not gates().finish("nightly", lease.token, {"last_status": "successful"})
+    assert not gates().finish("nightly", lease.token, "successful", timedelta())
     assert lock().token == lease.token
 
 
@@ -172,10 +172,10 @@ def test_a_token_passes_no_gate_but_the_one_that_it_was_granted() -> None:
     for name, stranger in ("hourly", token), ("nightly", uuid4()):
         assert not gates().passed(name, stranger).exists()
         assert not gates().hold(name, stranger)
-        assert not gates().finish(name, stranger, {"last_status": "failed"})
+        assert not gates().finish(name, stranger, "failed", timedelta())
     assert everything() == before
     assert gates().hold("nightly", token)
-    assert gates().finish("nightly", token, {"last_status": "failed"})
+    assert gates().finish("nightly", token, "failed", timedelta())
     assert (gate("nightly").last_status, gate("hourly").last_status) == ("failed", "")
     assert (gate("nightly").run_count, gate("hourly").run_count) == (1, 0)
     assert gate("nightly").last_finished_at

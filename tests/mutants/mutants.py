@@ -170,8 +170,8 @@ OF_THE_PROTOCOL = (
             ),
             Edit(
                 GATES,
-                "return self.passed(name, token).update(**self._ended(",
-                "return self.filter(name=name).update(**self._ended(",
+                "return self.passed(name, token).update(**changes)",
+                "return self.filter(name=name).update(**changes)",
             ),
         ),
         tests=(
@@ -655,8 +655,8 @@ OTHERS = (
         edits=(
             Edit(
                 GATES,
-                "return self.passed(name, token).update(**self._ended(",
-                "return self.filter(name=name).update(**self._ended(",
+                "return self.passed(name, token).update(**changes)",
+                "return self.filter(name=name).update(**changes)",
             ),
         ),
         tests=(Witness(f"{EACH_WRITE}[finish]"),),
