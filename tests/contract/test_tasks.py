@@ -891,9 +891,9 @@ def test_where_django_has_no_tasks_they_wait() -> None:
     "module",
     [
         "admin",
-        "checks",
-        "querysets.one_offs",
-        "one_offs.django_tasks",
+        "monitoring.checks",
+        "models.one_offs",
+        "running.django_tasks",
         "worker.batches",
         "worker.due",
         "worker.loop",
