@@ -133,32 +133,32 @@ def _is_due(job: Job, status: "JobStatus", until: datetime | None) -> bool:
 
 
 class DueSlots:
-    """The jobs with a slot that was due when that was last asked."""
+    """The jobs with a slot that is due, as far as is known."""
 
     def __init__(self, *, is_endless: bool) -> None:
         """Unless the worker ``is_endless``, no job has more slots than it may run in a row: one that is always due
         would never let the worker end."""
         self._is_endless = is_endless
         self._jobs: dict[str, Job] = {}
-        self._ended: set[str] = set()
+        self._to_ask: set[str] = set()
         self._begun: Counter[str] = Counter()
 
     def look(self, until: datetime | None, *, is_cleared: bool) -> None:
         """Ask which jobs are due. ``is_cleared``: whether a lock was cleared, so that a slot may run once more."""
         if is_cleared:
             self._begun.clear()
-        self._ended.clear()
+        self._to_ask.clear()
         self._jobs = self._due(None, until)
 
-    def look_again(self, name: str) -> None:
-        """Take note that this job has just ended. It may be due again, which does not have to wait for a look."""
-        self._ended.add(name)
+    def ask_again(self, name: str) -> None:
+        """Ask for this job before the next look: it has just ended, and may be due again."""
+        self._to_ask.add(name)
 
     def next(self, left_out: LeftOut, until: datetime | None) -> Job | None:
         """The next to run, which is not due any more then. ``None``: no job that may begin is due."""
-        if self._ended:
-            again = self._due(self._ended, until)
-            self._ended.clear()
+        if self._to_ask:
+            again = self._due(self._to_ask, until)
+            self._to_ask.clear()
             self._jobs = self._jobs | again if self._is_endless else again | self._jobs
         job = self.first(left_out)
         if job:
@@ -186,23 +186,23 @@ class DueOneOffs:
         self.may_be_due = False
         self._queues = queues
         #: Jobs that may have one although no other job has.
-        self._ended: set[str] = set()
+        self._to_ask: set[str] = set()
         #: Jobs that this release of the code does not know, and which have been logged.
         self._unknown: set[str] = set()
         #: One-offs of a job that only MySQL finds: it ignores case when it compares names.
         self._misnamed: set[int] = set()
 
-    def look_again(self, names: AbstractSet[str]) -> None:
-        """Take note that these jobs may have one now: they have ended, or a job has ended that used their lock."""
-        self._ended |= names
+    def ask_again(self, names: AbstractSet[str]) -> None:
+        """Ask for those of these jobs before the next look: each has ended, or waited for the lock of one that has."""
+        self._to_ask |= names
 
     def next(self, left_out: AbstractSet[str], until: datetime | None = None) -> "OneOffJob | None":
         """The next to run of a job that is not left out. ``None``: none is due, or was due at ``until``."""
-        while self.may_be_due or self._ended:
+        while self.may_be_due or self._to_ask:
             row = self._first(left_out, until)
             if row is None:
                 self.may_be_due = False
-                self._ended.clear()
+                self._to_ask.clear()
             elif registry.is_known(row.job_name):
                 return row
             else:
@@ -220,7 +220,7 @@ class DueOneOffs:
                 return row
             self._unknown |= unknown_jobs(self._queues, self._unknown)
         # A job may have many one-offs, and the database would read past them all each time that one finishes.
-        rows = exclusive(self._queues, left_out, None if self.may_be_due else self._ended)
+        rows = exclusive(self._queues, left_out, None if self.may_be_due else self._to_ask)
         return rows.exclude(pk__in=self._misnamed).next_due(until)
 
 

@@ -138,8 +138,8 @@ class Tick:
         return self._pause()
 
     def _leave_out_anew(self, *, is_cleared: bool) -> None:
-        """Forget why jobs were left out, but a pass that ends by itself tries none a second time unless a lock was
-        cleared."""
+        """Try again what was left out. Unless a lock was cleared, a worker that ends by itself tries no job again that
+        may not run, and with ``once`` none that was held either."""
         self._left_out.drop(Why.BEHIND, Why.WATCHED)
         if is_cleared or not self._plan.once:
             self._left_out.drop(Why.HELD)
@@ -167,11 +167,11 @@ class Tick:
     def take_turns(self) -> bool:
         """Begin a slot, a one-off or tasks. They take turns, so that none keeps the others waiting for ever; with
         ``once``, slots come first. ``False``: none is due, as far as is known, or none may begin now."""
-        for run in self._turns:
-            if run():
+        for step in self._turns:
+            if step():
                 if not self._plan.once:
-                    self._turns.remove(run)
-                    self._turns.append(run)
+                    self._turns.remove(step)
+                    self._turns.append(step)
                 return True
         return False
 
@@ -216,10 +216,10 @@ class Tick:
             self._left_out.add(Why.HELD, [job.name, job.lock])
         elif reason is None and not isinstance(report.error, FINAL):
             may_be_due.add(job.name)
-            self._slots.look_again(job.name)
+            self._slots.ask_again(job.name)
         elif not _concerns_only_this(run, reason):
             self._left_out.add(Why.REFUSED, [job.name])  # other jobs may still use its lock
-        self._one_offs.look_again(may_be_due)
+        self._one_offs.ask_again(may_be_due)
 
 
 def _concerns_only_this(run: DueRun, reason: Reason | None) -> bool:

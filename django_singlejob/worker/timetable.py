@@ -17,8 +17,9 @@ AT_ONCE = 25
 def positions() -> set[str]:
     """The name, schedule and time zone that the row of each scheduled job should have, as ``gates().positions()`` reads
     them. Raises ``InvalidSchedule`` if a schedule cannot work in the project's time zone."""
+    project_zone = settings.TIME_ZONE  # there may be thousands of jobs
     return {
-        position(job.name, *_recorded(job.schedule, job.time_zone or settings.TIME_ZONE))
+        position(job.name, *_recorded(job.schedule, job.time_zone or project_zone))
         for job in registry.registered()
         if job.schedule is not None
     }

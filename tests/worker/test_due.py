@@ -286,7 +286,7 @@ def next_one_off(*left_out: str, may_be_due: bool = True, ended: Sequence[str] =
     """The job of the next one-off; empty if none is due."""
     due = DueOneOffs()
     due.may_be_due = may_be_due
-    due.look_again({*ended})
+    due.ask_again({*ended})
     row = due.next({*left_out})
     return row.job_name if row else ""
 
