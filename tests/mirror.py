@@ -40,6 +40,8 @@ TESTED_BY = {
     "running/supervisor": "processes/test_supervisor",
     "running/waker": "processes/test_worker",
     "running/watch": "processes/test_supervisor",
+    "worker/due_run": "contract/test_one_offs",
+    "worker/left_out": "worker/test_passed_over",
     "worker/lock": "worker/test_worker_lock",
     "worker/processes": "processes/test_worker",
     "worker/task_process": "processes/test_worker",

@@ -1,6 +1,7 @@
 """What is due: slots, one-offs, the locks of dead holders and, once a day, pruning."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set as AbstractSet
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,7 +25,9 @@ from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow, instant_in_words
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_shutdown_requested
-from django_singlejob.worker.timetable import timetable
+from django_singlejob.running.reports import most_slots
+from django_singlejob.worker import timetable
+from django_singlejob.worker.left_out import LeftOut
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus, OneOffJob
@@ -46,10 +49,10 @@ def keep_up(turn: int = 0, between: Callable[[], object] = lambda: None) -> None
     rows that change.
     """
     one_offs().abandon_orphans(ORPHANED)
-    code, rows = timetable(), gates().scheduled()
-    positions, statuses = rows.positions(), rows.in_question(code.part(turn)).survey()
-    wanted, others = set(map(name_of, code.positions - positions)), set(map(name_of, positions - code.positions))
-    if unread := (wanted | (code.unscheduled & others)) - statuses.keys():
+    in_code, rows = timetable.positions(), gates().scheduled()
+    positions, statuses = rows.positions(), rows.in_question(timetable.part(turn)).survey()
+    wanted, others = set(map(name_of, in_code - positions)), set(map(name_of, positions - in_code))
+    if unread := (wanted | (timetable.unscheduled() & others)) - statuses.keys():
         statuses |= gates().look_up(unread, ZERO)
     if new := wanted - statuses.keys():
         for name in _until_a_signal(new):
@@ -111,19 +114,15 @@ def anything_due(queues: Sequence[str] = ()) -> datetime | None:
     return next(iter(one.union(*others, all=True)[:1]), None)
 
 
-def due_jobs(
-    busy: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None, until: datetime | None = None
-) -> list[Job]:
+def due_jobs(names: AbstractSet[str] | None = None, until: datetime | None = None) -> list[Job]:
     """The jobs, or those of ``names``, with a slot that is due, or was due at ``until``, or has to be rerun because its
-    holder died. The oldest slot is first. Jobs whose name or lock is in ``busy`` are left out: after a lock was
-    renamed, the old one may be watched.
-    """
+    holder died. The oldest slot is first."""
     due = gates().due() if names is None else gates().due().filter(name__in=names)
     # Sorted here: SQLite would go through all rows by the index, to sort the few that are due.
     statuses = due.order_by().survey().values()
     oldest_first = sorted(statuses, key=lambda status: status.next_slot or status.now)
     known = ((registry.get(status.name), status) for status in oldest_first if registry.is_known(status.name))
-    return [job for job, status in known if _is_due(job, status, until) and busy.isdisjoint({job.name, job.lock})]
+    return [job for job, status in known if _is_due(job, status, until)]
 
 
 def _is_due(job: Job, status: "JobStatus", until: datetime | None) -> bool:
@@ -133,37 +132,106 @@ def _is_due(job: Job, status: "JobStatus", until: datetime | None) -> bool:
     return is_to_be_rerun or status.next_slot <= (until or status.now)
 
 
-def next_exclusive(
-    queues: Sequence[str],
-    passed: AbstractSet[str] = frozenset(),
-    *,
-    names: AbstractSet[str] | None = None,
-    unknown: AbstractSet[str] = frozenset(),
-    misnamed: AbstractSet[int] = frozenset(),
-    until: datetime | None = None,
-) -> "OneOffJob | None":
-    """The next to run of the ``exclusive`` one-offs of all jobs, or of the jobs ``names``. ``None``: none is due.
+class DueSlots:
+    """The jobs with a slot that is due, as far as is known."""
 
-    ``unknown``: jobs that this release of the code did not know a moment ago. ``misnamed``: one-offs to leave out.
+    def __init__(self, *, is_endless: bool) -> None:
+        """Unless the worker ``is_endless``, no job has more slots than it may run in a row: one that is always due
+        would never let the worker end."""
+        self._is_endless = is_endless
+        self._jobs: dict[str, Job] = {}
+        self._to_ask: set[str] = set()
+        self._begun: Counter[str] = Counter()
+
+    def look(self, until: datetime | None, *, is_cleared: bool) -> None:
+        """Ask which jobs are due. ``is_cleared``: whether a lock was cleared, so that a slot may run once more."""
+        if is_cleared:
+            self._begun.clear()
+        self._to_ask.clear()
+        self._jobs = self._due(None, until)
+
+    def ask_again(self, name: str) -> None:
+        """Ask for this job before the next look: it has just ended, and may be due again."""
+        self._to_ask.add(name)
+
+    def next(self, left_out: LeftOut, until: datetime | None) -> Job | None:
+        """The next to run, which is not due any more then. ``None``: no job that may begin is due."""
+        if self._to_ask:
+            again = self._due(self._to_ask, until)
+            self._to_ask.clear()
+            self._jobs = self._jobs | again if self._is_endless else again | self._jobs
+        job = self.first(left_out)
+        if job:
+            del self._jobs[job.name]
+            self._begun[job.name] += 1
+        return job
+
+    def first(self, left_out: LeftOut) -> Job | None:
+        """The first that may begin of those that are known to be due."""
+        return next((job for job in self._jobs.values() if not left_out.blocks(job)), None)
+
+    def _due(self, names: AbstractSet[str] | None, until: datetime | None) -> dict[str, Job]:
+        jobs = due_jobs(names, until)
+        return {job.name: job for job in jobs if self._is_endless or self._begun[job.name] < most_slots(job)}
+
+
+class DueOneOffs:
+    """The ``exclusive`` one-offs in a worker's queues.
+
+    Attributes:
+        may_be_due: whether any job may have one that is due.
     """
-    if names is None:
-        # Almost always the first one is of a known job. Then there is no need to list thousands of names.
-        strangers = {name for name in unknown if not registry.is_known(name)}
-        rows = one_offs().exclusive().in_queues(queues).exclude(job_name__in=passed | strangers)
-        row = rows.exclude(pk__in=misnamed).next_due(until)
-        if row is None or (registry.is_known(row.job_name) and row.job_name not in passed):
-            return row
-    return exclusive(queues, passed, names).exclude(pk__in=misnamed).next_due(until)
+
+    def __init__(self, queues: Sequence[str] = ()) -> None:
+        self.may_be_due = False
+        self._queues = queues
+        #: Jobs that may have one although no other job has.
+        self._to_ask: set[str] = set()
+        #: Jobs that this release of the code does not know, and which have been logged.
+        self._unknown: set[str] = set()
+        #: One-offs of a job that only MySQL finds: it ignores case when it compares names.
+        self._misnamed: set[int] = set()
+
+    def ask_again(self, names: AbstractSet[str]) -> None:
+        """Ask for those of these jobs before the next look: each has ended, or waited for the lock of one that has."""
+        self._to_ask |= names
+
+    def next(self, left_out: AbstractSet[str], until: datetime | None = None) -> "OneOffJob | None":
+        """The next to run of a job that is not left out. ``None``: none is due, or was due at ``until``."""
+        while self.may_be_due or self._to_ask:
+            row = self._first(left_out, until)
+            if row is None:
+                self.may_be_due = False
+                self._to_ask.clear()
+            elif registry.is_known(row.job_name):
+                return row
+            else:
+                report_unknown(row.job_name)
+                self._misnamed.add(row.pk)
+        return None
+
+    def _first(self, left_out: AbstractSet[str], until: datetime | None) -> "OneOffJob | None":
+        if self.may_be_due:
+            # Almost always the first one is of a known job. Then there is no need to list thousands of names.
+            strangers = {name for name in self._unknown if not registry.is_known(name)}
+            rows = one_offs().exclusive().in_queues(self._queues).exclude(job_name__in=left_out | strangers)
+            row = rows.exclude(pk__in=self._misnamed).next_due(until)
+            if row is None or registry.is_known(row.job_name):
+                return row
+            self._unknown |= unknown_jobs(self._queues, self._unknown)
+        # A job may have many one-offs, and the database would read past them all each time that one finishes.
+        rows = exclusive(self._queues, left_out, None if self.may_be_due else self._to_ask)
+        return rows.exclude(pk__in=self._misnamed).next_due(until)
 
 
 def exclusive(
-    queues: Sequence[str], passed: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None
+    queues: Sequence[str], left_out: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None
 ) -> "OneOffJobQuerySet":
     """The one-offs in these queues that run under their job's lock, if this release of the code knows the job: those
-    of all jobs, or of the jobs ``names``. Those of jobs that were passed over are left out."""
+    of all jobs, or of the jobs ``names``."""
     # By the names that are known: the table may have any number of others.
     known = _known() if names is None else {name for name in names if registry.is_known(name)}
-    return one_offs().exclusive().in_queues(queues).filter(job_name__in=known - passed)
+    return one_offs().exclusive().in_queues(queues).filter(job_name__in=known - left_out)
 
 
 def _known() -> set[str]:
@@ -173,10 +241,7 @@ def _known() -> set[str]:
 def unknown_jobs(queues: Sequence[str], reported: AbstractSet[str]) -> set[str]:
     """Some of the jobs that have due one-offs but are unknown to this release of the code, except those in
     ``reported``. Each is logged."""
-    due = one_offs().exclusive().in_queues(queues).due().order_by()
-    if not due.exists():
-        return set()  # as usual: then there is no need to list thousands of names
-    strange = due.exclude(job_name__in=_known() | reported)
+    strange = one_offs().exclusive().in_queues(queues).due().order_by().exclude(job_name__in=_known() | reported)
     found = set(strange.values_list("job_name", flat=True).distinct()[: _MOST_REPORTED - len(reported)])
     for name in sorted(found):
         report_unknown(name)

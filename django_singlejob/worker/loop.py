@@ -12,23 +12,31 @@ from django.db import Error
 from django_singlejob.conf import ZERO
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.unusable import is_temporary
+from django_singlejob.exceptions import DatabaseUnreachable
 from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.logs import about
-from django_singlejob.process.received_signals import is_shutdown_requested
-from django_singlejob.running.reports import Report
+from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
+from django_singlejob.running.reports import FINAL, Report, logged
 from django_singlejob.running.supervisor import Supervisor, can_supervise
 from django_singlejob.running.watch import DAY
-from django_singlejob.worker.due import PRUNING
+from django_singlejob.worker.due import PRUNING, keep_up
+from django_singlejob.worker.due_run import DueRun
 from django_singlejob.worker.lock import WorkerLock
+from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.pool import Inline
 from django_singlejob.worker.processes import Processes
 from django_singlejob.worker.task_process import TaskPlan, TaskProcess
 from django_singlejob.worker.tasks import TasksHere
-from django_singlejob.worker.tick import Plan, Run, Tick
+from django_singlejob.worker.tick import Plan, Tick
 
 logger = logging.getLogger("django_singlejob")
 
+# Schedules change only with a new release of the code, so there is no need to compare them every second.
+KEEP_UP_EVERY = timedelta(minutes=1)
+# How long a pass of --once or --drain waits to see whether the holders of stale locks are dead. A holder may be inside
+# a long fenced transaction: then others see only that it is alive. Seconds.
+LONGEST_TICK = 300.0
 # How long to retry the release of the worker's own lock if the database was already unreachable when the worker began
 # to shut down. All that the lock protects is recorded by then, so nothing waits for it if it is left to expire.
 _PATIENCE_WHEN_AWAY = timedelta(seconds=2)
@@ -53,9 +61,10 @@ class Worker:
             self._lock = WorkerLock(plan.queues, kept_alive)
             self._pool = Inline()
             self._tasks = TasksHere(self._lock, plan.queues, plan.final)
-        self._tick = Tick(plan, self._pool, self._tasks, self._lock)
+        self._tick = Tick(plan, self._pool, self._tasks)
         self._pid = os.getpid()
-        self._is_database_away = False
+        self._keep_up_at = self._look_at = self._settled_at = local_now()
+        self._is_final = self._is_database_away = False
 
     @property
     def is_supervisor(self) -> bool:
@@ -85,18 +94,63 @@ class Worker:
                 raise
 
     def _work(self) -> Iterator[Report]:
-        troubles = self._pauses()
-        while not (is_shutdown_requested() or self._tick.is_over or self._plan.is_outdated()):
+        pauses = self._pauses()
+        while not (is_shutdown_requested() or self._is_final or self._tasks.is_final or self._plan.is_outdated()):
             try:
-                transactions.forget_queries()
-                self._tick.look()
-                self._tick.hand_out()
+                has_acted = self._act()
                 self._is_database_away = False
-                yield from self._settle(self._tick.patience)
-                troubles = self._pauses()
+                if not has_acted and self._is_over:
+                    return
+                yield from self._settle(0.0 if has_acted else self._patience)
+                pauses = self._pauses()
             except Error as error:
                 self._endure(error)
-                yield from self._settle_all_the_same(next(troubles) or self._plan.interval.total_seconds())
+                yield from self._settle_all_the_same(next(pauses) or self._plan.interval.total_seconds())
+
+    def _act(self) -> bool:
+        """Look, if it is time for that, and begin the next thing. ``False``: there is nothing to do but to wait."""
+        transactions.forget_queries()
+        if local_now() >= self._look_at and not self._is_busy_with_slots:
+            self._look()
+        return self._tick.prune() or self._tick.take_turns() or self._look_again()
+
+    def _look(self) -> None:
+        if local_now() >= self._keep_up_at:
+            self._keep_up()
+            self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
+        if self._lock.lease or not self._plan.once:
+            self._lock.hold()
+        self._look_at = local_now() + self._tick.look()
+
+    def _keep_up(self) -> None:
+        # Each minute has another turn, also if each has a pass of its own.
+        keep_up(int(local_now() / KEEP_UP_EVERY.total_seconds()), self._pool.beat)
+        if not self._plan.is_endless:
+            mark_pass(self._plan.queues)  # others see an endless worker by its lock
+
+    def _look_again(self) -> bool:
+        """``False``: nothing has ended since the last look, or the worker looks again anyway."""
+        if not self._tick.is_stale:
+            return False
+        self._look()
+        return True
+
+    @property
+    def _is_busy_with_slots(self) -> bool:
+        """Whether a pass has slots to run that it has already seen. They come first, however long that takes."""
+        return self._plan.once and self._tick.knows_a_slot
+
+    @property
+    def _patience(self) -> float:
+        """How long there is nothing to do except wait for runs to end. Seconds."""
+        return DAY if self._is_busy_with_slots else self._look_at - local_now()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether to end instead of waiting."""
+        is_watched = self._tick.is_watching and local_now() < self._settled_at + LONGEST_TICK
+        is_done = self._tick.left == 0 or not (self._plan.is_endless or is_watched)
+        return is_done and self._tick.is_idle
 
     def _endure(self, error: Error) -> None:
         """Go on after the error, or raise it."""
@@ -106,7 +160,7 @@ class Worker:
         logger.warning(message, errors.words_of(error), extra=about(reason=error))
         self._is_database_away = True
         transactions.drop(transactions.alias())
-        self._tick.look_again()
+        self._look_at = local_now()
 
     def _settle_all_the_same(self, seconds: float) -> Iterator[Report]:
         try:
@@ -132,8 +186,15 @@ class Worker:
     def _come_back(self) -> list[Report]:
         reports = list(self._tasks.come_back())  # first, because it may raise
         for report in reports:
-            self._tick.note_task(report)
-        return reports + [self._tick.settle(cast("Run", run), report) for run, report in self._pool.come_back()]
+            _raise_ctrl_c(report)
+        for run, report in self._pool.come_back():
+            self._tick.settle(cast("DueRun", run), report)
+            _raise_ctrl_c(report)
+            self._is_final = self._is_final or _is_final(self._plan, cast("DueRun", run), report)
+            reports.append(logged(report))
+        if reports:
+            self._settled_at = local_now()
+        return reports
 
     # --- the end
 
@@ -159,6 +220,19 @@ class Worker:
 def _supervisor(plan: Plan) -> Supervisor:
     # Jobs that run beside each other cannot share a terminal, and a worker decides when they get a signal.
     return Supervisor() if plan.once else Supervisor(plan.grace, has_terminal=False)
+
+
+def _raise_ctrl_c(report: Report) -> None:
+    """Raise a Ctrl-C that came in this very thread."""
+    if report.error and is_ctrl_c(report.error):
+        raise report.error
+
+
+def _is_final(plan: Plan, run: DueRun, report: Report) -> bool:
+    """Whether the worker cannot achieve anything more."""
+    # An error of one job's slot does not stop the other jobs, and the slot is not retried.
+    kinds = DatabaseUnreachable if run.is_slot else FINAL
+    return report.is_hopeless or (plan.once and isinstance(report.error, kinds))
 
 
 def _news(reports: list[Report]) -> Iterator[Report]:

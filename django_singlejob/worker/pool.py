@@ -156,6 +156,6 @@ class Inline:
 
     def wait(self, seconds: float) -> bool:
         """Wait. Returns ``False``: nothing can have happened. A signal is only remembered, so each wait is short."""
-        if not self._returns:
-            sleep(max(0.0, min(seconds, NAP)))
+        if seconds > 0 and not self._returns:
+            sleep(min(seconds, NAP))
         return False

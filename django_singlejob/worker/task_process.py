@@ -77,13 +77,18 @@ class _Memory(SharedMemory):
 
 
 class TaskProcess:
-    """The process, if there is one, as the worker sees it."""
+    """The process, if there is one, as the worker sees it.
+
+    Attributes:
+        may_be_due: whether there may be tasks that the process does not know about.
+    """
 
     def __init__(
         self, supervisor: Supervisor, lock: WorkerLock, plan: TaskPlan, report: Callable[[Report], int]
     ) -> None:
         """``report`` is called in the process, with the report of each task, and returns an exit status."""
         self._supervisor, self._lock, self._plan, self._report = supervisor, lock, plan, report
+        self.may_be_due = False
         self._child: Child | None = None
         self._memory = _Memory()
         self._waker = Waker()
@@ -123,21 +128,21 @@ class TaskProcess:
         """Whether there is no process."""
         return self._child is None
 
-    def look(self, until: datetime | None, most: float) -> bool:
+    def look(self, until: datetime | None, most: float) -> None:
         """Have the tasks run that are due. There is a process only once there are some. ``most``: how many more may
-        begin. Returns ``False``: there is nothing more to do here."""
+        begin."""
+        self.may_be_due = False
         if self._child is None:
             self._put_back()  # first, because the next process has the same token
             if most <= 0 or not one_offs().parallel().in_queues(self._plan.queues).due(until).exists():
-                return False
+                return
             lease = self._lock.hold()
             if lease is None:
-                return False
+                return
             self._start(lease, until)
         self._memory.most = self._memory.begun + most
         self._memory.asked += 1
         self._waker.wake()
-        return False
 
     def come_back(self) -> list[Report]:
         """Take note of it if the process is over, and put back what it was running. Raises what has ended it, and

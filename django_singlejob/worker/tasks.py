@@ -111,7 +111,12 @@ class Tasks:
 
 
 class TasksHere:
-    """The tasks of a worker that runs everything itself."""
+    """The tasks of a worker that runs everything itself.
+
+    Attributes:
+        may_be_due: whether there may be tasks that are due.
+        is_final: whether a task has ended in a way that ends the pass.
+    """
 
     status = 0
     is_idle = is_over = True  # between two calls, nothing is under way
@@ -119,28 +124,29 @@ class TasksHere:
     def __init__(self, lock: WorkerLock, queues: Sequence[str], final: tuple[type[BaseException], ...]) -> None:
         """``final``: after which errors of a task to begin no more."""
         self._lock, self._queues, self._final = lock, queues, final
-        #: Whether a task has ended like that.
-        self.is_final = False
+        self.may_be_due = self.is_final = False
         self._lease: Lease | None = None
         self._tasks: Tasks | None = None
         self._pool = Inline()
         self._reports: list[Report] = []
         self.begun = self.ended = 0
 
-    def look(self, until: datetime | None, most: float) -> bool:
-        """Run the next task that is due. Returns whether there may be more to do."""
+    def look(self, until: datetime | None, most: float) -> None:
+        """Run the next task that is due."""
+        self.may_be_due = False
         if self._tasks is None or self._lease is not self._lock.lease:
             self._tasks = None
             if most <= 0 or not one_offs().parallel().in_queues(self._queues).due(until).exists():
-                return False
+                return
             self._lease = self._lock.hold()
             if self._lease is None:
-                return False
+                return
             self._tasks = Tasks(self._lease, self._pool, self._queues, until=until)
         self._tasks.may_be_more = most > 0
-        return self._go_on(self._tasks)
+        self.may_be_due = self._go_on(self._tasks)
 
     def _go_on(self, tasks: Tasks) -> bool:
+        """Returns whether there may be more to do."""
         begun = tasks.begun
         try:
             tasks.hand_out()

@@ -27,8 +27,9 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import DBNow, local_now
 from django_singlejob.running.reports import Report
 from django_singlejob.worker import loop
+from django_singlejob.worker.due_run import DueRun
 from django_singlejob.worker.pool import Inline, PoolTask
-from django_singlejob.worker.tick import Plan, Run
+from django_singlejob.worker.tick import Plan
 from tests.benchmarks.throughput import analyze
 
 COUNTS = (10, 100, 1_000, 10_000)
@@ -96,21 +97,20 @@ class Worker:
         self._worker = loop.Worker(Plan())
         self._tick = self._worker._tick
         self._tick._pool = self._pool = Refusing()
-        self._tick._prune_at += 3600
         self.look()
 
     def tick(self) -> None:
         """A pass that compares the schedules too: the first one of each process, and one each minute."""
-        self._tick._keep_up_at = local_now()
+        self._worker._keep_up_at = local_now()
         self.look()
 
     def look(self) -> None:
         """Any other pass: one each second."""
-        self._tick.look_again()
-        self._tick.look()
-        self._tick.hand_out()
+        self._worker._look()
+        while self._tick.take_turns():
+            pass
         for task, said in self._pool.come_back():
-            self._tick.settle(cast("Run", task), said)
+            self._tick.settle(cast("DueRun", task), said)
 
     def close(self) -> None:
         self._worker._lock.release()

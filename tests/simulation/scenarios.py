@@ -24,7 +24,7 @@ from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process import clock
 from django_singlejob.running import runner
 from django_singlejob.running.enqueue import Order
-from django_singlejob.worker.tick import Run, one_off_steps
+from django_singlejob.worker.due_run import one_off_of
 from tests.simulation import world
 from tests.simulation.aims import AROUND_A_DEATH, BEFORE_A_BODY, INSIDE_A_BLOCK
 from tests.simulation.baton import Killed
@@ -259,7 +259,7 @@ def _run_one_offs(actor: Actor) -> None:
         row: OneOffJob | None = one_offs().exclusive().next_due()
         if row is not None:
             job = jobs[row.job_name]
-            report = Run(job, partial(one_off_steps, job, row))()
+            report = one_off_of(job, row)()
             actor.world.history.note(actor.process.name, f"one-off {row.pk}: {report.reason or report.error or 'ran'}")
 
     for _ in range(2):

@@ -17,12 +17,11 @@ from django_singlejob.database import transactions
 from django_singlejob.jobs import registry
 from django_singlejob.locking.clear import clear
 from django_singlejob.models.jobs import gates
-from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import DBNow, local_now
 from django_singlejob.process.received_signals import deferred_signals
-from django_singlejob.worker import tick, timetable
-from django_singlejob.worker.due import anything_due, due_jobs, keep_up, next_exclusive
-from django_singlejob.worker.loop import Worker
+from django_singlejob.running.enqueue import Order
+from django_singlejob.worker import loop, timetable
+from django_singlejob.worker.due import DueOneOffs, anything_due, due_jobs, keep_up
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -34,10 +33,13 @@ from tests.contract.acts import (
     hourly,
     lock,
     scheduled,
+    ticked,
 )
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_django import DjangoAssertNumQueries, Settings
 
 
@@ -252,14 +254,14 @@ def test_a_row_of_another_release_is_left_alone(many: None) -> None:
     assert gate().__dict__ | {"_state": None} == before
 
 
-def test_each_pass_of_a_worker_has_another_turn(many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_minute_has_another_turn(many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if each has a pass of its own, as with cron."""
     turns: list[int] = []
-    monkeypatch.setattr(tick, "keep_up", lambda turn, _: turns.append(turn))
-    one = Worker(tick.Plan())._tick
-    for _ in range(3):
-        one._keep_up_at = one._look_at = local_now()
-        one.look()
-    one._lock.release()
+    now = local_now()
+    monkeypatch.setattr(loop, "keep_up", lambda turn, _: turns.append(turn))
+    for minute in range(3):
+        monkeypatch.setattr(loop, "local_now", lambda minute=minute: now + 60 * minute)
+        ticked()
     assert turns == [turns[0], turns[0] + 1, turns[0] + 2]
 
 
@@ -280,33 +282,36 @@ def test_a_signal_ends_it_though_thousands_of_schedules_have_changed(many: None,
 # --- one-offs, of many jobs
 
 
+def next_one_off(*left_out: str, may_be_due: bool = True, ended: Sequence[str] = ()) -> str:
+    """The job of the next one-off; empty if none is due."""
+    due = DueOneOffs()
+    due.may_be_due = may_be_due
+    due.ask_again({*ended})
+    row = due.next({*left_out})
+    return row.job_name if row else ""
+
+
 def test_the_next_one_off_is_found_without_a_list_of_all_jobs(many: None) -> None:
     registry.get("a-2").using(priority=5).enqueue()  # type: ignore[attr-defined]
     with CaptureQueriesContext(connection) as queries:
-        row = next_exclusive([])
-    assert row is not None
-    assert row.job_name == "a-2"
+        assert next_one_off() == "a-2"
     assert not any("nightly" in query["sql"] for query in queries)
 
 
-@pytest.mark.parametrize("is_reported", [True, False])
-def test_also_behind_those_of_jobs_that_are_unknown_or_passed_over(many: None, is_reported: bool) -> None:
+def test_also_behind_those_of_jobs_that_are_unknown_or_left_out(many: None) -> None:
     for priority, name in enumerate(["a-1", "a-2", "stranger"]):
-        one_offs().create(
-            job_name=name, priority=priority, run_after=DBNow() - HOUR, created_at=DBNow(), max_attempts=1
-        )
-    unknown = {"stranger"} if is_reported else set()
-    row = next_exclusive([], {"a-2"}, unknown=unknown)
-    assert row is not None
-    assert row.job_name == "a-1"
-    assert next_exclusive([], {"a-1", "a-2"}, unknown=unknown) is None
-    row = next_exclusive([], names={"a-2", "stranger"})
-    assert row is not None
-    assert row.job_name == "a-2"
+        Order(job_name=name, priority=priority).enqueue()
+    assert next_one_off("a-2") == "a-1"
+    assert next_one_off("a-1", "a-2") == ""
+    assert next_one_off(may_be_due=False, ended=["a-2", "stranger"]) == "a-2"
+    assert next_one_off(may_be_due=False) == ""
 
 
-def test_one_that_has_become_known_is_not_passed_over(many: None) -> None:
-    one_offs().create(job_name="late", run_after=DBNow() - HOUR, created_at=DBNow(), max_attempts=1)
-    assert next_exclusive([], unknown={"late"}) is None
-    scheduled("late")
-    assert next_exclusive([], unknown={"late"}) is not None
+def test_one_that_has_become_known_is_not_left_out(many: None) -> None:
+    Order(job_name="late").enqueue()
+    due = DueOneOffs()
+    for is_known in False, True:
+        if is_known:
+            scheduled("late")
+        due.may_be_due = True
+        assert bool(due.next(set())) == is_known

@@ -24,7 +24,7 @@ from django_singlejob.process.clock import DBNow
 from django_singlejob.process.received_signals import deferred_signals
 from django_singlejob.running import runner
 from django_singlejob.running.enqueue import Order
-from django_singlejob.worker import due, lock as worker_lock, loop, pool, tick
+from django_singlejob.worker import due, due_run, lock as worker_lock, loop, pool, tick
 from django_singlejob.worker.due import anything_due
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.pool import Inline
@@ -221,6 +221,29 @@ def test_a_pass_runs_first_what_it_has_seen_however_long_that_takes(
     assert [report.name for report in Worker(Plan(once=True)).work()] == ["first", "second", "late"]
 
 
+def test_a_pass_with_more_slots_to_run_waits_for_the_run_that_is_under_way(
+    days: Days, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    class Busy(Inline):
+        """As if each run took a minute, in another process."""
+
+        def come_back(self) -> Any:
+            return super().come_back() if days.now >= 60 else []
+
+        def wait(self, seconds: float) -> bool:
+            waits.append(seconds)
+            days.now += max(0.0, min(seconds, 60.0))
+            assert len(waits) < 10
+            return False
+
+    monkeypatch.setattr(loop, "Inline", Busy)
+    for name in "first", "second":
+        fall_behind(scheduled(name))
+    assert len(list(Worker(Plan(once=True)).work())) == 2
+
+
 def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
     days: Days, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
@@ -229,7 +252,7 @@ def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
     def work() -> None:
         take("other", heartbeat_interval=SECOND)
         expire("other")
-        days.now += tick.LONGEST_TICK + 1
+        days.now += loop.LONGEST_TICK + 1
 
     for module in clear, liveness:
         monkeypatch.setattr(module, "local_now", lambda: days.now)
@@ -237,7 +260,7 @@ def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
     singleton_job("slow")(work).enqueue()
     list(Worker(Plan(drain=True)).work())
     assert not locks().exists()
-    assert 2 <= days.now - tick.LONGEST_TICK - 1 < 4
+    assert 2 <= days.now - loop.LONGEST_TICK - 1 < 4
 
 
 def test_a_paused_job_is_not_called(passes: list[Any]) -> None:
@@ -479,7 +502,7 @@ def test_a_job_is_not_under_way_for_ever_whatever_goes_wrong(
             raise troubles.pop()
         return job
 
-    monkeypatch.setattr(tick, "waitless", begin)
+    monkeypatch.setattr(due_run, "waitless", begin)
     assert ran() == ["mail"]
     assert "ZeroDivisionError" in caplog.text
 

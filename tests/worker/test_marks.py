@@ -16,7 +16,6 @@ from django_singlejob.models.locks import locks
 from django_singlejob.models.passes import MARK_EVERY, WorkerPassQuerySet, passes
 from django_singlejob.process.clock import DBNow
 from django_singlejob.worker.loop import Worker
-from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.tick import Plan
 from tests.contract.acts import ticked
 from tests.waiting import PATIENCE
@@ -45,7 +44,7 @@ def test_a_worker_that_goes_on_is_not_since_it_has_a_lock() -> None:
 def test_all_but_the_first_of_many_servers_ask_one_question() -> None:
     ticked()
     with CaptureQueriesContext(connection) as queries:
-        mark_pass()
+        ticked()
     assert len([query for query in queries if "workerpass" in query["sql"]]) == 1
 
 
@@ -67,7 +66,7 @@ def test_a_mark_that_fails_ends_no_pass(monkeypatch: pytest.MonkeyPatch, caplog:
 @pytest.mark.on_database("postgresql", "mysql")  # on SQLite every write waits for the only writer
 @pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 def test_a_mark_does_not_wait_for_long(caplog: pytest.LogCaptureFixture) -> None:
-    mark_pass()
+    ticked()
     passes().update(seen_at=DBNow() - 2 * MARK_EVERY)
     if connection.vendor == "mysql":
         with connection.cursor() as cursor:  # the server itself must not end the wait
@@ -86,9 +85,9 @@ def test_a_mark_does_not_wait_for_long(caplog: pytest.LogCaptureFixture) -> None
     with ThreadPoolExecutor() as others:
         other = others.submit(be_in_the_way)
         assert begun.wait(PATIENCE)
-        mark_pass()
+        ticked()
         enough.set()
         other.result(PATIENCE)
     assert "Monitoring does not see this pass" in caplog.text
-    mark_pass()
+    ticked()
     assert passes().get().pid != 1

@@ -11,7 +11,7 @@ from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, Uns
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import local_now
-from django_singlejob.worker import tick
+from django_singlejob.worker import due_run
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.contract.acts import HOUR, MINUTE, SECOND, fall_behind, scheduled, take
@@ -87,7 +87,7 @@ def test_one_that_was_cancelled_just_now_keeps_no_other_waiting(plan: Plan, monk
 
     mail: Any = singleton_job("mail")(lambda: None)
     cancelled, *_ = [mail.enqueue() for _ in range(3)]
-    monkeypatch.setattr(tick, "waitless", cancel)
+    monkeypatch.setattr(due_run, "waitless", cancel)
     assert ran(plan) == ["mail"] * 2
 
 

@@ -151,6 +151,10 @@ def test_a_signal_that_arrives_as_a_time_out_elapses_keeps_no_thread_waiting_for
     code = """
         import faulthandler, signal, threading
         from types import SimpleNamespace
+        import django
+        from django.conf import settings
+        settings.configure(INSTALLED_APPS=["django_singlejob"])
+        django.setup()
         from django_singlejob.worker import pool
         from tests.waiting import PATIENCE, work_for
 

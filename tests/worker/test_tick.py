@@ -113,7 +113,7 @@ def test_a_pass_does_not_watch_a_lock_for_ever(plan: Plan, monkeypatch: pytest.M
     take(heartbeat_interval=BEAT)
     expire()
     with monkeypatch.context() as patch:
-        patch.setattr("django_singlejob.worker.tick.LONGEST_TICK", 0)
+        patch.setattr("django_singlejob.worker.loop.LONGEST_TICK", 0)
         assert not list(Worker(plan).work())
     assert not is_free()
     assert not list(Worker(plan).work())

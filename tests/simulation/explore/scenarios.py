@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -20,7 +19,7 @@ from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process import clock
 from django_singlejob.running import runner
 from django_singlejob.running.enqueue import Order
-from django_singlejob.worker.tick import Run, one_off_steps
+from django_singlejob.worker.due_run import one_off_of
 from tests.simulation import world
 from tests.simulation.baton import Killed
 from tests.simulation.faults import PAUSE, Fault
@@ -194,7 +193,7 @@ def _run_slot(actor: Actor) -> None:
 def _run_one_off(actor: Actor) -> None:
     def run() -> object:
         row = one_offs().exclusive().next_due()
-        return row and Run(ONCE, partial(one_off_steps, ONCE, row))().reason
+        return row and one_off_of(ONCE, row)().reason
 
     _told(run)
 
