@@ -7,6 +7,7 @@ A caller that loses usually reads one row and writes nothing. Each time an acqui
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid4
 
@@ -32,7 +33,7 @@ from django_singlejob.locking.liveness import (
 )
 from django_singlejob.locking.plan import PlannedRun, Snapshot, plan
 from django_singlejob.locking.position import follow, is_followed, pass_by, report_misfires
-from django_singlejob.locking.recording import Writer, stay_away, writers
+from django_singlejob.locking.recording import Writer, stay_away, with_history, writer
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
@@ -109,7 +110,7 @@ class Acquisition:
         if isinstance(answer, Lease):
             del self._in_doubt[answer.token]
             for grant in list(self._in_doubt.values()):
-                self._decide(grant)  # this one would have been in its way
+                self._rule_out(grant)  # this one would have been in its way
             return answer
         if isinstance(answer, Refusal) and (self._is_patience_over or not answer.may_be_held):
             self.leave_nothing()
@@ -199,7 +200,7 @@ class Acquisition:
 
     def _ask_at_once(self) -> Lease | Refusal | Again | None:
         """Ask with one statement. ``None`` if the rows are out of the ordinary: then the portable path goes on."""
-        asked_at, history = local_now(), next(writers(self.request.lease))
+        asked_at, history = local_now(), writer(self.request.lease)
         if self._in_doubt or not single_statement.is_ordinary_grant(self.request, history):
             return None
         grant = single_statement.requested(self.request, uuid4())
@@ -208,7 +209,7 @@ class Acquisition:
             answer = single_statement.ask(grant, history)
         except Error as error:
             if single_statement.was_undone(error):
-                self._decide(grant)
+                self._rule_out(grant)
             if grant.entry and single_statement.took_long(asked_at, history):
                 stay_away(error)
             if errors.is_connection_lost(error) or errors.is_transient(error) or errors.is_duplicate(error):
@@ -216,7 +217,7 @@ class Acquisition:
             return None
         if answer.grant:
             return _in_hand(Lease(answer.grant))
-        self._decide(grant)
+        self._rule_out(grant)
         is_held = answer.lock and self._watch.look(answer.lock, asked_at) is None
         return Refusal(Reason.HELD, answer.lock) if is_held else None
 
@@ -299,10 +300,7 @@ class Acquisition:
         return rest
 
     def _grant(self, snapshot: Snapshot, planned: PlannedRun) -> Lease | Refusal | Again:
-        answer: Lease | Refusal | Again = RACED
-        for history in writers(self.request.lease):
-            with history:
-                answer = self._grant_once(snapshot, planned, history)
+        answer = with_history(partial(self._grant_once, snapshot, planned), self.request.lease)
         if not isinstance(answer, Lease):
             return answer
         report_misfires(self.request.own_name, planned.misfires)
@@ -331,7 +329,7 @@ class Acquisition:
         announce(grant.token, grant.request.name)
         self._in_doubt[grant.token] = grant
 
-    def _decide(self, grant: Grant) -> None:
+    def _rule_out(self, grant: Grant) -> None:
         """It was not granted, and never will be."""
         del self._in_doubt[grant.token]
         forget(grant.token)

@@ -8,7 +8,7 @@ from functools import partial
 from uuid import UUID
 
 from django_singlejob.database import errors, transactions
-from django_singlejob.locking.recording import end_for, writers
+from django_singlejob.locking.recording import Writer, end_for, with_history
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
@@ -65,11 +65,14 @@ def _release_row(name: str, token: UUID) -> bool:
     if lock is None or lock.token != token:
         return False
     result = {"status": "interrupted", "error": "The process exited.", "finished_at": lock.now}
-    for history in writers(lock.lease):
-        with history, transactions.durable(alias, statement_timeout=history.patience):
+
+    def release(history: Writer) -> None:
+        with transactions.durable(alias, statement_timeout=history.patience):
             if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):
                 history.write(partial(one_offs().release, lock.token))
                 end_for(lock, result, history)
+
+    with_history(release, lock.lease)
     return True
 
 

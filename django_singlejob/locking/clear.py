@@ -9,7 +9,7 @@ from django.db import Error
 from django_singlejob.conf import ZERO
 from django_singlejob.database import errors, transactions
 from django_singlejob.locking.liveness import LONGEST_STAY, LONGEST_WATCH, Watch
-from django_singlejob.locking.recording import Writer, end_for, writers
+from django_singlejob.locking.recording import Writer, end_for, with_history
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
@@ -89,11 +89,10 @@ def clear(lock: "JobLock", *, force: bool = False, error: str = "The lock was cl
 
 def clear_at_once(lock: "JobLock", *, force: bool = False, error: str) -> bool | None:
     """Like ``clear``, but try only once. Returns ``None`` if others are in the way: nothing is changed."""
-    alias = transactions.alias()
-    transactions.refuse_open_transaction(alias)
+    transactions.refuse_open_transaction(transactions.alias())
     try:
         gates().remember(lock.name)
-        is_cleared = _clear_once(alias, lock, force, error)
+        is_cleared = with_history(lambda history: _clear_once(lock, history, force=force, error=error))
     except Error as problem:
         if not errors.is_undone(problem):
             raise
@@ -103,20 +102,19 @@ def clear_at_once(lock: "JobLock", *, force: bool = False, error: str) -> bool |
     return is_cleared
 
 
-def _clear_once(alias: str, lock: "JobLock", force: bool, error: str) -> bool | None:
+def _clear_once(lock: "JobLock", history: Writer, *, force: bool, error: str) -> bool | None:
     """Returns ``None`` if the gate is busy."""
-    is_cleared: bool | None = None
-    for history in writers():
-        with history, transactions.durable(alias, statement_timeout=history.patience):
-            is_cleared = take_from(
-                lock,
-                pass_gate=lambda: gates().revoke(lock.name),
-                end_lease=lambda: locks().clear(lock, force=force),
-                error=error,
-                history=history,
-            )
-            if not is_cleared:
-                transactions.roll_back(alias)
+    alias = transactions.alias()
+    with transactions.durable(alias, statement_timeout=history.patience):
+        is_cleared = take_from(
+            lock,
+            pass_gate=lambda: gates().revoke(lock.name),
+            end_lease=lambda: locks().clear(lock, force=force),
+            error=error,
+            history=history,
+        )
+        if not is_cleared:
+            transactions.roll_back(alias)
     return is_cleared
 
 

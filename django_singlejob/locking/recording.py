@@ -7,11 +7,11 @@ too, one error is logged.
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import transaction
@@ -52,30 +52,14 @@ class HistoryFailed(Exception):
 class Writer:
     """Writes to the history in a transaction that decides something. A writer that is off writes nothing.
 
-    Use it as a context manager around that transaction. If the history cannot be written, the transaction is rolled
-    back, and ``failure`` says why after the block.
-
     Attributes:
         patience: how long each statement may take; ``None`` if the writer is off.
-        failure: why it is off, or failed; ``None`` otherwise.
+        failure: why it is off; ``None`` if it is not.
     """
 
     def __init__(self, patience: timedelta | None, failure: HistoryFailed | None = None) -> None:
         self.patience = patience
         self.failure = failure
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
-        if not isinstance(error, HistoryFailed):
-            return False
-        self.failure, problem = error, error.__cause__
-        message = "The history could not be written and is skipped for now: %s"
-        logger.info(message, printable(str(problem), PROBLEM_LENGTH), extra=about(reason=problem))
-        if problem and errors.is_connection_lost(problem):
-            transactions.drop(transactions.alias())
-        return True
 
     def write(self, statement: Callable[[], T]) -> T | None:
         """Run the statement and return its value, or ``None`` if the writer is off."""
@@ -91,19 +75,27 @@ class Writer:
             raise HistoryFailed(_problem(error)) from error
 
 
-def writers(lease: timedelta | None = None) -> Iterator[Writer]:
-    """The writers for a transaction that also writes to the history. Carry out the transaction inside each of them:
-    there is one, and if it fails, a second one that is off.
+def writer(lease: timedelta | None = None) -> Writer:
+    """The writer for a transaction that also writes to the history. ``lease``: how much of its lease the waiting holder
+    has left."""
+    patience, skipped = _patience(lease), _skipped()
+    if patience < LEAST_PATIENCE:
+        skipped = skipped or HistoryFailed("the lease is almost over")
+    return Writer(None, skipped) if skipped else Writer(patience)
 
-    ``lease``: how much of its lease the waiting holder has left.
-    """
-    patience, failure = _patience(lease), _skipped()
-    if failure is None and patience >= LEAST_PATIENCE:
-        yield (writer := Writer(patience))
-        if writer.failure is None:
-            return
-        failure = writer.failure
-    yield Writer(None, failure or HistoryFailed("the lease is almost over"))
+
+def with_history(carry_out: Callable[[Writer], T], lease: timedelta | None = None) -> T:
+    """Carry out a transaction that also writes to the history. If that cannot be written, carry it out once more,
+    without."""
+    try:
+        return carry_out(writer(lease))
+    except HistoryFailed as error:
+        failure, problem = error, error.__cause__
+    message = "The history could not be written and is skipped for now: %s"
+    logger.info(message, printable(str(problem), PROBLEM_LENGTH), extra=about(reason=problem))
+    if problem and errors.is_connection_lost(problem):
+        transactions.drop(transactions.alias())
+    return carry_out(Writer(None, failure))
 
 
 def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:

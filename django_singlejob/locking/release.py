@@ -13,7 +13,7 @@ from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.endings import Ending, WriteRefused
 from django_singlejob.locking.grant import Grant
-from django_singlejob.locking.recording import Writer, writers
+from django_singlejob.locking.recording import Writer, with_history
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import backoff, local_now
@@ -80,11 +80,11 @@ class Release:
         return timedelta(seconds=max(0.0, min(self._deadline - local_now(), lease)))
 
     def _carry_out_once(self, *, is_first: bool) -> bool:
-        is_released = False
-        for history in writers(self._left()):
-            with history:
-                at_once = self._at_once(history) if is_first and not self.is_in_doubt else None
-                is_released = self._in_transaction(history) if at_once is None else at_once
+        def carry_out(history: Writer) -> bool:
+            at_once = self._at_once(history) if is_first and not self.is_in_doubt else None
+            return self._in_transaction(history) if at_once is None else at_once
+
+        is_released = with_history(carry_out, self._left())
         return is_released or (self.is_in_doubt and self._was_released())
 
     def _at_once(self, history: Writer) -> bool | None:
