@@ -135,9 +135,14 @@ def _two_intervals(lock: "JobLock") -> timedelta:
 
 
 def margin(lock: "JobLock") -> timedelta:
+    """How long after its lease the holder is left alone."""
+    return margin_of(_interval(lock), lock.lease)
+
+
+def margin_of(interval: timedelta | None, lease: timedelta) -> timedelta:
     """How long after its lease a holder is left alone even if the clocks agree: clocks that are right differ a little
-    too, and an interrupt takes a moment. With heartbeats, (a) and (b) take at least as long."""
-    return _two_intervals(lock) or min(_CLOSE, lock.lease / 3)
+    too, and to end a body takes a moment. With heartbeats, (a) and (b) take at least as long."""
+    return interval * WATCHED_INTERVALS if interval else min(_CLOSE, lease / 3)
 
 
 def _lease_and_margin(lock: "JobLock") -> timedelta:

@@ -19,8 +19,8 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ENDING_SIGNALS
-from django_singlejob.running.child import LOST
 from django_singlejob.running.descendants import Group, Pipe
+from django_singlejob.running.in_child import LOST
 from django_singlejob.running.process import Process
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.supervisor import Supervisor

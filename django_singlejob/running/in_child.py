@@ -19,6 +19,7 @@ from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.exceptions import JobFailed, JobInterrupted, JobTimeout, LeaseLost
 from django_singlejob.locking.endings import Ending, summary
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.liveness import margin_of
 from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ReceivedSignals
@@ -30,11 +31,8 @@ LogInChild = Callable[[BaseException, Lease], object]
 # Why a body has to end: one of these, or a signal's number.
 LOST, TIMEOUT = 1001, 1002
 
-# Seconds between the signal that ends a body and SIGKILL: at most this, and never more than a heartbeat interval, since
-# nobody takes over before two of them have passed.
+# Seconds between the signal that ends a body and SIGKILL, at most.
 LONGEST_GRACE = 10.0
-# The same for a lease without heartbeats, which others may take two seconds after it has expired.
-SHORT_GRACE = 1.0
 
 # The first line of the note of an exception that a child has raised, and logged.
 NOTE = "It was raised in the process of the job:"
@@ -53,8 +51,9 @@ def exception_for(reason: int, lease: Lease) -> BaseException:
 
 def grace_of(lease: Lease) -> float:
     """How many seconds a body has to end by itself once its lease is lost."""
-    interval = lease.grant.request.heartbeat_interval
-    return min(interval.total_seconds(), LONGEST_GRACE) if interval else SHORT_GRACE
+    request = lease.grant.request
+    # Only after the whole margin may anybody else have the lock.
+    return min(margin_of(request.heartbeat_interval, request.lease).total_seconds() / 2, LONGEST_GRACE)
 
 
 class BodyEnd(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NoReturn
 from django.db import connections
 
 from django_singlejob.process.received_signals import blocked_signals
-from django_singlejob.running.child import die_with
+from django_singlejob.running.in_child import die_with
 from django_singlejob.running.shared import flush_streams
 
 

@@ -24,7 +24,7 @@ from django_singlejob.locking.request import Reason
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
 from django_singlejob.running import runner
-from django_singlejob.running.child import NOTE, LogInChild
+from django_singlejob.running.in_child import NOTE, LogInChild
 from django_singlejob.running.supervisor import Steps, Supervisor, can_supervise
 
 logger = logging.getLogger("django_singlejob")

@@ -29,9 +29,9 @@ from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow, instant_in_words, local_now, since, sleep
 from django_singlejob.process.logs import about, in_english
 from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, let_in, of_this_thread
-from django_singlejob.running.child import BodyEnd, LogInChild
 from django_singlejob.running.command import ShellCommand, supervise_command
 from django_singlejob.running.enqueue import Order, place, result_of_job, value_kept, without_values
+from django_singlejob.running.in_child import BodyEnd, LogInChild
 from django_singlejob.running.in_loop import acquire_in_loop, finished
 from django_singlejob.running.supervisor import Steps, Supervisor, body_steps
 from django_singlejob.running.values import comes_back
@@ -181,7 +181,7 @@ def run_steps(asked: "RunRequest", supervisor: Supervisor, log: LogInChild) -> S
         return _skip(asked.job, answer)
     execution = _Execution(asked, answer)
     try:
-        yield from execution.body_steps(supervisor, log)
+        yield from execution.run_in_child(supervisor, log)
     except BaseException as error:
         execution.failure = error
     return execution.finish(supervisor.pause)
@@ -305,7 +305,7 @@ class _Execution:
             self._send_started()
             yield
 
-    def body_steps(self, supervisor: Supervisor, log: LogInChild) -> Steps[None]:
+    def run_in_child(self, supervisor: Supervisor, log: LogInChild) -> Steps[None]:
         """Have a child process run the body, and log its failure there, while its frames are at hand."""
         self._lease.prove()
         with self._as_current():

@@ -19,7 +19,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ENDING_SIGNALS, blocked_signals
-from django_singlejob.running.child import LOST, BodyEnd, LogInChild, exception_for, run_as_child, unpacked
+from django_singlejob.running.in_child import LOST, BodyEnd, LogInChild, exception_for, run_as_child, unpacked
 from django_singlejob.running.process import Process, how_it_ended, leave_connections
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.waker import Waker, wait_for
@@ -153,21 +153,22 @@ class Supervisor:
             except StopIteration as end:
                 return cast("T", end.value)
             self.keep_until(
-                self.is_over if isinstance(step, Child) else _never, step if isinstance(step, float) else DAY
+                self.wait_for_child if isinstance(step, Child) else _never, step if isinstance(step, float) else DAY
             )
 
     def keep(self, seconds: float) -> bool:
         """Keep all leases until a child is over, or until somebody wakes this process. Returns ``False`` if
         ``seconds`` pass without that."""
-        return self.keep_until(self.is_over, seconds)
+        return self.keep_until(self.wait_for_child, seconds)
 
     def pause(self, seconds: float) -> bool:
         """Keep all leases for ``seconds``. Returns ``False`` if the patience after a signal is over."""
         self.keep_until(_never, seconds)
         return not self._watch.is_over_after(self.patience)
 
-    def is_over(self, timeout: float) -> bool:
-        """Whether a child is over, or somebody has woken this process. Waits at most ``timeout`` seconds for that."""
+    def wait_for_child(self, timeout: float) -> bool:
+        """Wait until a child is over, or somebody wakes this process. Returns ``False`` if ``timeout`` seconds pass
+        without that."""
         descriptors = [child.process.descriptor for child in self._children]
         ready = wait_for(
             [self.waker.descriptor, *(each for each in descriptors if each is not None)],
@@ -176,21 +177,21 @@ class Supervisor:
         self.waker.taken()
         return bool(ready) or (None in descriptors and any(child.process.is_over() for child in self._children))
 
-    def keep_until(self, is_over: Callable[[float], bool], seconds: float) -> bool:
-        """Keep all leases until ``is_over``, which waits for at most the seconds that it is passed. Returns ``False``
-        if ``seconds`` pass without that."""
+    def keep_until(self, wait: Callable[[float], bool], seconds: float) -> bool:
+        """Keep all leases until ``wait``, which waits for at most the seconds that it is passed, returns ``True``.
+        Returns ``False`` if ``seconds`` pass without that."""
         end = local_now() + seconds
         while True:
             self._heartbeats.beat()  # first, so that the leases are kept however much there is to do
-            if self._wait(is_over, min(end, self._heartbeats.next_at) - local_now()):
+            if self._wait(wait, min(end, self._heartbeats.next_at) - local_now()):
                 return True
             if local_now() >= end:
                 return False
 
-    def _wait(self, is_over: Callable[[float], bool], seconds: float) -> bool:
+    def _wait(self, wait: Callable[[float], bool], seconds: float) -> bool:
         self._watch.busy_since = float("inf")
         try:
-            return is_over(max(0.0, seconds))
+            return wait(max(0.0, seconds))
         finally:
             self._watch.busy_since = local_now()
 

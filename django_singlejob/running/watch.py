@@ -17,7 +17,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.process.clock import local_now, wait
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import ENDING_SIGNALS, SECOND_SIGNAL, start_thread
-from django_singlejob.running.child import LOST, TIMEOUT, grace_of
+from django_singlejob.running.in_child import LOST, TIMEOUT, grace_of
 from django_singlejob.running.process import Process
 from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.waker import Waker, wait_for

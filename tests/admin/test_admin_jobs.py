@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -16,7 +16,6 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
-from django_singlejob.running.decorators import SingletonJob
 from tests.admin.pages import Page, act, clear_page, list_of, page_of, shown
 from tests.contract.acts import HOUR, MINUTE, expire, last_run, start_run, tick, ticked
 from tests.waiting import PATIENCE
@@ -41,7 +40,7 @@ def ran() -> list[str]:
 
 
 @pytest.fixture
-def nightly(fresh_process: None, ran: list[str]) -> SingletonJob[..., None]:
+def nightly(fresh_process: None, ran: list[str]) -> Any:
     """A job that nobody has called yet, so it has no row."""
     return singleton_job("nightly")(lambda *_: ran.append("nightly"))
 
@@ -124,7 +123,7 @@ def test_a_lock_that_belongs_to_no_job_is_not_among_them(admin_client: Client) -
     assert names(admin_client) == []
 
 
-def test_what_is_known_of_the_last_runs_is_shown(admin_client: Client, nightly: SingletonJob[[], None]) -> None:
+def test_what_is_known_of_the_last_runs_is_shown(admin_client: Client, nightly: Any) -> None:
     nightly()
     singleton_job("hourly")(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -208,7 +207,7 @@ def test_a_schedule_of_a_newer_release_is_shown_as_it_is(admin_client: Client) -
         assert "full moon" in shown(admin_client, url)
 
 
-def test_waiting_one_offs_and_winners_are_shown(admin_client: Client, nightly: SingletonJob[[], None]) -> None:
+def test_waiting_one_offs_and_winners_are_shown(admin_client: Client, nightly: Any) -> None:
     nightly()
     nightly()
     runs().filter(pk=last_run().pk).update(hostname="web-2")
@@ -241,9 +240,7 @@ def test_a_user_who_may_not_see_locks_is_not_led_to_clear_one(log_in: LogIn) -> 
     assert [clear_page("nightly") in page.links for page in pages] == [False, True]
 
 
-def test_the_line_beyond_which_it_is_overrunning_is_drawn_after_enough_runs(
-    admin_client: Client, nightly: SingletonJob[[], None]
-) -> None:
+def test_the_line_beyond_which_it_is_overrunning_is_drawn_after_enough_runs(admin_client: Client, nightly: Any) -> None:
     nightly()
     runs().update(duration=2 * MINUTE)
     gates().update(mean_duration=MINUTE, run_count=4)
@@ -303,9 +300,7 @@ def test_it_is_asked_for_once(admin_client: Client, ran: list[str]) -> None:
     assert one_offs().count() == 2
 
 
-def test_one_that_waits_with_arguments_or_for_later_is_another(
-    admin_client: Client, nightly: SingletonJob[..., None]
-) -> None:
+def test_one_that_waits_with_arguments_or_for_later_is_another(admin_client: Client, nightly: Any) -> None:
     nightly.enqueue(1)
     nightly.using(run_after=datetime.now(UTC) + HOUR).enqueue()
     assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
@@ -369,7 +364,7 @@ def test_a_viewer_finds_no_buttons(viewer: Client, log_in: LogIn) -> None:
 
 
 @pytest.mark.slow
-def test_a_paused_job_is_not_run(admin_client: Client, nightly: SingletonJob[[], None], ran: list[str]) -> None:
+def test_a_paused_job_is_not_run(admin_client: Client, nightly: Any, ran: list[str]) -> None:
     answers = act(admin_client, "jobstatus", "pause", "nightly")
     assert answers == ["The job nightly is paused. No new runs will start; a run in progress continues to its end."]
     nightly.enqueue()
@@ -407,7 +402,7 @@ def test_the_entries_of_the_log_are_in_the_history_of_the_job(admin_client: Clie
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("action", "paused"), [("pause", False), ("resume", True)])
 def test_nobody_waits_for_a_fenced_transaction(
-    admin_client: Client, nightly: SingletonJob[[], None], elsewhere: Elsewhere, action: str, paused: bool
+    admin_client: Client, nightly: Any, elsewhere: Elsewhere, action: str, paused: bool
 ) -> None:
     """It may take minutes, and a web server has few threads."""
     lease = start_run()
@@ -430,9 +425,7 @@ def test_many_clicks_at_once_are_one(admin_client: Client, elsewhere: Elsewhere)
     assert one_offs().count() == LogEntry.objects.count() == 1
 
 
-def test_one_that_will_be_retried_later_is_not_run_beside(
-    admin_client: Client, nightly: SingletonJob[[], None]
-) -> None:
+def test_one_that_will_be_retried_later_is_not_run_beside(admin_client: Client, nightly: Any) -> None:
     row = nightly.enqueue()
     one_offs().filter(pk=row.pk).update(attempt=1, run_after=DBNow() + HOUR)
     assert act(admin_client, "jobstatus", "run_now", "nightly")[0].startswith(

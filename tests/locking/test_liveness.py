@@ -10,8 +10,10 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from django_singlejob.locking.liveness import LONGEST_STAY, Watch, disagreement, silence
+from django_singlejob.locking.liveness import LONGEST_STAY, Watch, disagreement, margin, silence
 from django_singlejob.models import JobLock
+from django_singlejob.running.in_child import grace_of
+from tests.contract.acts import lock, take
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -473,3 +475,12 @@ def test_looks_of_an_unchanged_world_only_come_nearer(world: World) -> None:
         left.append(rest)
         world.pass_on(1)
     assert all(later < sooner for sooner, later in pairwise(left))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("seconds", [0.3, 1, 2.9, 3, 60, 3600])
+@pytest.mark.parametrize("has_heartbeats", [True, False])
+def test_a_body_is_killed_before_anybody_else_may_have_its_lock(seconds: float, has_heartbeats: bool) -> None:
+    length = timedelta(seconds=seconds)
+    lease = take(lease=length, heartbeat_interval=length / 6 if has_heartbeats else None)
+    assert 0 < grace_of(lease) <= margin(lock()).total_seconds() / 2

@@ -71,7 +71,7 @@ ATTEMPTS = "django_singlejob/models/attempts.py"
 AT_EXIT = "django_singlejob/locking/at_exit.py"
 BATCHES = "django_singlejob/worker/batches.py"
 BLOCK = "django_singlejob/running/decorators.py"
-CHILD = "django_singlejob/running/child.py"
+CHILD = "django_singlejob/running/in_child.py"
 CLOCK = "django_singlejob/process/clock.py"
 CLEAR = "django_singlejob/locking/clear.py"
 CLEARING = "django_singlejob/admin/clearing.py"
@@ -815,9 +815,7 @@ OTHERS = (
     Mutant(
         name="no-margin-without-heartbeats",
         breaks="A holder that sends no heartbeats is left no time after its lease, so clocks that are right rob it.",
-        edits=(
-            Edit(LIVENESS, "return _two_intervals(lock) or min(_CLOSE, lock.lease / 3)", "return _two_intervals(lock)"),
-        ),
+        edits=(Edit(LIVENESS, "if interval else min(_CLOSE, lease / 3)", "if interval else ZERO"),),
         tests=(
             Witness("tests/locking/test_liveness.py::test_clocks_that_are_as_right_as_clocks_are_rob_nobody", ONCE),
             Witness("tests/locking/test_liveness.py::test_for_a_moment_after_its_lease_it_is_left_alone", ONCE),
