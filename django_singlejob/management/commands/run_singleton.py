@@ -145,10 +145,10 @@ class Command(CallableCommand):
                 return
             refuse_settings()
             with signals_of_command(is_program=self._is_last) as signals:
-                command = self._shell_command(given)
-                job = _with_options(_job(given, command), given)
+                shell_command = self._shell_command(given)
+                job = _with_options(_job(given, shell_command), given)
                 _check_arguments(job, given)
-                status = self._run(job, command, given, signals)
+                status = self._run(job, shell_command, given, signals)
         if status:
             sys.exit(status)
 
@@ -180,7 +180,7 @@ class Command(CallableCommand):
             output.end({"jobs": [_facts(job) | {"run_count": counts.get(job.name, 0)} for job in registry.all_jobs()]})
 
     def _run(
-        self, job: registry.Job, command: ShellCommand | None, given: dict[str, Any], signals: ReceivedSignals
+        self, job: registry.Job, shell_command: ShellCommand | None, given: dict[str, Any], signals: ReceivedSignals
     ) -> int:
         """Run the job and print a line for each slot. Returns the first non-zero exit status, else 0."""
         status = 0
@@ -188,7 +188,7 @@ class Command(CallableCommand):
             if report.error and given["traceback"]:
                 self.stderr.write("".join(traceback.format_exception(report.error)))
             terms: dict[str, Any] = {
-                "child_status": command.status if command else None,
+                "child_status": shell_command.status if shell_command else None,
                 "skipped_status": given["skipped_status"],
                 "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with --traceback",
             }
@@ -205,8 +205,8 @@ class Command(CallableCommand):
             yield from run_due(job, args, kwargs, early=options().slot_tolerance, log_in_child=log)
             return
         trigger = "manual" if given["now"] else "command"
-        command = given["child"] or None
-        run = partial(runner.run, job, args, kwargs, trigger=trigger, command=command, log_in_child=log)
+        words = given["child"] or None
+        run = partial(runner.run, job, args, kwargs, trigger=trigger, command=words, log_in_child=log)
         report = report_of(job, run)
         if report.error and is_ctrl_c(report.error):
             raise report.error
