@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from django_singlejob.models import JobLock, OneOffJob
 from tests.databases import APPS
 from tests.processes.witness import ends, is_alive
-from tests.processes.workers import SETTINGS, all_are_done, end, enqueue, enqueue_noted, needs_tasks, worker
+from tests.processes.workers import SETTINGS, all_are_done, end, enqueue, enqueue_noted, needs_tasks, one_off, worker
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def test_a_crash_puts_back_no_task_of_another_worker(spawn: Spawn, go: Path) -> 
     enqueue("tasks.says_its_process")
     other = worker(spawn, "--queue", "default")
     other.wait_for("started")
-    enqueue("tasks.crashes_once")
-    OneOffJob.objects.waiting().update(queue_name="crashes")
+    crash = one_off("tasks.crashes_once")
+    crash.queue_name = "crashes"  # from the beginning, or the other worker could take it
+    crash.save()
     child = worker(spawn, "--queue", "crashes")
     eventually(OneOffJob.objects.filter(queue_name="crashes", status="done").exists)
     assert OneOffJob.objects.in_progress().get().attempt == 1

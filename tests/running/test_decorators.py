@@ -403,8 +403,13 @@ def test_a_job_can_be_sent_to_another_process(tmp_path: Path) -> None:
         "def make():\n    return singleton_job('inner')(lambda: None)\n"
         "inner_job = make()\n"
     )
-    code = """
-        import pickle, sys
+    set_up = """
+        import django, pickle, sys
+        from django.conf import settings
+        settings.configure(INSTALLED_APPS=["django_singlejob"], USE_TZ=True)
+        django.setup()
+    """
+    send = """
         from shop import jobs
         for job in jobs.plain, jobs.in_loop, jobs.wrapped.func, jobs.inner_job:
             assert pickle.loads(pickle.dumps(job)) is job, job
@@ -412,7 +417,7 @@ def test_a_job_can_be_sent_to_another_process(tmp_path: Path) -> None:
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     run = partial(subprocess.run, env=environment, check=True, stdout=subprocess.PIPE)
-    sent = run([sys.executable, "-c", dedent(code)]).stdout
-    receive = "import pickle, sys; print([job.name for job in pickle.load(sys.stdin.buffer)])"
-    received: object = run([sys.executable, "-c", receive], input=sent).stdout
+    sent = run([sys.executable, "-c", dedent(set_up) + dedent(send)]).stdout
+    receive = "print([job.name for job in pickle.load(sys.stdin.buffer)])"
+    received: object = run([sys.executable, "-c", dedent(set_up) + receive], input=sent).stdout
     assert received == b"['plain', 'in_loop', 'wrapped', 'inner']\n"
