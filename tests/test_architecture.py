@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.children import ROOT
-from tests.house import arrows, circle, floors
+from tests.house import arrows, circle, floors, lines_of_code
 from tests.mirror import PACKAGE, TESTED_BY, TESTS, has_test, mirrors_of, modules
 from tests.ties import LIMITS, ties
 
@@ -37,6 +37,11 @@ def test_a_module_imports_only_from_floors_below_its_own() -> None:
 
 def test_no_modules_import_each_other_not_even_for_their_types() -> None:
     assert circle() == []
+
+
+def test_no_module_is_long() -> None:
+    sizes = {module: lines_of_code(PACKAGE / f"{module}.py") for module in modules()}
+    assert {module: size for module, size in sizes.items() if size > 300} == {}
 
 
 def test_the_house_is_as_it_is_drawn() -> None:

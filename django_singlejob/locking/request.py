@@ -11,6 +11,8 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.jobs.slots import Policy
 from django_singlejob.locking.liveness import LONGEST_STAY, WATCHED_INTERVALS
 from django_singlejob.models.holder import Holder
+from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.logs import in_english
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, OneOffJob
@@ -95,6 +97,15 @@ class Refusal(NamedTuple):
     lock: "JobLock | None" = None
     next_slot: datetime | None = None
     detail: str = ""
+
+    def message(self, name: str) -> str:
+        """Why the lock of that name was not granted, as a sentence."""
+        if self.reason == Reason.UNDECIDED:
+            return f"It could not be decided whether the lock {name!r} is free: {self.detail}"
+        if self.reason == Reason.HELD and self.lock:
+            acquired_at = instant_in_words(self.lock.acquired_at)
+            return f"The lock {name!r} has been held by {self.lock.holder} since {acquired_at}."
+        return f"The lock {name!r} was not granted: {in_english(self.reason.label)}."
 
     @property
     def may_be_held(self) -> bool:

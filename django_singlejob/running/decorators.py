@@ -290,7 +290,7 @@ def job_lock(
     asked = LockRequest.of(name, lease=lease, heartbeat=heartbeat, wait=wait, holder=this_process())
     answer = acquire(asked)
     if isinstance(answer, Refusal):
-        raise LockHeld(runner.held_message(name, answer))
+        raise LockHeld(answer.message(name))
     try:
         with kept_alive(answer):
             answer.prove()

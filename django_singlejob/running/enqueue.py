@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asgiref.sync import sync_to_async
 from django.db import Error
 from django.utils import timezone
 
+from django_singlejob.conf import ZERO
 from django_singlejob.database.unusable import refusal
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost, quoted
 from django_singlejob.jobs.names import NAME_LENGTH, is_storable
@@ -18,7 +20,7 @@ from django_singlejob.locking.endings import Ending
 from django_singlejob.models.one_offs import PRIORITIES, RELEASED
 from django_singlejob.process.clock import YEARS, DBNow, storable
 from django_singlejob.running.insert import Call, insert
-from django_singlejob.running.values import Unstorable, stored_arguments, stored_result
+from django_singlejob.running.values import Unstorable, comes_back, stored_arguments, stored_result
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
@@ -178,6 +180,16 @@ def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
 def _columns(order: Order) -> dict[str, Any]:
     columns = {name: value for name, value in vars(order).items() if name != "_misfit"}
     return {**columns, "status": "waiting", "run_after": order.run_after or _NOW, "created_at": _NOW}
+
+
+def retry_of(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], object] | None:
+    """What enqueues the first retry of a run that no one-off has requested. ``None`` if its arguments would not come
+    back from JSON unchanged."""
+    if not comes_back([args, dict(kwargs)]):
+        return None
+    order = Order(job_name=job.name, max_attempts=job.most_attempts)
+    again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
+    return partial(place, order, *order.stored(args, kwargs), attempt=1, run_after=again_at)
 
 
 def result_of_job(

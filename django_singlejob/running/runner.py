@@ -26,15 +26,14 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.holder import this_process
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
-from django_singlejob.process.clock import DBNow, instant_in_words, local_now, since, sleep
+from django_singlejob.process.clock import local_now, since, sleep
 from django_singlejob.process.logs import about, in_english
 from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, let_in, of_this_thread
 from django_singlejob.running.command import ShellCommand, supervise_command
-from django_singlejob.running.enqueue import Order, place, result_of_job, value_kept, without_values
+from django_singlejob.running.enqueue import result_of_job, retry_of, value_kept, without_values
 from django_singlejob.running.in_child import BodyEnd, LogInChild
 from django_singlejob.running.in_loop import acquire_in_loop, finished
 from django_singlejob.running.supervisor import Steps, Supervisor, body_steps
-from django_singlejob.running.values import comes_back
 from django_singlejob.signals import job_finished, job_skipped, job_started
 
 if TYPE_CHECKING:
@@ -253,12 +252,12 @@ class RunRequest(NamedTuple):
 def _skip(job: Job, refusal: Refusal) -> Outcome:
     extra = about(job=job.name, lock=job.lock, reason=refusal.reason)
     if refusal.reason == Reason.UNDECIDED:
-        logger.warning("The job %r was skipped. %s", job.name, held_message(job.lock, refusal), extra=extra)
+        logger.warning("The job %r was skipped. %s", job.name, refusal.message(job.lock), extra=extra)
     else:
         logger.info("The job %r was skipped: %s.", job.name, in_english(refusal.reason.label), extra=extra)
     job_skipped.send_robust(sender=Job, name=job.name, reason=refusal.reason)
     if job.on_held == "raise" and refusal.may_be_held:
-        raise LockHeld(held_message(job.lock, refusal))
+        raise LockHeld(refusal.message(job.lock))
     return Outcome(
         status="skipped",
         value=SKIPPED,
@@ -267,16 +266,6 @@ def _skip(job: Job, refusal: Refusal) -> Outcome:
         detail=refusal.detail,
         next_slot=refusal.next_slot,
     )
-
-
-def held_message(name: str, refusal: Refusal) -> str:
-    """Why a lock was not granted, as a sentence."""
-    if refusal.reason == Reason.UNDECIDED:
-        return f"It could not be decided whether the lock {name!r} is free: {refusal.detail}"
-    if refusal.reason == Reason.HELD and refusal.lock:
-        acquired_at = instant_in_words(refusal.lock.acquired_at)
-        return f"The lock {name!r} has been held by {refusal.lock.holder} since {acquired_at}."
-    return f"The lock {name!r} was not granted: {in_english(refusal.reason.label)}."
 
 
 class _Execution:
@@ -393,23 +382,18 @@ class _Execution:
             result = result_of_job(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
             writes = [partial(self._end_one_off, each) for each in (result, without_values(result))]
             return AlsoWrite(f"The result of a one-off of {job.name!r} was refused", *writes, facts=facts)
-        again = self._retry() if end.is_failure and job.retries else None
-        return AlsoWrite(f"The one-off that retries {job.name!r} was refused", again, facts=facts) if again else None
+        if not (end.is_failure and job.retries):
+            return None
+        if again := retry_of(job, self._asked.args, self._asked.kwargs):
+            return AlsoWrite(f"The one-off that retries {job.name!r} was refused", again, facts=facts)
+        message = "The job %r is not retried: its arguments would not come back from JSON unchanged."
+        logger.error(message, job.name, extra=facts())
+        return None
 
     def _end_one_off(self, result: Mapping[str, Any]) -> None:
         if not one_offs().finish(self._lease.token, result):
             message = "A one-off of %r was changed by hand while it ran: only the history has its result."
             logger.warning(message, self._asked.job.name, extra=self._lease.grant.facts())
-
-    def _retry(self) -> Callable[[], object] | None:
-        job, args, kwargs = self._asked.job, self._asked.args, self._asked.kwargs
-        if not comes_back([args, dict(kwargs)]):
-            message = "The job %r is not retried: its arguments would not come back from JSON unchanged."
-            logger.error(message, job.name, extra=self._lease.grant.facts())
-            return None
-        order = Order(job_name=job.name, max_attempts=job.most_attempts)
-        again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
-        return partial(place, order, *order.stored(args, kwargs), attempt=1, run_after=again_at)
 
     def _release(self, end: Ending, pause: Callable[[float], object]) -> str:
         """Release the lock and return the run's status. If the run outlived its lease and nothing else went wrong, it

@@ -94,12 +94,12 @@ def test_a_lock_that_is_cleared_is_reported_as_one_that_has_no_successor() -> No
 
 
 def test_only_a_conflict_with_others_leaves_it_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     take()
     seen = lock()
-    monkeypatch.setattr("django_singlejob.locking.clear._clear_once", fail)
+    monkeypatch.setattr("django_singlejob.locking.clear.take_from", fail)
     error = an_error("40001")
     assert not clear(seen)
     error = an_error("08006")

@@ -842,8 +842,8 @@ OTHERS = (
         edits=(
             Edit(
                 RECORDING,
-                "            raise HistoryFailed(_problem(error)) from error\n\n\ndef writers",
-                "            raise\n\n\ndef writers",
+                "            raise HistoryFailed(_problem(error)) from error\n\n\ndef writer(",
+                "            raise\n\n\ndef writer(",
             ),
         ),
         tests=(Witness("tests/contract/test_claims.py::test_but_not_with_its_row_in_the_history"),),
