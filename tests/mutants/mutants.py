@@ -894,7 +894,7 @@ OTHERS = (
             ),
         ),
         tests=(
-            Witness("tests/contract/test_in_process.py::test_a_job_that_lost_its_lock_is_told_within_the_lease", ONCE),
+            Witness("tests/contract/test_in_process.py::test_a_job_that_lost_its_lock_is_told_before_its_lease_ends", ONCE),
         ),
         simulation=Simulation("deaths", "servers", 40),
     ),
