@@ -63,6 +63,13 @@ def test_it_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert "The heartbeats go on after an error." in caplog.text
 
 
+@real
+def test_a_lease_that_is_shorter_than_the_others_is_kept_too() -> None:
+    with job_lock("long", lease=timedelta(hours=1)), job_lock("short", lease=SHORT) as lease:
+        eventually(lambda: locks().get(name="short").heartbeats > 3)
+        lease.check()
+
+
 @pytest.mark.django_db
 def test_in_a_transaction_of_the_tests_there_is_none() -> None:
     with job_lock("a", lease=SHORT):
