@@ -161,7 +161,7 @@ class Entry:
             self.pk = alone(partial(runs().key_of, self._token), self._lease)
 
     def status(self) -> str | None:
-        """The run's status in the history; ``None`` if there is no row, or if that cannot be found out."""
+        """The run's status in the history; ``None`` if it has no row, or if the history cannot be read."""
         with suppress(HistoryFailed):
             return alone(partial(runs().status_of, self._token), self._lease)
         return None

@@ -212,7 +212,7 @@ class DueOneOffs:
 
     def _first(self, left_out: AbstractSet[str], until: datetime | None) -> "OneOffJob | None":
         if self.may_be_due:
-            # Almost always the first one is of a known job. Then there is no need to list thousands of names.
+            # Almost always the first one is of a known job, and thousands of names need not be listed.
             strangers = {name for name in self._unknown if not registry.is_known(name)}
             rows = one_offs().exclusive().in_queues(self._queues).exclude(job_name__in=left_out | strangers)
             row = rows.exclude(pk__in=self._misnamed).next_due(until)

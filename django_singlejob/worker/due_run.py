@@ -53,7 +53,7 @@ def _at_once(steps: Steps[T]) -> T:
         next(steps)
     except StopIteration as end:
         return cast("T", end.value)
-    raise AssertionError("There is no supervisor to wait for.")
+    raise AssertionError("Without a supervisor, no step waits.")
 
 
 def call_of(job: Job) -> DueRun:

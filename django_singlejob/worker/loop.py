@@ -32,7 +32,7 @@ from django_singlejob.worker.tick import Plan, Tick
 
 logger = logging.getLogger("django_singlejob")
 
-# Schedules change only with a new release of the code, so there is no need to compare them every second.
+# Schedules change only with a new release of the code, so they need not be compared every second.
 KEEP_UP_EVERY = timedelta(minutes=1)
 # How long a pass of --once or --drain waits to see whether the holders of stale locks are dead. A holder may be inside
 # a long fenced transaction: then others see only that it is alive. Seconds.
