@@ -120,7 +120,8 @@ class Worker:
             self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
         if self._lock.lease or not self._plan.once:
             self._lock.hold()
-        self._look_at = local_now() + self._tick.look()
+        pause = self._tick.look()
+        self._look_at = local_now() + pause  # counted from now: a slow look must leave time for what it has found
 
     def _keep_up(self) -> None:
         # Each minute has another turn, also if each has a pass of its own.

@@ -128,21 +128,24 @@ class TaskProcess:
         """Whether there is no process."""
         return self._child is None
 
-    def look(self, until: datetime | None, most: float) -> None:
+    def look(self, until: datetime | None, most: float) -> bool:
         """Have the tasks run that are due. There is a process only once there are some. ``most``: how many more may
-        begin."""
+        begin. ``False``: none may begin, or none is due."""
         self.may_be_due = False
         if self._child is None:
             self._put_back()  # first, because the next process has the same token
             if most <= 0 or not one_offs().parallel().in_queues(self._plan.queues).due(until).exists():
-                return
+                return False
             lease = self._lock.hold()
             if lease is None:
-                return
+                return False
             self._start(lease, until)
         self._memory.most = self._memory.begun + most
+        if most <= 0:
+            return False
         self._memory.asked += 1
         self._waker.wake()
+        return True
 
     def come_back(self) -> list[Report]:
         """Take note of it if the process is over, and put back what it was running. Raises what has ended it, and

@@ -131,19 +131,21 @@ class TasksHere:
         self._reports: list[Report] = []
         self.begun = self.ended = 0
 
-    def look(self, until: datetime | None, most: float) -> None:
-        """Run the next task that is due."""
+    def look(self, until: datetime | None, most: float) -> bool:
+        """Run the next task that is due. ``False``: none was run, and there is no more to do."""
+        begun = self.begun
         self.may_be_due = False
         if self._tasks is None or self._lease is not self._lock.lease:
             self._tasks = None
             if most <= 0 or not one_offs().parallel().in_queues(self._queues).due(until).exists():
-                return
+                return False
             self._lease = self._lock.hold()
             if self._lease is None:
-                return
+                return False
             self._tasks = Tasks(self._lease, self._pool, self._queues, until=until)
         self._tasks.may_be_more = most > 0
         self.may_be_due = self._go_on(self._tasks)
+        return self.may_be_due or self.begun > begun
 
     def _go_on(self, tasks: Tasks) -> bool:
         """Returns whether there may be more to do."""

@@ -194,8 +194,7 @@ class Tick:
         may_begin = not self._plan.once or (self._free and self._pool.is_idle)
         if not (self._tasks.may_be_due and may_begin):
             return False
-        self._tasks.look(self._until, self.left)
-        return True
+        return self._tasks.look(self._until, self.left)
 
     def _begin(self, run: DueRun) -> bool:
         self._begun += 1

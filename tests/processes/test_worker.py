@@ -188,7 +188,8 @@ def test_nor_does_a_thread_that_python_would_wait_for_keep_the_process(spawn: Sp
 @jobs_and_tasks
 def test_it_ends_after_max_jobs_runs(spawn: Spawn, kind: str) -> None:
     enqueue_noted(kind, range(30))
-    assert worker(spawn, "--threads", "10", "--max-jobs", "13").finish() == 0
+    # Each of its looks takes longer than the interval.
+    assert worker(spawn, "--threads", "10", "--max-jobs", "13", "--interval", "0.0001").finish() == 0
     assert len(notes()) == 13
     assert sorted(left()) == [("done", 1)] * 13 + [("waiting", 0)] * 17
     assert nothing_is_locked()

@@ -356,11 +356,12 @@ def test_a_failure_does_not_end_it() -> None:
     assert complained.splitlines()[0].startswith("broken: failed, ZeroDivisionError: five")
 
 
-def test_it_ends_after_so_many_runs() -> None:
+@pytest.mark.parametrize("interval", [timedelta(seconds=0.01), timedelta(microseconds=1)], ids=["often", "always"])
+def test_it_ends_after_so_many_runs(interval: timedelta) -> None:
     job = singleton_job("mail")(len)
     for _ in range(3):
         job.enqueue("hello")
-    said, _ = worked(max_jobs=2)
+    said, _ = worked(max_jobs=2, interval=interval)
     assert said.count("mail: ran") == 2
     assert one_offs().waiting().count() == 1
 
