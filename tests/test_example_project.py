@@ -85,7 +85,7 @@ def test_the_jobs_of_the_shop_run_from_the_crontab_line(shop: Manage) -> None:
     an_hour_late("sales_report")
     report = said(shop("singleton_worker", "--once"))
     assert ": 20 orders, " in report
-    assert "sales_report: ran its slot" in report
+    assert "ran its slot" not in report
     assert "sales_report" not in said(shop("singleton_worker", "--once"))
     assert "Deleted 32 abandoned carts." in said(shop("run_singleton", "clean_up_carts", "--now"))
 
@@ -94,7 +94,6 @@ def test_an_order_is_confirmed_by_mail_once(shop: Manage) -> None:
     assert "Order 1 is placed." in said(shop("place_order", "ada@example.com", "12.5"))
     confirmed = said(shop("singleton_worker", "--once"))
     assert "Mail to ada@example.com: Order 1 of 12.50 has arrived." in confirmed
-    assert "confirm_order: ran" in confirmed
     assert said(shop("singleton_worker", "--once")) == ""
 
 
@@ -112,7 +111,7 @@ def test_a_customer_is_forgotten_at_night(shop: Manage) -> None:
     assert " 03:00 UTC" in said(shop("forget_customer", "ada@example.com"))
     assert "delete_customer" not in said(shop("singleton_worker", "--once"))
     OneOffJob.objects.waiting().update(run_after=DBNow())
-    assert "delete_customer: ran" in said(shop("singleton_worker", "--once"))
+    assert "delete_customer: ran" in said(shop("singleton_worker", "--once", "-v", "2"))
     assert OneOffJob.objects.get(job_name="delete_customer").result == {"carts": 0, "orders": 1}
 
 
@@ -131,7 +130,6 @@ def test_the_import_of_a_dead_server_is_run_again(shop: Manage) -> None:
     again = ["--now", "--wait", "600", "--args", '{"seconds_per_page": 0}']
     second = said(shop("run_singleton", "import_catalogue", *again))
     assert "Attempt 2: 1000 products." in second
-    assert "import_catalogue: ran" in second
 
 
 # --- what `make demo` suggests, and what `make serve` shows

@@ -321,9 +321,18 @@ def _is_about_task(error: Exception) -> bool:
     # By its name: most processes have no tasks, and do not import them.
     if type(error).__name__ != "InvalidTask":
         return False
-    # Django has this setting since 6.0.
-    backends = [given.get("BACKEND") for given in getattr(settings, "TASKS", {}).values()]
+    backends = _backends_of_tasks()
     return bool(backends) and "django_singlejob.backends.SingleJobBackend" not in backends
+
+
+def has_tasks() -> bool:
+    """Whether the project may have tasks that workers run: ``TASKS`` names a backend that is not one of Django's."""
+    return any(not path.startswith("django.") for path in _backends_of_tasks())
+
+
+def _backends_of_tasks() -> list[str]:
+    # Django has this setting since 6.0.
+    return [str(given.get("BACKEND")) for given in getattr(settings, "TASKS", {}).values()]
 
 
 def _origin(error: Exception) -> str:

@@ -107,12 +107,17 @@ def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
 
 
 def report_misfires(name: str, misfires: Sequence[Misfires]) -> None:
-    """Log slots that no server ran in time, and send ``slot_misfired``, once for each series of slots."""
+    """Log slots that no server ran in time, and send ``slot_misfired``, once for each series of slots. A command logs
+    one warning for those of all jobs: see ``running.misfires``."""
     for missed in misfires:
-        slots = f"{missed.number} slots from {instant_in_words(missed.first)} to" if missed.number > 1 else "the slot"
-        last, outcome = instant_in_words(missed.last), missed.outcome
-        extra = about(job=name, slot=missed.last, reason=outcome)
-        logger.warning("The job %r misfired: %s %s, %s.", name, slots, last, in_english(outcome.label), extra=extra)
+        extra = about(job=name, slot=missed.last, reason=missed.outcome)
+        logger.info("The job %r misfired: %s.", name, in_words(missed), extra=extra)
         slot_misfired.send_robust(
             sender=Job, name=name, slot=missed.last, reason=missed.outcome, first=missed.first, count=missed.number
         )
+
+
+def in_words(missed: Misfires) -> str:
+    """For people: ``3 slots from 2026-11-21 08:00:00 UTC to 2026-11-21 10:00:00 UTC, not run``."""
+    slots = f"{missed.number} slots from {instant_in_words(missed.first)} to" if missed.number > 1 else "the slot"
+    return f"{slots} {instant_in_words(missed.last)}, {in_english(missed.outcome.label)}"

@@ -36,6 +36,7 @@ class Trouble(models.TextChoices):
     DEAD = "dead", _("dead")
     NOT_JUDGED = "not_judged", _("not judged")
     NOT_IMPORTED = "not_imported", _("not imported")
+    NO_JOB = "no_job", _("without any job")
     OTHER_SCHEDULE = "other_schedule", _("with another schedule")
     FAILED = "failed", _("failed lately")
     LATE = "late", _("late")
@@ -43,7 +44,7 @@ class Trouble(models.TextChoices):
     @property
     def level(self) -> Level:
         """How bad it is at its worst."""
-        return Level.WARNING if self in (Trouble.OTHER_SCHEDULE, Trouble.LATE) else Level.CRITICAL
+        return Level.WARNING if self in (Trouble.NO_JOB, Trouble.OTHER_SCHEDULE, Trouble.LATE) else Level.CRITICAL
 
 
 About = Literal["job", "lock", "queue", "worker", "row", "code"]
@@ -149,6 +150,10 @@ KINDS: dict[Kind, Words] = {
     State.UNSEEN: Words(
         _("The job {name!r} has a schedule, but no server has ever requested it."),
         _("Check that cron or a worker runs, with a release that has this job."),
+    ),
+    Trouble.NO_JOB: Words(
+        _("No job is registered."),
+        _("Put a function with @singleton_job into the jobs.py of an app, and the app into INSTALLED_APPS."),
     ),
     Trouble.OTHER_SCHEDULE: Words(
         _("The job {name!r} has another schedule in the database ({schedule}) than in this release of the code."),
@@ -267,6 +272,11 @@ def of_code(error: Exception) -> Finding:
     """The jobs cannot be registered, so some of them may be missing."""
     facts = {"problem": registry.why_not_registered(error), "remedy": registry.remedy_for(error)}
     return _finding(Trouble.NOT_IMPORTED, "code", gettext("jobs"), facts)
+
+
+def of_nothing() -> Finding:
+    """There is nothing to judge: no job is registered or known, and the project has no tasks."""
+    return _finding(Trouble.NO_JOB, "code", gettext("project"), {})
 
 
 # --- queues

@@ -4,9 +4,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from django_singlejob.exceptions import SingleJobError, quoted
+from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.models.jobs import gates
-from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_queue, of_worker
+from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_nothing, of_queue, of_worker
 from django_singlejob.monitoring.health import MOST, Health, Level, survey
 from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
 from django_singlejob.monitoring.workers import SeenWorker, serves, workers
@@ -105,6 +106,8 @@ def judge(
         rows.append(of_cut())
     if broken:
         rows.append(of_code(broken))
+    elif not (scope.is_narrow or verdict.healths or registry.registered() or registry.has_tasks()):
+        rows.append(of_nothing())
     return verdict._replace(findings=_sorted([*verdict.findings, *rows])) if rows else verdict
 
 

@@ -143,10 +143,20 @@ def waitless(job: Job) -> Job:
 
 
 def logged(report: Report) -> Report:
-    """Log the report's error, if there is one, and return the report. The log may be the only place that shows it. A
-    child that has raised the error has logged it."""
-    if report.is_logged_by_child:
-        return report
+    """Log the report's error, if there is one, and return the report. A child that has raised the error has logged it.
+
+    A command prints the error too. If the project has no handler for the record, Python would print it once more, with
+    its traceback: it does not."""
+    if not report.is_logged_by_child:
+        logger.addHandler(_NO_HANDLER)
+        try:
+            _log(report)
+        finally:
+            logger.removeHandler(_NO_HANDLER)
+    return report
+
+
+def _log(report: Report) -> None:
     status, extra, kind = status_of(report.error), report.about(report.error), "task" if report.is_task else "job"
     if isinstance(report.error, DatabaseUnreachable) or report.unusable:
         logger.error("%s", report.error, extra=extra)
@@ -157,17 +167,6 @@ def logged(report: Report) -> Report:
         logger.warning("The %s %r failed: %s", kind, report.name, summary(report.error), extra=extra)
     elif status != "successful":
         logger.error("The %s %r failed.", kind, report.name, exc_info=report.error, extra=extra)
-    return report
-
-
-def logged_quietly(report: Report) -> Report:
-    """The same for a command that prints the error itself. If the project has no handler for the record, Python would
-    print it once more, with its traceback."""
-    logger.addHandler(_NO_HANDLER)
-    try:
-        return logged(report)
-    finally:
-        logger.removeHandler(_NO_HANDLER)
 
 
 def log_in_child(job: Job, log: Callable[[Report], object]) -> LogInChild | None:

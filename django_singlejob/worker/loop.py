@@ -17,6 +17,7 @@ from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
+from django_singlejob.running.misfires import MissedSlots
 from django_singlejob.running.reports import FINAL, Report, logged
 from django_singlejob.running.supervisor import Supervisor, can_supervise
 from django_singlejob.running.watch import DAY
@@ -65,6 +66,7 @@ class Worker:
         self._pid = os.getpid()
         self._keep_up_at = self._look_at = self._settled_at = local_now()
         self._is_final = self._is_database_away = False
+        self._missed = MissedSlots()
 
     @property
     def is_supervisor(self) -> bool:
@@ -82,7 +84,7 @@ class Worker:
 
         An endless worker survives an outage of the database. With ``once`` or ``drain``, database errors are raised.
         """
-        with self._supervisor or nullcontext():
+        with self._supervisor or nullcontext(), self._missed:
             try:
                 yield from self._work()
                 yield from self._wind_up(self._plan.grace)
@@ -115,6 +117,8 @@ class Worker:
         return self._tick.prune() or self._tick.take_turns() or self._look_again()
 
     def _look(self) -> None:
+        if self._plan.is_endless:
+            self._missed.log()
         if local_now() >= self._keep_up_at:
             self._keep_up()
             self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()

@@ -429,7 +429,7 @@ def test_slots_in_whose_place_the_newest_is_run_are_told_once(misfires: list[Any
     ticked()
     assert misfires == [("nightly", "coalesced", 3, newest_slot(job, back=3), newest_slot(job, back=1))]
     assert gate().misfire_count == 3
-    assert caplog.text.count("The job 'nightly' misfired: 3 slots from ") == caplog.text.count("misfired") == 1
+    assert caplog.text.count("1 job misfired: nightly (3 slots from ") == caplog.text.count("misfired") == 1
 
 
 def test_one_that_is_run_too_late_is_told(misfires: list[Any], caplog: Any) -> None:
@@ -439,7 +439,7 @@ def test_one_that_is_run_too_late_is_told(misfires: list[Any], caplog: Any) -> N
     ticked()
     assert misfires == [("nightly", "late", 1, newest_slot(job), newest_slot(job))]
     assert gate().misfire_count == 1
-    assert "The job 'nightly' misfired: the slot " in caplog.text
+    assert "1 job misfired: nightly (the slot " in caplog.text
 
 
 def test_one_that_is_run_in_time_is_none(misfires: list[Any], caplog: Any) -> None:

@@ -209,9 +209,10 @@ def test_what_a_claim_changes() -> None:
     ids=["one", "coalesced", "dropped"],
 )
 def test_the_log_is_told_too(caplog: pytest.LogCaptureFixture, misfire: Misfires, message: str) -> None:
+    caplog.set_level(logging.INFO, "django_singlejob")
     report_misfires("nightly", [misfire])
     (record,) = caplog.records
-    assert (record.levelname, record.getMessage()) == ("WARNING", message)
+    assert (record.levelname, record.getMessage()) == ("INFO", message)
 
 
 def test_several_are_told_one_by_one(heard: list[Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -219,6 +220,7 @@ def test_several_are_told_one_by_one(heard: list[Any], caplog: pytest.LogCapture
         Misfires(TEN - HOUR, TEN - HOUR, 1, MisfireOutcome.COALESCED),
         Misfires(TEN, TEN, 1, MisfireOutcome.LATE),
     ]
+    caplog.set_level(logging.INFO, "django_singlejob")
     report_misfires("nightly", misfires)
     assert [facts["reason"] for facts in heard] == [MisfireOutcome.COALESCED, MisfireOutcome.LATE]
     assert len(caplog.records) == 2

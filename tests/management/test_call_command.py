@@ -224,7 +224,7 @@ def test_what_does_not_go_together_is_refused_for_keywords_too(given: list[dict[
 def test_a_worker_runs_what_is_in_the_queue_that_it_is_given(values: dict[str, Any]) -> None:
     singleton_job("mail")(len).enqueue("hello")
     said = StringIO()
-    call_command("singleton_worker", queue="default", stdout=said, **values)
+    call_command("singleton_worker", queue="default", stdout=said, verbosity=2, **values)
     assert without_seconds(said.getvalue()).endswith("mail: ran in 0.0 s.\n")
     assert one_offs().get().status == "done"
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from django.test import Client
-    from pytest_django import DjangoAssertNumQueries
+    from pytest_django import DjangoAssertNumQueries, Settings
 
     from django_singlejob.monitoring.verdict import Verdict
     from tests.admin.people import LogIn
@@ -421,3 +421,26 @@ def test_a_translation_is_looked_up_when_a_finding_is_read(monkeypatch: pytest.M
     with translation.override("de"):
         monkeypatch.setattr("django.utils.translation._trans.gettext", lambda text: "Der Stand: " + text)
         assert str(finding.what_to_do).startswith("Der Stand: Start singleton_worker --queue mali.")
+
+
+# --- nothing to judge
+
+
+def test_a_project_without_any_job_is_told_so(settings: Settings) -> None:
+    settings.TASKS = {}
+    (finding,) = judge().findings
+    assert (finding.kind, finding.level) == ("no_job", WARNING)
+    assert "No job is registered." in str(finding.what_happened)
+    assert judge(Scope(ignored=["nightly"])).level == WARNING
+    with pytest.raises(SystemExit) as left:
+        call_command("singleton_status", "--check", stdout=StringIO())
+    assert left.value.code == 1
+
+
+def test_but_not_one_that_has_tasks_or_whose_locks_are_in_use(settings: Settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": "shop.backends.Own"}}
+    assert not judge().findings
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+    assert judge().findings
+    take("backup")
+    assert not judge().findings

@@ -46,7 +46,7 @@ def shell(spawn: Spawn, script: str, *options: str) -> Child:
     ],
 )
 def test_the_exit_status_shows_the_outcome(spawn: Spawn, arguments: list[str], status: int, words: str) -> None:
-    child = spawn.command("run_singleton", *arguments)
+    child = spawn.command("run_singleton", "-v", "2", *arguments)
     assert child.finish() == status
     assert words in child.output
     assert "Traceback" not in child.output
@@ -56,7 +56,7 @@ def test_the_exit_status_shows_the_outcome(spawn: Spawn, arguments: list[str], s
 @pytest.mark.parametrize(("options", "status"), [([], 0), (["-E", "9"], 9)])
 def test_a_skipped_run_is_not_an_error_unless_requested(spawn: Spawn, options: list[str], status: int) -> None:
     with job_lock("tick"):
-        child = spawn.command("run_singleton", "tick", *options)
+        child = spawn.command("run_singleton", "-v", "2", "tick", *options)
         assert child.finish() == status
         assert child.output == f"tick: skipped, held by somebody else ({JobLock.objects.get().holder}).\n"
     assert not JobRun.objects.exists()

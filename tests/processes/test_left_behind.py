@@ -90,7 +90,7 @@ def is_held() -> bool:
 
 
 def test_the_lease_is_kept_alive_and_one_line_is_logged(spawn: Spawn, go: Path) -> None:
-    child = shell(spawn, "sh $REST & exit 0", *A_SHORT_LEASE)
+    child = shell(spawn, "sh $REST & exit 0", "-v", "2", *A_SHORT_LEASE)
     child.wait_for(LEFT_BEHIND)
     for _ in range(2):
         heartbeat_at = JobLock.objects.get().heartbeat_at

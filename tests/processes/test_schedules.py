@@ -258,7 +258,7 @@ RUN_SINGLETON = """
 
     say("ready")
     wait_until_told()
-    execute_from_command_line(["manage.py", "run_singleton", "timely"])
+    execute_from_command_line(["manage.py", "run_singleton", "-v", "2", "timely"])
     """
 
 

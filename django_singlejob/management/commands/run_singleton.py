@@ -28,14 +28,15 @@ from django_singlejob.management.exit_status import (
     verdict,
     where_traceback_is,
 )
-from django_singlejob.management.output import Output, add_format
+from django_singlejob.management.output import Output, add_format, verbosity_of_news
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import instant_in_words, utc_now
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, signals_of_command
 from django_singlejob.running import runner
 from django_singlejob.running.command import ShellCommand
-from django_singlejob.running.reports import Report, log_in_child, logged_quietly, report_of, run_due
+from django_singlejob.running.misfires import MissedSlots
+from django_singlejob.running.reports import Report, log_in_child, logged, report_of, run_due
 
 
 class Command(CallableCommand):
@@ -148,7 +149,8 @@ class Command(CallableCommand):
                 shell_command = self._shell_command(given)
                 job = _with_options(_job(given, shell_command), given)
                 _check_arguments(job, given)
-                status = self._run(job, shell_command, given, signals)
+                with MissedSlots():
+                    status = self._run(job, shell_command, given, signals)
         if status:
             sys.exit(status)
 
@@ -157,13 +159,19 @@ class Command(CallableCommand):
             return None
 
         def notify(message: str) -> None:
-            self._print(given, f"{given['name']}: {message}")
+            self._print_error(given, f"{given['name']}: {message}")
 
         return ShellCommand(given["child"], notify, is_alone=given["close"])
 
-    def _print(self, given: dict[str, Any], message: str, *, is_error: bool = True) -> None:
+    def _print_error(self, given: dict[str, Any], message: str) -> None:
         if given["verbosity"] > 0:
-            (self.stderr if is_error else self.stdout).write(shown(message))
+            self.stderr.write(shown(message))
+
+    def _print_news(self, given: dict[str, Any], message: str) -> None:
+        # What a shell command writes may be a file that somebody needs.
+        stream = self.stderr if given["child"] else self.stdout
+        if given["verbosity"] >= verbosity_of_news(stream):
+            stream.write(shown(message))
 
     @no_translations
     def _list(self, output: Output, *, has_counts: bool) -> None:
@@ -184,7 +192,7 @@ class Command(CallableCommand):
     ) -> int:
         """Run the job and print a line for each slot. Returns the first non-zero exit status, else 0."""
         status = 0
-        for report in map(logged_quietly, self._reports(job, given)):
+        for report in map(logged, self._reports(job, given)):
             if report.error and given["traceback"]:
                 self.stderr.write("".join(traceback.format_exception(report.error)))
             terms: dict[str, Any] = {
@@ -193,14 +201,14 @@ class Command(CallableCommand):
                 "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with --traceback",
             }
             reported_status, message = verdict(report, signum=signals.received, **terms)
-            self._print(given, message, is_error=is_error(report))
+            (self._print_error if is_error(report) else self._print_news)(given, message)
             status = status or reported_status
         return status
 
     def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:
         args, kwargs = _split_arguments(given["arguments"])
         is_supervised = self._is_last and not given["inline"]
-        log = log_in_child(job, logged_quietly) if is_supervised else None
+        log = log_in_child(job, logged) if is_supervised else None
         if job.schedule is not None and not given["now"]:
             yield from run_due(job, args, kwargs, early=options().slot_tolerance, log_in_child=log)
             return

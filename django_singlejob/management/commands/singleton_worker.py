@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
 from django_singlejob.conf import ZERO
@@ -27,6 +27,7 @@ from django_singlejob.management.exit_status import (
     verdict,
     where_traceback_is,
 )
+from django_singlejob.management.output import verbosity_of_news
 from django_singlejob.management.reload import Code, start_anew
 from django_singlejob.process.escaping import printable, shown
 from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
@@ -145,8 +146,11 @@ class Command(CallableCommand):
             return reported_status if _counts(report, plan) else 0
 
         worker = Worker(plan, reported)
-        if not plan.once and given["verbosity"] > 0:
-            self.stdout.write(shown(_introduction(plan, is_supervisor=worker.is_supervisor)))
+        if not plan.once:
+            introduction = _introduction(plan, is_supervisor=worker.is_supervisor)
+            self._write(self.stdout, introduction, given, self._verbosity_of_news(given))
+        if plan.once and not (registry.registered() or registry.has_tasks()):
+            self._write(self.stderr, registry.NO_JOB, given, 1)
         with closing(worker.work()) as reports:
             for report in reports:
                 reported_status = reported(report)
@@ -164,9 +168,19 @@ class Command(CallableCommand):
         status, message = verdict(report, signum=signals.received, traceback=where_traceback_is(report))
         # On all servers but one, another server was faster.
         is_no_news = report.reason not in (None, Reason.UNDECIDED)
-        if given["verbosity"] > (1 if is_no_news else 0):
-            (self.stderr if is_error(report) else self.stdout).write(shown(message))
+        if is_error(report):
+            self._write(self.stderr, message, given, 1)
+        else:
+            self._write(self.stdout, message, given, 2 if is_no_news else self._verbosity_of_news(given))
         return status
+
+    def _verbosity_of_news(self, given: dict[str, Any]) -> int:
+        """What a worker that runs all day writes is its log, and not a mail of cron's."""
+        return verbosity_of_news(self.stdout) if given["once"] or given["drain"] else 1
+
+    def _write(self, stream: OutputWrapper, text: str, given: dict[str, Any], verbosity: int) -> None:
+        if given["verbosity"] >= verbosity:
+            stream.write(shown(text))
 
 
 def _plan(given: dict[str, Any]) -> Plan:

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 from django.utils import translation
 from django.utils.log import AdminEmailHandler
 
-from django_singlejob import current_run, singleton_job
+from django_singlejob import current_run, job_lock, singleton_job
 from django_singlejob.jobs import registry
 from django_singlejob.locking import acquire
 from django_singlejob.models.jobs import gates
@@ -44,6 +44,7 @@ from tests.contract.acts import (
     take,
     without_seconds,
 )
+from tests.terminal import Terminal
 from tests.waiting import work_until_ended
 
 if TYPE_CHECKING:
@@ -58,9 +59,17 @@ pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 MINUTE = timedelta(minutes=1)
 
 
+def mailed(*arguments: str, **options: Any) -> tuple[str, str]:
+    """Standard output and standard error, neither of which is a terminal."""
+    said, complained = StringIO(), StringIO()
+    with suppress(SystemExit):
+        call_command("run_singleton", *arguments, stdout=said, stderr=complained, no_color=True, **options)
+    return without_seconds(said.getvalue()), without_seconds(complained.getvalue())
+
+
 def told(*arguments: str, **options: Any) -> str:
     """The command's output."""
-    output = StringIO()
+    output = Terminal()
     call_command("run_singleton", *arguments, stdout=output, stderr=output, no_color=True, **options)
     return without_seconds(output.getvalue())
 
@@ -76,6 +85,33 @@ def calls() -> list[object]:
         calls.append((args, kwargs))
 
     return calls
+
+
+# --- what cron mails
+
+
+def test_cron_mails_nothing_of_a_run_or_a_skipped_run() -> None:
+    singleton_job("nightly")(lambda: None)
+    assert mailed("nightly") == ("", "")
+    assert mailed("nightly") == ("", "")
+    assert mailed("nightly", verbosity=2) == ("nightly: skipped, already ran.\n", "")
+    assert mailed("nightly", "--now", verbosity=2) == ("nightly: ran in 0.0 s.\n", "")
+
+
+def test_cron_mails_a_failure_in_one_line() -> None:
+    singleton_job("broken")(fail)
+    where = "traceback: in the admin under Runs, or with --traceback"
+    assert mailed("broken") == ("", f"broken: failed, ZeroDivisionError: one\\nERROR two ({where})\n")
+
+
+@pytest.mark.parametrize("stream", [StringIO, Terminal])
+def test_what_is_said_of_a_shell_command_never_goes_where_its_output_goes(stream: type[StringIO]) -> None:
+    said, complained = stream(), stream()
+    with job_lock("dump"):
+        call_command("run_singleton", "dump", "--", "true", stdout=said, stderr=complained)
+    call_command("run_singleton", "dump", "--", "true", stdout=said, stderr=complained)
+    assert said.getvalue() == ""
+    assert bool(complained.getvalue()) is (stream is Terminal)
 
 
 # --- wrong arguments
@@ -278,7 +314,7 @@ def fail() -> None:
 @pytest.mark.parametrize("options", [[], ["--traceback"]])
 def test_a_job_that_fails_is_status_1_and_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     singleton_job("nightly")(fail)
-    output = StringIO()
+    output = Terminal()
     with pytest.raises(SystemExit) as ended:
         call_command("run_singleton", "nightly", *options, stderr=output, no_color=True)
     assert ended.value.code == 1
@@ -519,7 +555,7 @@ def test_with_the_arguments_that_are_given() -> None:
 def test_a_slot_that_fails_is_status_1_and_the_next_one_is_run() -> None:
     job: Any = singleton_job("nightly", schedule=hourly(ago=MINUTE), catch_up="all")(fail_once())
     fall_behind(job, 3)
-    output = StringIO()
+    output = Terminal()
     with pytest.raises(SystemExit) as ended:
         call_command("run_singleton", "nightly", stdout=output, stderr=output, no_color=True)
     assert ended.value.code == 1
@@ -641,7 +677,7 @@ def test_what_is_behind_the_dashes_is_the_commands_own() -> None:
     ],
 )
 def test_its_status_is_passed_on_as_a_shell_would_say_it(command: list[str], status: int, message: str) -> None:
-    output = StringIO()
+    output = Terminal()
     with pytest.raises(SystemExit) as ended:
         call_command("run_singleton", "backup", "--", *command, stderr=output, no_color=True)
     assert ended.value.code == status

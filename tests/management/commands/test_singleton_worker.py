@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from django.db import connection
 
 from django_singlejob import singleton_job
 from django_singlejob.exceptions import DatabaseUnusable, JobInterrupted, Lack
+from django_singlejob.jobs import registry
 from django_singlejob.locking import acquire
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models import JobStatus
@@ -42,6 +44,7 @@ from tests.contract.acts import (
     take,
     without_seconds,
 )
+from tests.terminal import Terminal
 from tests.waiting import work_until_ended
 
 if TYPE_CHECKING:
@@ -58,14 +61,14 @@ committed = pytest.mark.django_db(transaction=True, available_apps=["django_sing
 
 def called(**options: Any) -> tuple[str, str]:
     """The command's standard output and standard error."""
-    said, complained = StringIO(), StringIO()
+    said, complained = Terminal(), Terminal()
     call_command("singleton_worker", "--once", stdout=said, stderr=complained, no_color=True, **options)
     return without_seconds(said.getvalue()), complained.getvalue()
 
 
 def called_and_left(**options: Any) -> tuple[Any, str]:
     """The exit status, which must not be zero, and the command's message."""
-    output = StringIO()
+    output = Terminal()
     with pytest.raises(SystemExit) as left:
         call_command("singleton_worker", "--once", stdout=output, stderr=output, no_color=True, **options)
     return left.value.code, output.getvalue()
@@ -101,6 +104,50 @@ def test_it_says_a_line_for_each_slot() -> None:
     assert said.splitlines() == [
         f"nightly: ran its slot {newest_slot(job, back=back):%F %T} UTC in 0.0 s." for back in (2, 1, 0)
     ]
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [("once", False), ("drain", False), ("max_jobs", True)])
+def test_a_pass_writes_nothing_to_cron_unless_something_is_wrong_and_a_worker_has_a_log(
+    mode: str, is_told: bool
+) -> None:
+    due()
+    said, complained = StringIO(), StringIO()
+    terms: dict[str, Any] = {mode: True if mode != "max_jobs" else 1}
+    call_command("singleton_worker", stdout=said, stderr=complained, **terms)
+    assert slots_run()
+    assert bool(said.getvalue()) is is_told
+    assert complained.getvalue() == ""
+
+
+def test_a_failure_is_one_line_also_without_a_log(capfd: pytest.CaptureFixture[str]) -> None:
+    due("broken", fail, misfire_grace=HOUR)
+    logging.getLogger().handlers, before = [], logging.getLogger().handlers
+    try:
+        with pytest.raises(SystemExit):
+            call_command("singleton_worker", "--once")
+    finally:
+        logging.getLogger().handlers = before
+    said, complained = capfd.readouterr()
+    assert said == ""
+    assert complained.splitlines() == [
+        "broken: failed, ZeroDivisionError: five (traceback: in the admin under Runs)",
+    ]
+
+
+def test_all_jobs_that_misfired_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    for name in "backup", "mail", "report":
+        due(name, slots=3, misfire_grace=HOUR)
+    called()
+    warnings = [record.getMessage() for record in caplog.records if "misfired" in record.getMessage()]
+    assert warnings == ["3 jobs misfired, 6 slots in all: backup (2), mail (2), report (2)."]
+
+
+def test_if_no_job_is_registered_a_pass_says_so(settings: Settings) -> None:
+    settings.TASKS = {}
+    assert called() == ("", f"{registry.NO_JOB}\n")
+    assert called(verbosity=0) == ("", "")
+    settings.TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend"}}
+    assert called() == ("", "")
 
 
 def test_nothing_is_said_where_nothing_is_due() -> None:
@@ -160,7 +207,7 @@ def test_a_failure_is_status_1_and_stops_no_other() -> None:
 def test_it_is_said_on_stderr() -> None:
     due("fails", fail)
     due()
-    said, complained = StringIO(), StringIO()
+    said, complained = Terminal(), Terminal()
     with pytest.raises(SystemExit):
         call_command("singleton_worker", "--once", stdout=said, stderr=complained, no_color=True)
     assert said.getvalue().startswith("nightly: ran")
@@ -318,13 +365,13 @@ def test_those_of_other_queues_are_left_to_other_workers() -> None:
 
 def worked(**options: Any) -> tuple[str, str]:
     """What the command prints about its runs until it exits with status 0, and its standard error."""
-    said, complained = StringIO(), StringIO()
+    said, complained = Terminal(), Terminal()
     looking = {"interval": timedelta(seconds=0.01)} | options
     call_command("singleton_worker", stdout=said, stderr=complained, no_color=True, **looking)
     return without_seconds(behind_the_first_line(said)), complained.getvalue()
 
 
-def behind_the_first_line(said: StringIO) -> str:
+def behind_the_first_line(said: Terminal) -> str:
     first, _, rest = said.getvalue().partition("\n")
     assert first.startswith("django-singlejob ")
     return rest
@@ -386,7 +433,7 @@ def test_a_database_that_does_not_permit_it_is_the_status(
     monkeypatch.setattr(runner, "acquire", refuse)
     singleton_job("mail")(len).enqueue("hello")
     with pytest.raises(SystemExit) as left:
-        call_command("singleton_worker", *modes, stdout=StringIO(), stderr=StringIO())
+        call_command("singleton_worker", *modes, stdout=Terminal(), stderr=Terminal())
     assert left.value.code == 77
 
 
@@ -414,7 +461,7 @@ def test_it_restarts_when_the_code_has_changed(restarts: list[str]) -> None:
 
 @pytest.mark.parametrize("mode", ["once", "drain"])
 def test_one_that_ends_by_itself_does_not(restarts: list[str], mode: str) -> None:
-    call_command("singleton_worker", f"--{mode}", stdout=StringIO())
+    call_command("singleton_worker", f"--{mode}", stdout=Terminal())
     assert restarts == ["deployed"]
 
 
@@ -462,7 +509,7 @@ def test_what_a_mode_would_ignore_is_refused(mode: str, option: str) -> None:
 @pytest.mark.parametrize("mode", ["once", "drain"])
 def test_none_is_an_option_that_is_not_given(mode: str) -> None:
     options: dict[str, Any] = dict.fromkeys(["processes", "threads", "grace", "interval", "max_jobs"])
-    said = StringIO()
+    said = Terminal()
     call_command("singleton_worker", **{mode: True}, no_reload=False, stdout=said, **options)
     assert (behind_the_first_line(said) if mode == "drain" else said.getvalue()) == ""
 
@@ -472,13 +519,13 @@ def test_none_is_an_option_that_is_not_given(mode: str) -> None:
 
 def drained(**options: Any) -> tuple[str, str]:
     """What the command prints about its runs until it exits with status 0, and its standard error."""
-    said, complained = StringIO(), StringIO()
+    said, complained = Terminal(), Terminal()
     call_command("singleton_worker", "--drain", stdout=said, stderr=complained, no_color=True, **options)
     return without_seconds(behind_the_first_line(said)), complained.getvalue()
 
 
 def first_line(**options: Any) -> str:
-    said = StringIO()
+    said = Terminal()
     call_command("singleton_worker", "--drain", stdout=said, **options)
     return said.getvalue()
 
@@ -513,7 +560,7 @@ def test_a_package_that_is_copied_into_a_project_has_no_version(monkeypatch: pyt
 
 
 def test_nobody_has_to_read_the_first_line() -> None:
-    closed = StringIO()
+    closed = Terminal()
     closed.close()
     call_command("singleton_worker", "--drain", stdout=closed)
     assert closed.closed
