@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+
+import pytest
 
 from django_singlejob.jobs.slots import MisfireOutcome, Misfires
 from django_singlejob.locking.position import report_misfires
 from django_singlejob.running.misfires import MissedSlots
-
-if TYPE_CHECKING:
-    import pytest
 
 TEN, HOUR = datetime(2026, 11, 21, 10, tzinfo=UTC), timedelta(hours=1)
 LATE = Misfires(TEN, TEN, 1, MisfireOutcome.LATE)
@@ -26,8 +24,10 @@ def test_of_a_single_job_it_says_what_happened(caplog: pytest.LogCaptureFixture)
         report_misfires("nightly", [DROPPED, LATE])
         assert warnings(caplog) == []
     assert warnings(caplog) == [
-        "1 job misfired: nightly (3 slots from 2026-11-21 07:00:00 UTC to 2026-11-21 09:00:00 UTC, not run; the slot "
-        "2026-11-21 10:00:00 UTC, run late)."
+        (
+            "1 job misfired: nightly (3 slots from 2026-11-21 07:00:00 UTC to 2026-11-21 09:00:00 UTC, not run; the "
+            "slot 2026-11-21 10:00:00 UTC, run late)."
+        )
     ]
 
 
@@ -51,9 +51,7 @@ def test_each_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_also_if_the_command_fails(caplog: pytest.LogCaptureFixture) -> None:
-    try:
-        with MissedSlots():
-            report_misfires("nightly", [LATE])
-            raise ZeroDivisionError
-    except ZeroDivisionError:
-        assert len(warnings(caplog)) == 1
+    with pytest.raises(ZeroDivisionError), MissedSlots():
+        report_misfires("nightly", [LATE])
+        1 / 0  # noqa: B018
+    assert len(warnings(caplog)) == 1
