@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from django_singlejob.jobs.registry import Job
     from django_singlejob.locking.lease import Lease
     from django_singlejob.locking.request import Reason
-    from django_singlejob.running.decorators import job_lock, singleton_job
+    from django_singlejob.running.decorators import command_job, job_lock, singleton_job
     from django_singlejob.running.runner import SKIPPED, CurrentRun, Outcome, current_run
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "SingleJobError",
     "UnknownJob",
     "UnsafeTransaction",
+    "command_job",
     "current_run",
     "job_lock",
     "singleton_job",
@@ -62,6 +63,7 @@ __all__ = [
 
 _HOMES = {
     "singleton_job": "running.decorators",
+    "command_job": "running.decorators",
     "job_lock": "running.decorators",
     "SKIPPED": "running.runner",
     "CurrentRun": "running.runner",

@@ -29,6 +29,7 @@ TESTED_BY = {
     "locking/recording": "contract/test_record",
     "management/arguments": "management/test_call_command",
     "management/reload": "processes/test_worker",
+    "management/run_arguments": "management/commands/test_run_singleton",
     "models/attempts": "models/test_runs",
     "models/one_offs": "models/test_plans",
     "models/passes": "models/test_worker_passes",

@@ -108,6 +108,12 @@ def _of_error(error: BaseException | None, child_status: int | None, signum: int
             return 128 + signum, f"interrupted by signal {signum}, {summary(error)}"
         case SystemExit() if not error.code:
             return 0, "ran."
+    return _of_failure(error, where)
+
+
+def _of_failure(error: BaseException | None, where: str) -> tuple[int, str]:
+    if isinstance(error, CommandError):  # of a management command; it is for people, who need no traceback
+        return error.returncode or EX_FAILED, f"failed, {summary(error)}"
     return EX_FAILED, f"failed, {summary(error)}{where}"
 
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError, quoted
+from django_singlejob.jobs.management_command import ManagementCommand
 from django_singlejob.jobs.names import did_you_mean, validate_own_name
 from django_singlejob.jobs.registry import Job, OnHeld, function_of, get, register, validate_durations, validate_types
 from django_singlejob.jobs.slots import CatchUp
@@ -189,11 +190,31 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
     return lambda func: _registered(func, settings)
 
 
-def _refuse_unknown(settings: Iterable[str]) -> None:
+def command_job(command: str, /, *arguments: str, **settings: Any) -> SingletonJob[[], Any]:
+    """Make a management command a job, and return the job.
+
+    Args:
+        command: the name of the command, which is also the job's, unless ``name`` is given.
+        arguments: those of the command, one string each, as in a shell. They are the same for each run.
+        settings: see ``singleton_job``.
+
+    A run that raises ``CommandError`` has failed. Its value is what the command returns, usually ``None``.
+
+    Raises:
+        SingleJobError: there is no such command, or its parser refuses the arguments.
+        InvalidName, InvalidSchedule, DuplicateJob: the job can never work.
+    """
+    _refuse_unknown(settings, "command_job")
+    frame = inspect.currentframe()
+    module = str(frame.f_back.f_globals.get("__name__")) if frame and frame.f_back else __name__
+    return cast("SingletonJob[[], Any]", _registered(ManagementCommand(command, arguments, module), settings))
+
+
+def _refuse_unknown(settings: Iterable[str], owner: str = "singleton_job") -> None:
     for name in settings:
         if name not in _OPTIONS:
             known = did_you_mean(name, _OPTIONS) or f"Its options are: {', '.join(_OPTIONS)}."
-            raise SingleJobError(f"singleton_job() has no option {quoted(name)}. {_OTHER_NAMES.get(name, known)}")
+            raise SingleJobError(f"{owner}() has no option {quoted(name)}. {_OTHER_NAMES.get(name, known)}")
 
 
 def _refuse_schedule_as(name: object) -> None:

@@ -8,6 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
+from django.core.management.base import CommandError
+
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import (
     DatabaseUnreachable,
@@ -165,6 +167,8 @@ def _log(report: Report) -> None:
         logger.log(level, "The %s %r was interrupted: %s", kind, report.name, summary(report.error), extra=extra)
     elif status != "successful" and report.is_logged:
         logger.warning("The %s %r failed: %s", kind, report.name, summary(report.error), extra=extra)
+    elif isinstance(report.error, CommandError):  # it is for people, who need no traceback
+        logger.error("The %s %r failed: %s", kind, report.name, summary(report.error), extra=extra)
     elif status != "successful":
         logger.error("The %s %r failed.", kind, report.name, exc_info=report.error, extra=extra)
 

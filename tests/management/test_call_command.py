@@ -208,7 +208,7 @@ def test_a_name_or_a_list_may_be_a_keyword(given: list[dict[str, Any]], values: 
 
 
 def test_what_does_not_go_together_is_refused_for_keywords_too(given: list[dict[str, Any]]) -> None:
-    with pytest.raises(CommandError, match="Name a job, or a lock and a command"):
+    with pytest.raises(CommandError, match="Name a job or a command"):
         call_command("run_singleton", list=False)
     for arguments in ([1], []):
         with pytest.raises(CommandError, match="--args is only for jobs"):

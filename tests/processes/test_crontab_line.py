@@ -31,6 +31,9 @@ def shell(spawn: Spawn, script: str, *options: str) -> Child:
     [
         (["tick"], 0, "tick: ran"),
         (["nightly", "--", "true"], 0, "nightly: ran"),
+        (["-m", "report", "today"], 0, "report: ran"),
+        (["-m", "report", "never"], 4, "report: failed, CommandError: There is no such day."),
+        (["-m", "report", "today", "--status", "3"], 3, "report exited with status 3"),
         (["exits", "--args", "[0]"], 0, "exits: ran"),
         (["exits", "--args", "[3]"], 1, "exits: failed"),
         (["exits", "--args", '{"status": 3}'], 1, "exits: failed"),

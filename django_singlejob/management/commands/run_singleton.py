@@ -1,7 +1,6 @@
-"""``manage.py run_singleton``: run a job, or a shell command, from a crontab or by hand."""
+"""``manage.py run_singleton``: run a job, or a command, from a crontab or by hand."""
 
-import argparse
-import json
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -13,12 +12,12 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.conf import ZERO, options
-from django_singlejob.exceptions import quoted
 from django_singlejob.jobs import registry
+from django_singlejob.jobs.management_command import ManagementCommand
 from django_singlejob.jobs.names import validate_own_name
 from django_singlejob.jobs.schedule import next_slot
 from django_singlejob.jobs.words import schedule_in_words
-from django_singlejob.management.arguments import CallableCommand, seconds, whole_number
+from django_singlejob.management.arguments import CallableCommand, seconds
 from django_singlejob.management.exit_status import (
     EX_USAGE,
     discover_jobs,
@@ -29,6 +28,7 @@ from django_singlejob.management.exit_status import (
     where_traceback_is,
 )
 from django_singlejob.management.output import Output, add_format, verbosity_of_news
+from django_singlejob.management.run_arguments import ParserWithCommand, exit_status, json_arguments, split_arguments
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import instant_in_words, utc_now
 from django_singlejob.process.escaping import shown
@@ -41,8 +41,8 @@ from django_singlejob.running.reports import Report, log_in_child, logged, repor
 
 class Command(CallableCommand):
     help = (
-        "Runs a job, or a shell command, unless another server is running it. For a job with a schedule, it runs the "
-        "slot that is due now, each slot once across all servers."
+        "Runs a job, a management command or a shell command, unless another server is running it. For a job with a "
+        "schedule, it runs the slot that is due now, each slot once across all servers."
     )
     requires_system_checks = ()
 
@@ -55,30 +55,31 @@ class Command(CallableCommand):
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         usual = super().create_parser(prog_name, subcommand, **kwargs)
-        return _ParserWithChild(
+        return ParserWithCommand(
             parents=[usual],
             add_help=False,
             prog=usual.prog,
-            usage="%(prog)s JOB [options]\n       %(prog)s LOCK [options] -- COMMAND [ARG ...]\n       %(prog)s --list",
+            usage="%(prog)s JOB [options]\n       %(prog)s [LOCK] [options] -m COMMAND [ARG ...]\n"
+            "       %(prog)s LOCK [options] -- COMMAND [ARG ...]\n       %(prog)s --list",
             description=usual.description,
             formatter_class=usual.formatter_class,
             called_from_command_line=usual.called_from_command_line,
             epilog="Exit status: 0 the job ran or was skipped (see -E); 1 the job failed; 2 wrong usage or unknown "
             "job; 69 the database is unreachable; 75 the lease was lost; 77 the database does not permit it; 78 a "
-            "setting is invalid or the database is not set up; 128+n ended by signal n. The exit status of a shell "
+            "setting is invalid or the database is not set up; 128+n ended by signal n. The exit status of a "
             "command is passed on.",
         )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "name", nargs="?", metavar="JOB", help="The name of a registered job or, before --, of a lock."
+            "name", nargs="?", metavar="JOB", help="The name of a registered job or, before -m or --, of a lock."
         )
         parser.add_argument("--list", action="store_true", help="Lists the registered jobs.")
         add_format(parser)
         parser.add_argument(
             "--args",
             dest="arguments",
-            type=_arguments,
+            type=json_arguments,
             metavar="JSON",
             help="The job's arguments: a JSON list, or an object of keyword arguments.",
         )
@@ -107,7 +108,7 @@ class Command(CallableCommand):
             "-E",
             "--conflict-exit-code",
             dest="skipped_status",
-            type=_status,
+            type=exit_status,
             default=0,
             metavar="CODE",
             help="The exit status if the job was skipped (default: 0).",
@@ -127,10 +128,12 @@ class Command(CallableCommand):
         )
 
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
-        if not given["name"] and not given["list"]:
-            parser.error("Name a job, or a lock and a command: JOB, or LOCK -- COMMAND [ARG ...], or --list.")
-        if given["child"] and given["arguments"] is not None:
-            parser.error("--args is only for jobs. Pass the arguments of a shell command after --.")
+        if not (given["name"] or given["management"] or given["list"]):
+            parser.error(
+                "Name a job or a command: JOB, or -m COMMAND [ARG ...], or LOCK -- COMMAND [ARG ...], or --list."
+            )
+        if (given["child"] or given["management"]) and given["arguments"] is not None:
+            parser.error("--args is only for jobs. Pass the arguments of a command behind its name.")
         if given["inline"] and given["child"]:
             parser.error("--inline is only for jobs: a shell command has a process of its own. Remove it.")
         if given["format"] != "text" and not given["list"]:
@@ -168,8 +171,8 @@ class Command(CallableCommand):
             self.stderr.write(shown(message))
 
     def _print_news(self, given: dict[str, Any], message: str) -> None:
-        # What a shell command writes may be a file that somebody needs.
-        stream = self.stderr if given["child"] else self.stdout
+        # What a command writes may be a file that somebody needs.
+        stream = self.stderr if given["child"] or given["management"] else self.stdout
         if given["verbosity"] >= verbosity_of_news(stream):
             stream.write(shown(message))
 
@@ -206,14 +209,14 @@ class Command(CallableCommand):
         return status
 
     def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:
-        args, kwargs = _split_arguments(given["arguments"])
+        args, kwargs = split_arguments(given["arguments"])
         is_supervised = self._is_last and not given["inline"]
         log = log_in_child(job, logged) if is_supervised else None
         if job.schedule is not None and not given["now"]:
             yield from run_due(job, args, kwargs, early=options().slot_tolerance, log_in_child=log)
             return
         trigger = "manual" if given["now"] else "command"
-        words = given["child"] or None
+        words = given["child"] or ([sys.argv[0], *given["management"]] if given["management"] else None)
         run = partial(runner.run, job, args, kwargs, trigger=trigger, command=words, log_in_child=log)
         report = report_of(job, run)
         if report.error and is_ctrl_c(report.error):
@@ -241,63 +244,8 @@ def _next_slot(job: registry.Job) -> datetime | None:
     return next_slot(job.policy.schedule, utc_now()) if job.policy else None
 
 
-class _ParserWithChild(CommandParser):
-    """Takes everything after ``--`` as the shell command. argparse alone would look for options in it."""
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words = sys.argv[2:] if args is None else list(args)
-        own, dashes, child = _split(words)
-        parsed, unknown = self.parse_known_args(own, namespace)
-        if unknown:
-            hint = "" if dashes else " Write -- before a shell command."
-            self.error(f"unrecognized arguments: {' '.join(unknown)}.{hint}")
-        if dashes and not child:
-            self.error("There is no command after --. Use LOCK -- COMMAND [ARG ...]")
-        parsed.child = child
-        return parsed
-
-
-def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
-    if "--" not in words:
-        return words, False, []
-    where = words.index("--")
-    return words[:where], True, words[where + 1 :]
-
-
-def _status(value: object) -> int:
-    try:
-        status = whole_number(value)
-    except argparse.ArgumentTypeError:
-        status = 256
-    if status > 255:
-        raise argparse.ArgumentTypeError(f"{quoted(value)} is not an exit status. Use 0 to 255.")
-    return status
-
-
-def _arguments(given: object) -> list[Any] | dict[str, Any]:
-    value = _loaded(given) if isinstance(given, str) else given
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, list | tuple):
-        return list(value)
-    raise argparse.ArgumentTypeError(f"{quoted(given)} is neither a JSON list nor an object.")
-
-
-def _loaded(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is not JSON: {error}.") from None
-    except RecursionError:
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is nested too deeply.") from None
-
-
-def _split_arguments(given: list[Any] | dict[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:
-    return ([], given) if isinstance(given, dict) else (given or [], {})
-
-
 def _check_arguments(job: registry.Job, given: dict[str, Any]) -> None:
-    if complaint := job.misfit(*_split_arguments(given["arguments"])):
+    if complaint := job.misfit(*split_arguments(given["arguments"])):
         hint = " Pass them with --args '[...]'." if given["arguments"] is None else ""
         raise CommandError(
             f"The job {job.name!r} does not accept these arguments: {complaint}. Its signature is "
@@ -307,6 +255,8 @@ def _check_arguments(job: registry.Job, given: dict[str, Any]) -> None:
 
 
 def _job(given: dict[str, Any], command: ShellCommand | None) -> registry.Job:
+    if given["management"]:
+        return _job_of_command(given)
     name = given["name"]
     if command is None:
         return registry.get(name)
@@ -318,6 +268,22 @@ def _job(given: dict[str, Any], command: ShellCommand | None) -> registry.Job:
             returncode=EX_USAGE,
         )
     return registry.Job(name=validate_own_name(name), func=command)
+
+
+def _job_of_command(given: dict[str, Any]) -> registry.Job:
+    words = given["management"]
+    command = ManagementCommand(words[0], words[1:], module=__name__)
+    name = given["name"] or command.command
+    if not registry.is_known(name):
+        return registry.Job(name=validate_own_name(name), func=command)
+    job = registry.get(name)
+    if job.func == command:
+        return job
+    raise CommandError(
+        f"{name!r} is a registered job that runs something else: {job.path}. Give the command's lock a name that no "
+        f"job has: run_singleton NAME -m {shlex.join(words)}",
+        returncode=EX_USAGE,
+    )
 
 
 def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:

@@ -20,10 +20,11 @@ from django.core.management import CommandError, call_command
 from django.utils import translation
 from django.utils.log import AdminEmailHandler
 
-from django_singlejob import current_run, job_lock, singleton_job
+from django_singlejob import command_job, current_run, job_lock, singleton_job
 from django_singlejob.jobs import registry
 from django_singlejob.locking import acquire
 from django_singlejob.models.jobs import gates
+from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import utc_now
 from django_singlejob.worker.due import keep_up
 from tests.contract.acts import (
@@ -114,16 +115,69 @@ def test_what_is_said_of_a_shell_command_never_goes_where_its_output_goes(stream
     assert bool(complained.getvalue()) is (stream is Terminal)
 
 
+# --- management commands
+
+
+def test_a_management_command_is_run_under_the_lock_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told("-m", "report", "today", "--format", "pdf") == "report: ran in 0.0 s.\n"
+    assert capsys.readouterr().out == "today as pdf\n"
+    run = runs().get()
+    assert (run.job_name, run.status) == ("report", "successful")
+    assert told("-m", "report", "tomorrow") == "report: skipped, already ran.\n"
+
+
+def test_or_under_another_lock_and_its_options_are_not_those_of_the_lock() -> None:
+    assert told("nightly", "--now", "-m", "report", "today", "--format=pdf") == "nightly: ran in 0.0 s.\n"
+    with job_lock("nightly"):
+        assert told("nightly", "--now", "-m", "report", "never").startswith("nightly: skipped, held")
+
+
+def test_its_exit_status_is_passed_on() -> None:
+    output = Terminal()
+    with pytest.raises(SystemExit) as left:
+        call_command("run_singleton", "-m", "report", "never", stdout=output, stderr=output, no_color=True)
+    assert left.value.code == 4
+    assert output.getvalue() == "report: failed, CommandError: There is no such day.\n"
+
+
+def test_if_it_is_a_registered_job_it_is_run_as_that_job() -> None:
+    command_job("report", "today", lock="sales")
+    told("-m", "report", "today")
+    assert gates().filter(name="sales").exists()
+    with pytest.raises(
+        CommandError, match=r"'report' is a registered job that runs something else: .*'today'\)\. Give"
+    ):
+        told("-m", "report", "tomorrow")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-m"], "There is no command after -m"),
+        (["-m", "reprot"], "Did you mean 'report'"),
+        (["-m", "report"], "the following arguments are required: day"),
+        (["-m", "report", "today", "--now"], "unrecognized arguments: --now"),
+        (["--args", "[]", "-m", "report", "today"], "--args is only for jobs"),
+        (["--close", "-m", "report", "today"], "--close is only for shell commands"),
+        (["Nightly", "-m", "report", "today"], "'Nightly' is not a valid name"),
+    ],
+)
+def test_a_mistake_in_it_is_told(arguments: list[str], words: str) -> None:
+    with pytest.raises(CommandError, match=words):
+        told(*arguments)
+    assert not runs().exists()
+
+
 # --- wrong arguments
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Name a job, or a lock and a command"),
+        ([], "Name a job or a command"),
         (["--"], "There is no command after --"),
         (["nightly", "--"], "There is no command after --"),
-        (["--", "true"], "Name a job, or a lock and a command"),
+        (["--", "true"], "Name a job or a command"),
         (["nightly", "--args", "[1]", "--", "true"], "--args is only for jobs"),
         (["nightly", "--", "true"], "'nightly' is a registered job"),
         (["django_singlejob.worker.1", "--", "true"], "'django_singlejob.worker.1' is reserved"),
@@ -153,7 +207,7 @@ def test_arguments_that_make_no_sense_are_usage_errors(calls: list[object], argu
 
 
 def test_a_shell_command_without_dashes_says_what_is_missing(calls: list[object]) -> None:
-    with pytest.raises(CommandError, match=r"unrecognized arguments: true -x\. Write -- before a shell command\."):
+    with pytest.raises(CommandError, match=r"unrecognized arguments: true -x\. Write -- before a shell command, and -m"):
         told("backup", "true", "-x")
 
 

@@ -1,0 +1,76 @@
+"""A management command as the function of a job."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management import call_command, get_commands, load_command_class
+from django.core.management.base import BaseCommand, CommandError
+
+from django_singlejob.exceptions import SingleJobError, quoted
+from django_singlejob.jobs.names import did_you_mean
+
+
+class ManagementCommand:
+    """Runs the command with these arguments when it is called, as ``manage.py`` does but for the system checks.
+
+    ``module`` is the one that declares the job. Raises ``SingleJobError`` if there is no such command, or if its parser
+    refuses the arguments.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str], module: str) -> None:
+        self.command, self.arguments = name, list(arguments)
+        self.__module__ = module
+        self.__name__ = name
+        # By this, `registry` sees that two jobs of one name run different commands.
+        self.__qualname__ = f"command_job({', '.join(map(repr, [name, *self.arguments]))})"
+        command = _loaded(name)
+        self.__doc__ = str(command.help)
+        _check(command, name, self.arguments)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one runs the same, wherever it was declared."""
+        return isinstance(other, ManagementCommand) and other.__qualname__ == self.__qualname__
+
+    def __hash__(self) -> int:
+        return hash((self.command, *self.arguments))
+
+    def __call__(self) -> Any:
+        """Returns what the command returns: usually ``None``, or what it has printed. Raises ``CommandError``, which
+        has an exit status."""
+        try:
+            return call_command(self.command, *self.arguments)
+        except SystemExit as end:
+            if not end.code:
+                return None
+            status = end.code if isinstance(end.code, int) else 1
+            words = f"{self.command} exited with status {status}." if status is end.code else str(end.code)
+            raise CommandError(words, returncode=status) from end
+
+
+def _loaded(name: str) -> BaseCommand:
+    known = get_commands()
+    if name not in known:
+        hint = did_you_mean(name, known) or "Is its app in INSTALLED_APPS?"
+        raise SingleJobError(f"There is no management command {quoted(name)}. {hint}")
+    app = known[name]
+    return app if isinstance(app, BaseCommand) else load_command_class(app, name)
+
+
+def _check(command: BaseCommand, name: str, arguments: Sequence[object]) -> None:
+    for argument in arguments:
+        if not isinstance(argument, str):
+            raise SingleJobError(
+                f"The arguments of the management command {name!r} must be strings, as in a shell: {quoted(argument)} "
+                "is none."
+            )
+    try:
+        command.create_parser("manage.py", name).parse_args([str(argument) for argument in arguments])
+    except CommandError as refusal:
+        words = str(refusal).removeprefix("Error: ")
+        raise SingleJobError(
+            f"The management command {name!r} does not accept the arguments {list(arguments)}: {words}"
+        ) from refusal
+    except SystemExit:
+        raise SingleJobError(
+            f"The management command {name!r} would run nothing: {list(arguments)} asks for help."
+        ) from None
