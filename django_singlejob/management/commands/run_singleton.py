@@ -30,7 +30,7 @@ from django_singlejob.management.exit_status import (
 from django_singlejob.management.output import Output, add_format, verbosity_of_news
 from django_singlejob.management.run_arguments import ParserWithCommand, exit_status, json_arguments, split_arguments
 from django_singlejob.models.jobs import gates
-from django_singlejob.process.clock import instant_in_words, utc_now
+from django_singlejob.process.clock import CENTURY, instant_in_words, utc_now
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, signals_of_command
 from django_singlejob.running import runner
@@ -90,6 +90,12 @@ class Command(CallableCommand):
             help="How long to wait for a held lock, in seconds (default: the job's own, else 0).",
         )
         parser.add_argument(
+            "--standby",
+            action="store_true",
+            help="Waits for the lock for as long as it takes: for a daemon that runs on one server, and on another one "
+            "if that server fails.",
+        )
+        parser.add_argument(
             "--lease", type=seconds, metavar="S", help="How long the lease lasts without a heartbeat, in seconds."
         )
         parser.add_argument(
@@ -136,6 +142,9 @@ class Command(CallableCommand):
             parser.error("--args is only for jobs. Pass the arguments of a command behind its name.")
         if given["inline"] and given["child"]:
             parser.error("--inline is only for jobs: a shell command has a process of its own. Remove it.")
+        for option in ("wait", "min_interval", "now"):
+            if given["standby"] and given[option] not in (None, False):
+                parser.error(f"--{option.replace('_', '-')} has no effect with --standby. Remove one of them.")
         if given["format"] != "text" and not given["list"]:
             parser.error("--format is only for --list.")
         if given["close"] and not given["child"]:
@@ -289,14 +298,18 @@ def _job_of_command(given: dict[str, Any]) -> registry.Job:
 def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:
     if given["lease"] == ZERO:
         raise CommandError("--lease must be longer than 0 seconds.", returncode=EX_USAGE)
+    if given["standby"] and job.schedule is not None:
+        message = f"--standby is for what runs all the time, and the job {job.name!r} has a schedule. Remove --standby."
+        raise CommandError(message, returncode=EX_USAGE)
     # If the servers' clocks differ, a slot still runs only once. A job without a schedule needs a minimum interval.
     default = options().min_interval if job.schedule is None else ZERO
     usual = default if job.min_interval is None else job.min_interval
     min_interval = usual if given["min_interval"] is None else given["min_interval"]
+    wait = job.wait if given["wait"] is None else given["wait"]
     return replace(
         job,
         on_held="skip",
-        wait=job.wait if given["wait"] is None else given["wait"],
+        wait=CENTURY if given["standby"] else wait,
         lease=given["lease"] or job.lease,
-        min_interval=ZERO if given["now"] else min_interval,
+        min_interval=ZERO if given["now"] or given["standby"] else min_interval,
     )

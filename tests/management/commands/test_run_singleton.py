@@ -168,6 +168,26 @@ def test_a_mistake_in_it_is_told(arguments: list[str], words: str) -> None:
     assert not runs().exists()
 
 
+# --- a daemon
+
+
+@pytest.mark.parametrize("option", ["--wait=5", "--min-interval=5", "--now"])
+def test_standby_is_an_option_of_its_own(option: str) -> None:
+    with pytest.raises(CommandError, match=rf"{option.partition('=')[0]} has no effect with --standby"):
+        told("beat", "--standby", option, "--", "true")
+
+
+def test_standby_is_not_for_slots() -> None:
+    scheduled()
+    with pytest.raises(CommandError, match=r"'nightly' has a schedule\. Remove --standby"):
+        told("nightly", "--standby")
+
+
+def test_standby_heeds_no_interval() -> None:
+    for _ in range(2):
+        assert told("beat", "--standby", "-m", "report", "today").startswith("beat: ran in")
+
+
 # --- wrong arguments
 
 
@@ -207,7 +227,7 @@ def test_arguments_that_make_no_sense_are_usage_errors(calls: list[object], argu
 
 
 def test_a_shell_command_without_dashes_says_what_is_missing(calls: list[object]) -> None:
-    with pytest.raises(CommandError, match=r"unrecognized arguments: true -x\. Write -- before a shell command, and -m"):
+    with pytest.raises(CommandError, match=r"unrecognized arguments: true -x\. Write -- before a shell command"):
         told("backup", "true", "-x")
 
 
