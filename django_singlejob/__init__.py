@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         LeaseLost,
         LockHeld,
         SingleJobError,
+        SkipRun,
         UnknownJob,
         UnsafeTransaction,
     )
@@ -53,6 +54,7 @@ __all__ = [
     "Outcome",
     "Reason",
     "SingleJobError",
+    "SkipRun",
     "UnknownJob",
     "UnsafeTransaction",
     "command_job",

@@ -112,6 +112,13 @@ class JobInterrupted(KeyboardInterrupt):
         return type(self), (self.signum,)
 
 
+class SkipRun(Exception):
+    """Raise this in a job to end its run as skipped, with the reason: ``raise SkipRun("holiday")``.
+
+    The run is neither a success nor a failure. The caller does not get the exception, but ``SKIPPED``.
+    """
+
+
 # Of a value in a message; the repr of a negative timedelta is this long.
 _QUOTED_LENGTH = 64
 

@@ -29,6 +29,7 @@ TONES = {
     SlotState.NOT_RUN: "warn",
     SlotState.RUNNING: "busy",
     SlotState.SUCCESSFUL: "good",
+    SlotState.SKIPPED: "quiet",
     SlotState.TO_COME: "quiet",
 }
 HEIGHT, LOW, AXIS = 16, 8, 32

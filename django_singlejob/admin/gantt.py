@@ -198,5 +198,6 @@ def counted(runs: Sequence[RecordedRun]) -> str:
     parts += [_("%d stale") % counts[STALE]] if counts[STALE] else []
     parts += [_("%d running") % counts["running"]] if counts["running"] else []
     parts += [_("%d interrupted") % counts["interrupted"]] if counts["interrupted"] else []
+    parts += [_("%d skipped") % counts["skipped"]] if counts["skipped"] else []
     parts += [_("%d bad") % counts["bad"]] if counts["bad"] else []
     return ", ".join(parts)

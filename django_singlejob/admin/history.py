@@ -276,9 +276,9 @@ def costs(won: Iterable[RecordedRun]) -> Costs | None:
 
 
 def success_rate(counts: Mapping[str, int]) -> float | None:
-    """The share of the ended runs that were successful, from the number of runs by status; ``None`` if none has
-    ended."""
-    ended = sum(count for status, count in counts.items() if status not in ("running", STALE))
+    """The share of the ended runs that were successful, without those that skipped themselves, from the number of runs
+    by status; ``None`` if there are none."""
+    ended = sum(count for status, count in counts.items() if status not in ("running", "skipped", STALE))
     return counts.get("successful", 0) / ended if ended else None
 
 

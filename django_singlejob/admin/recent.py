@@ -18,7 +18,13 @@ from django_singlejob.monitoring.health import Health
 
 MOST_SERVERS = 30
 FAILURES = 10
-LEGEND = (JobRun.Status.SUCCESSFUL, JobRun.Status.RUNNING, JobRun.Status.INTERRUPTED, JobRun.Status.FAILED)
+LEGEND = [
+    JobRun.Status.SUCCESSFUL,
+    JobRun.Status.SKIPPED,
+    JobRun.Status.RUNNING,
+    JobRun.Status.INTERRUPTED,
+    JobRun.Status.FAILED,
+]
 
 
 def lanes(period: Period) -> dict[str, Any]:

@@ -140,6 +140,7 @@ class JobRunAdmin(ReadOnlyAdmin):
         "took",
         "server",
         "cause",
+        "reason",
         "slot_at",
         "attempt",
         "lock_cost",
@@ -205,7 +206,7 @@ class JobRunAdmin(ReadOnlyAdmin):
     def lock_cost(self, run: JobRun) -> str:
         return duration(run.acquire_duration)
 
-    @admin.display(description=_("error"))
+    @admin.display(description=_("error or reason"))
     def problem(self, run: JobRun) -> SafeString | str:
         return breakable(first_line(run.error)) if run.error else NOTHING
 
@@ -218,6 +219,10 @@ class JobRunAdmin(ReadOnlyAdmin):
     @admin.display(description=_("result"))
     def outcome(self, run: Any) -> SafeString:
         return badge(STALE, label(STALE)) if run.is_dead else badge(run.status, run.get_status_display())
+
+    @admin.display(description=_("reason"))
+    def reason(self, run: JobRun) -> SafeString | str:
+        return breakable(run.error) if run.error and run.status == "skipped" else NOTHING
 
     @admin.display(description=_("job"))
     def job(self, run: JobRun) -> SafeString:
@@ -248,7 +253,7 @@ class JobRunAdmin(ReadOnlyAdmin):
         around, run.order = neighbours(run), requested_by(run)
         context |= {
             "is_dead": run.is_dead,
-            "failure": failure_of(run.error, run.traceback, run.origin),
+            "failure": None if run.status == "skipped" else failure_of(run.error, run.traceback, run.origin),
             "facts": list(self._facts(run)),
             "again": self._again(request, run),
             "retry_at": _retry_at(run.order),

@@ -36,6 +36,7 @@ class SlotState(models.TextChoices):
     NOT_RUN = "not_run", _("not run")
     RUNNING = "running", _("running")
     SUCCESSFUL = "successful", _("successful")
+    SKIPPED = "skipped", _("skipped")
     TO_COME = "to_come", _("to come")
 
 
@@ -152,7 +153,7 @@ def _ran(
 def _state_of_run(status: str, *, is_dead: bool) -> SlotState:
     if status == "running":
         return SlotState.BAD if is_dead else SlotState.RUNNING
-    return SlotState.SUCCESSFUL if status == "successful" else SlotState.BAD
+    return SlotState(status) if status in ("successful", "skipped") else SlotState.BAD
 
 
 # --- what the schedule says

@@ -7,8 +7,8 @@ from cronsim import CronSim, CronSimError
 
 FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
-# The first and the last value of each field.
-_ENDS = dict(zip(FIELDS, [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)], strict=True))
+#: The first and the last value of each field.
+ENDS = dict(zip(FIELDS, [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)], strict=True))
 _NAMES = {
     "month": "january february march april may june july august september october november december",
     "day of week": "sunday monday tuesday wednesday thursday friday saturday",
@@ -42,7 +42,7 @@ def _instead(field: str, term: str) -> str:
     first, last = _short(field, first), _short(field, last)
     is_range = dash and _is_one(field, first) and _is_one(field, last)
     if is_range and not is_valid(field, f"{first}-{last}"):  # it goes backwards
-        lowest, highest = _ENDS[field] if first.isdigit() else (_NAMES[field][:3], _NAMES[field].split()[-1][:3])
+        lowest, highest = ENDS[field] if first.isdigit() else (_NAMES[field][:3], _NAMES[field].split()[-1][:3])
         return f"{first}-{highest},{lowest}-{last}"
     return f"{first}{dash}{last}"
 

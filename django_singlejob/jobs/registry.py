@@ -17,6 +17,7 @@ from django.utils.module_loading import autodiscover_modules
 from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob, quoted
 from django_singlejob.jobs import slots
+from django_singlejob.jobs.hashed import without_h
 from django_singlejob.jobs.names import did_you_mean, validate_name, validate_own_name
 from django_singlejob.jobs.schedule import LONGEST, Every, parse
 from django_singlejob.jobs.slots import CatchUp, Policy
@@ -40,7 +41,8 @@ OnHeld = Literal["skip", "raise"]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A function of which only one copy may run at once, and its options. See ``singleton_job`` for the fields."""
+    """A function of which only one copy may run at once, and its options. See ``singleton_job`` for the fields.
+    Each ``H`` in the schedule has been replaced by what it stands for."""
 
     name: str
     func: Callable[..., Any] = field(repr=False)
@@ -93,6 +95,8 @@ class Job:
                 raise SingleJobError(f"Job {self.name!r} has a time_zone, but no schedule.")
             return
         try:
+            if isinstance(self.schedule, str):
+                object.__setattr__(self, "schedule", without_h(self.schedule, self.name))
             # The project's time zone is not checked here, because settings are not read at import.
             schedule = parse(self.schedule, "UTC" if self.time_zone is None else self.time_zone)
         except InvalidSchedule as error:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.db import Error
 
 from django_singlejob.database import errors, transactions
-from django_singlejob.exceptions import JobInterrupted, JobTimeout
+from django_singlejob.exceptions import JobInterrupted, JobTimeout, SkipRun
 from django_singlejob.jobs.names import PATH_LENGTH
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.frames import own_frame
@@ -110,6 +110,8 @@ def ending(
     end = Ending(status=status, duration=duration, acquire_duration=acquire_duration)
     if failure is None or status == "successful":
         return end
+    if isinstance(failure, SkipRun):
+        return end._replace(error=reason_given(failure))
     return end._replace(
         is_failure=status == "failed" or isinstance(failure, JobTimeout),
         error=summary(failure),
@@ -124,6 +126,8 @@ def status_of(failure: BaseException | None) -> str:
     the body returned."""
     if failure is None or (isinstance(failure, SystemExit) and not failure.code):
         return "successful"
+    if isinstance(failure, SkipRun):
+        return "skipped"
     # The job does not cause a GeneratorExit or a CancelledError either.
     if isinstance(failure, JobTimeout | JobInterrupted | GeneratorExit | asyncio.CancelledError):
         return "interrupted"
@@ -132,11 +136,19 @@ def status_of(failure: BaseException | None) -> str:
 
 def summary(failure: BaseException | None) -> str:
     """The exception on one line: ``ValueError: no such customer``."""
+    return printable(f"{type(failure).__name__}: {_words(failure)}", ERROR_LENGTH)
+
+
+def reason_given(skip: SkipRun) -> str:
+    """Why a run has skipped itself, on one line: ``holiday``; empty if it does not say."""
+    return printable(_words(skip), ERROR_LENGTH)
+
+
+def _words(failure: BaseException | None) -> str:
     try:
-        words = errors.words_of(failure) if isinstance(failure, Error) else str(_without_command(failure))
+        return errors.words_of(failure) if isinstance(failure, Error) else str(_without_command(failure))
     except Exception:  # an exception with a broken __str__ must not keep the end from being recorded
-        words = "(the message cannot be printed)"
-    return printable(f"{type(failure).__name__}: {words}", ERROR_LENGTH)
+        return "(the message cannot be printed)"
 
 
 def _without_command(failure: BaseException | None) -> BaseException | None:

@@ -92,12 +92,17 @@ class Grant(NamedTuple):
             columns=columns,
         )
 
+    @property
+    def run_id(self) -> int | None:
+        """The primary key of its run in the history; ``None`` if it has none, or none is known."""
+        return self.entry.pk if self.entry else None
+
     def facts(self, *, job: str = "", reason: str | BaseException | None = None) -> dict[str, Any]:
         """What a log record carries about it. ``job``: what runs under it, if the request does not say."""
         return about(
             job=job or self.request.job_name,
             lock=self.request.name,
-            run=self.entry.pk if self.entry else None,
+            run=self.run_id,
             fence=self.fence,
             slot=self.slot,
             reason=reason,

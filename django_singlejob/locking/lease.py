@@ -359,7 +359,7 @@ class Lease:
         if ending and self.grant.entry and not release.is_recorded:
             # Without the lock, we may write only our own run's row.
             loss = {"status": "failed", "error": f"LeaseLost: {self.why_lost()}"}
-            is_loss = self._state.is_lost and ending.status == "successful"
+            is_loss = self._state.is_lost and ending.status in ("successful", "skipped")
             self.grant.entry.end_late(ending.result | (loss if is_loss else {}))
         return not self._state.is_lost
 

@@ -128,13 +128,15 @@ def _not_due(request: LockRequest, own: "JobStatus", policy: Policy) -> Refusal:
 
 def _how_it_ended(own: "JobStatus") -> str:
     """How the last run ended, and when; empty: well, or it has not ended, or its holder died."""
-    if own.last_status not in ("failed", "interrupted") or own.last_finished_at is None:
+    if own.last_status not in _VERBS or own.last_finished_at is None:
         return ""
     if own.last_started_at and own.last_started_at > own.last_finished_at:
         return ""  # this is how the run before it ended
     ago = max(own.now - own.last_finished_at, ZERO) // SECOND * SECOND
-    verb = "was interrupted" if own.last_status == "interrupted" else "failed"
-    return f"its last run {verb} {duration_in_words(ago)} ago"
+    return f"its last run {_VERBS[own.last_status]} {duration_in_words(ago)} ago"
+
+
+_VERBS = {"failed": "failed", "interrupted": "was interrupted", "skipped": "skipped itself"}
 
 
 def _min_interval(request: LockRequest, snapshot: Snapshot, planned: PlannedRun) -> timedelta:

@@ -72,7 +72,7 @@ class LockRequest(NamedTuple):
 
 
 class Reason(models.TextChoices):
-    """Why a call did not run. None of these is an error."""
+    """Why a call was skipped. None of these is an error, and all but ``ITSELF`` are refusals: nothing was run."""
 
     HELD = "held", _("held by somebody else")
     PAUSED = "paused", _("paused")
@@ -80,6 +80,7 @@ class Reason(models.TextChoices):
     ALREADY_RAN = "already_ran", _("already ran")
     INTERRUPTED = "interrupted", _("interrupted before it started")
     UNDECIDED = "undecided", _("undecided")
+    ITSELF = "itself", _("skipped itself")
 
 
 class Refusal(NamedTuple):

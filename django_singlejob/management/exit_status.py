@@ -49,7 +49,7 @@ def verdict(
     """The exit status and the line to print.
 
     ``signum`` is the signal that was received, if one was. ``child_status`` is the exit status of the job's shell
-    command. ``skipped_status`` is the exit status for a job that was skipped. ``traceback`` says where to find the
+    command. ``skipped_status`` is the exit status for a job that did not run. ``traceback`` says where to find the
     traceback of a failure; empty if it was printed.
     """
     if report.unusable:
@@ -73,6 +73,9 @@ def _of_outcome(report: Report, outcome: Outcome, skipped_status: int, signum: i
         case None:
             slot = f" its slot {instant_in_words(outcome.slot, zone)}" if outcome.slot else ""
             return 0, f"ran{slot} in {(outcome.duration or ZERO).total_seconds():.1f} s."
+        case Reason.ITSELF:
+            why = f", {outcome.detail.removesuffix('.')}" if outcome.detail else ""
+            return 0, f"{label}{why}."
         case Reason.INTERRUPTED:
             return 128 + (signum or 0), f"{label}{f', {outcome.detail}' if outcome.detail else ''}."
         case Reason.UNDECIDED:

@@ -97,6 +97,7 @@ class Migration(migrations.Migration):
                             ("failed", "failed"),
                             ("abandoned", "abandoned"),
                             ("interrupted", "interrupted"),
+                            ("skipped", "skipped"),
                         ],
                         max_length=20,
                         verbose_name="status",
@@ -167,7 +168,10 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("status__in", ["running", "successful", "failed", "abandoned", "interrupted"])
+                            (
+                                "status__in",
+                                ["running", "successful", "failed", "abandoned", "interrupted", "skipped"],
+                            )
                         ),
                         name="singlejob_run_status",
                     ),
@@ -246,6 +250,7 @@ class Migration(migrations.Migration):
                             ("failed", "failed"),
                             ("abandoned", "abandoned"),
                             ("interrupted", "interrupted"),
+                            ("skipped", "skipped"),
                         ],
                         default="",
                         help_text="Status of the last finished run; blank while an abandoned run is retried.",
@@ -287,7 +292,10 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("last_status__in", ["", "running", "successful", "failed", "abandoned", "interrupted"])
+                            (
+                                "last_status__in",
+                                ["", "running", "successful", "failed", "abandoned", "interrupted", "skipped"],
+                            )
                         ),
                         name="singlejob_status_last_status",
                     ),

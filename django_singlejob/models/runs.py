@@ -86,6 +86,7 @@ class RunStatus(models.TextChoices):
     FAILED = "failed", _("failed")
     ABANDONED = "abandoned", _("abandoned")
     INTERRUPTED = "interrupted", _("interrupted")
+    SKIPPED = "skipped", _("skipped")
 
 
 class RunTrigger(models.TextChoices):

@@ -193,6 +193,13 @@ _ABANDONED = KINDS[State.FAILING]._replace(
         "count",
     )
 )
+_SKIPPED_SINCE = KINDS[State.FAILING]._replace(
+    what_happened=ngettext_lazy(
+        "The job {name!r} failed, and its last run skipped itself.",
+        "The job {name!r} did not succeed {count} times, and its last run skipped itself.",
+        "count",
+    )
+)
 _UNCOUNTED = KINDS[Trouble.FAILED]._replace(
     what_happened=ngettext_lazy(
         "{failed} one-off of the queue {name!r} failed in the last hour.",
@@ -233,8 +240,8 @@ def _variant(health: Health) -> Words | None:
     """``None`` if the state is as usual."""
     if health.state == State.IMPOSSIBLE and health.lock and health.lock.is_too_long:
         return _TOO_LONG
-    if health.state == State.FAILING and health.status and health.status.last_status == "abandoned":
-        return _ABANDONED
+    if health.state == State.FAILING and health.status:
+        return {"abandoned": _ABANDONED, "skipped": _SKIPPED_SINCE}.get(health.status.last_status)
     return None
 
 

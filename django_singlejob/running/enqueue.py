@@ -209,12 +209,14 @@ def one_off_result(end: Ending, failure: BaseException | None, value: object, *,
     either."""
     if isinstance(failure, JobInterrupted):
         return dict(RELEASED)
-    error = {"error": end.error, "error_class": end.error_class, "traceback": end.traceback}
+    is_over = end.status in ("successful", "skipped")
+    # Why a run has skipped itself is in the history: it is not an error.
+    error = {"error": "" if is_over else end.error, "error_class": end.error_class, "traceback": end.traceback}
     error |= {"origin": end.origin}
     is_ctrl_c = isinstance(failure, KeyboardInterrupt) and end.status == "interrupted"
     if (is_ctrl_c or isinstance(failure, LeaseLost)) and not is_last:
         return error | {"status": "waiting"}
-    status = "done" if end.status == "successful" else "failed"
+    status = "done" if is_over else "failed"
     return error | {"status": status, "result": value_kept(value), "finished_at": _NOW}
 
 

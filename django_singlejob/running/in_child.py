@@ -61,7 +61,7 @@ class BodyEnd(NamedTuple):
 
     Attributes:
         value: what it returned, as JSON can store it; ``None`` if nobody asked for it.
-        failure: what it raised; ``None`` if it returned.
+        failure: what it raised; ``None`` if it returned, or skipped itself.
     """
 
     ending: Ending
@@ -88,7 +88,7 @@ def run_as_child(
     """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit. Call this with
     signals blocked.
 
-    ``end`` is called with the body's value and failure, and then ``log`` if there is a failure. A body that is not
+    ``end`` is called with the body's value and failure, and then ``log`` if it reports a failure. A body that is not
     ``is_interruptible`` has to ask itself whether a signal has come.
     """
     pid = os.getpid()
@@ -107,9 +107,10 @@ def run_as_child(
             failure = interrupt_behind(error) or error
         if os.getpid() != pid:
             _exit_at_once()
-        memory.message = _packed(end(value, failure))
-        if failure:
-            log(failure, lease)
+        ended = end(value, failure)
+        memory.message = _packed(ended)
+        if ended.failure:
+            log(ended.failure, lease)
     if is_interruptible and received_signals.has_other_threads():
         received_signals.stop_handling()  # the body is over: a signal ends the threads that go on
     _exit(waits=is_interruptible)

@@ -55,8 +55,9 @@ class Report(NamedTuple):
 
     @property
     def reason(self) -> Reason | None:
-        """Why the job was skipped. ``None`` if it ran or failed."""
-        return self.outcome.reason if self.outcome else None
+        """Why the job did not run. ``None`` if it ran, even if it then skipped itself or failed."""
+        reason = self.outcome.reason if self.outcome else None
+        return None if reason == Reason.ITSELF else reason
 
     @property
     def unusable(self) -> DatabaseUnusable | None:

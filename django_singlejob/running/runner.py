@@ -65,15 +65,15 @@ class Outcome:
     """The outcome of a call.
 
     Attributes:
-        status: ``"successful"`` or ``"skipped"``.
+        status: ``"successful"`` or ``"skipped"``, also if it ran and skipped itself.
         value: what the job returned, or ``SKIPPED``.
-        reason: why it was skipped; ``None`` if it ran.
+        reason: why it was skipped; ``None`` if it was successful.
         run_id: the primary key of its row in the history, see ``run``; ``None`` if it did not run or the history could
             not be written.
         duration: how long the job itself took; ``None`` if it did not run.
         holder: the holder that was in the way, for people; empty if there was none.
         detail: what was tried, if it could not be decided whether the lock is free; how the last run ended, if the job
-            already ran but was not successful; otherwise empty.
+            already ran but was not successful; the reason that it gave, if it skipped itself; otherwise empty.
         slot: the slot of its schedule that it ran (aware, UTC); ``None`` if no schedule started it.
         next_slot: when its schedule is next due, if it was not due now (aware, UTC).
     """
@@ -115,8 +115,7 @@ class CurrentRun:
     def run(self) -> "JobRun | None":
         """Its row in the history, read on first access. ``None`` if the history could not be written, or if the row has
         been pruned."""
-        entry = self.lease.grant.entry
-        return _row(entry.pk if entry else None)
+        return _row(self.lease.grant.run_id)
 
 
 def _row(run_id: int | None) -> "JobRun | None":
@@ -321,7 +320,7 @@ class _Execution:
     def _end_in_child(self, value: Any, failure: BaseException | None) -> BodyEnd:
         end = self._ending_of(failure, is_ctrl_c=False)
         is_wanted = self._asked.one_off is not None and failure is None
-        return BodyEnd(end, value_kept(value) if is_wanted else None, failure)
+        return BodyEnd(end, value_kept(value) if is_wanted else None, None if end.status == "skipped" else failure)
 
     def body(self) -> Any:
         """Call the job's function and return its value."""
@@ -348,6 +347,8 @@ class _Execution:
         """Release the lock and send the signal. Then raise the job's own exception, or else ``LeaseLost`` if the lease
         was lost. ``pause`` waits before a release is tried again."""
         end = self._ending()
+        if end.status == "skipped":
+            self.value, self.failure = SKIPPED, None
         status = self._release(end, pause)
         if not self._lease.is_inherited:
             self._send_finished(status, end.duration)
@@ -357,9 +358,9 @@ class _Execution:
             finally:
                 # Its traceback refers to this frame: the reference cycle would keep the body's objects alive.
                 self.failure = None
-        grant = self._lease.grant
-        run_id = grant.entry.pk if grant.entry else None
-        return Outcome(status=status, value=self.value, run_id=run_id, duration=end.duration, slot=grant.slot)
+        run_id, slot = self._lease.grant.run_id, self._run.slot
+        why: dict[str, Any] = {"reason": Reason.ITSELF, "detail": end.error} if status == "skipped" else {}
+        return Outcome(status=status, value=self.value, run_id=run_id, duration=end.duration, slot=slot, **why)
 
     def _ending(self) -> Ending:
         was_ctrl_c = self.failure is not None and is_ctrl_c(self.failure)

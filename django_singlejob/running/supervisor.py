@@ -211,7 +211,7 @@ def body_steps(
     max_runtime: timedelta | None = None,
 ) -> Steps[BodyEnd]:
     """Run ``body``, which may be an ``async def``, in a child process under the lease, and return how it ended. The
-    child reports ``end(value, failure)``, and calls ``log`` if there is a failure.
+    child reports ``end(value, failure)``, and calls ``log`` if that has a failure.
 
     Raises ``JobInterrupted`` if a signal had come before, so that nothing was begun; ``JobDied``, ``LeaseLost``,
     ``JobTimeout`` or ``JobInterrupted`` if the child ended without a word.

@@ -17,9 +17,10 @@ from django.db import Error
 from django_singlejob.conf import ZERO
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.errors import interrupt_behind
-from django_singlejob.exceptions import LeaseLost
-from django_singlejob.locking.endings import ending
+from django_singlejob.exceptions import LeaseLost, SkipRun
+from django_singlejob.locking.endings import ending, reason_given
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.request import Reason
 from django_singlejob.models.holder import this_process
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import RELEASED, line_of, one_offs
@@ -75,16 +76,23 @@ class Claimed:
         if self.lease.lost:
             self.result = dict(RELEASED)
             return self.failed(LeaseLost(self.lease.why_lost()))
-        started_at = local_now()
+        started_at, skip = local_now(), None
         try:
             value = self._perform()
+        except SkipRun as error:
+            value, skip = None, error  # no longer being handled at the end: a receiver would log it
         except BaseException as error:
             failure = interrupt_behind(error) or error
             self.end(since(started_at), failure=failure, is_ctrl_c=is_ctrl_c(failure))
             return self.failed(failure)
-        self.end(since(started_at), value)
-        outcome = runner.Outcome(status="successful", value=value, duration=self.duration)
-        return Report(self.name, outcome, is_task=True)
+        self.end(since(started_at), value, skip)
+        return Report(self.name, self._outcome(value, skip), is_task=True)
+
+    def _outcome(self, value: object, skip: SkipRun | None) -> runner.Outcome:
+        if skip is None:
+            return runner.Outcome(status="successful", value=value, duration=self.duration)
+        facts: dict[str, Any] = {"reason": Reason.ITSELF, "detail": reason_given(skip)}
+        return runner.Outcome(status="skipped", value=runner.SKIPPED, duration=self.duration, **facts)
 
     def failed(self, error: BaseException) -> Report:
         """Report that the task raised the error, or was not run because of it."""

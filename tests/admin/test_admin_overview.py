@@ -334,7 +334,7 @@ def test_odd_hours_are_the_usual_ones(viewer: Client, hours: str) -> None:
 def test_what_began_before_and_goes_on_is_shown(viewer: Client) -> None:
     ran(30 * HOUR, status="running", finished_at=None, duration=None)
     assert "1 run, 1 running" in said(viewer)
-    assert "No run has ended yet." in said(viewer)
+    assert "No run has succeeded or failed yet." in said(viewer)
 
 
 @pytest.mark.parametrize("ago", [HOUR, 30 * HOUR])
@@ -387,10 +387,11 @@ def test_of_very_many_servers_those_with_most_runs_are_shown(viewer: Client, mon
 
 
 def test_how_many_were_successful_is_told(viewer: Client) -> None:
-    for status in ("successful", "successful", "failed", "interrupted", "running"):
+    for status in ("successful", "successful", "failed", "interrupted", "running", "skipped"):
         ran(status=status)
     assert "50% of the runs that ended were successful." in said(viewer)
-    assert "running 1 successful 2 failed 1 interrupted 1" in said(viewer)
+    assert "running 1 successful 2 failed 1 interrupted 1 skipped 1" in said(viewer)
+    assert "6 runs, 1 running, 1 interrupted, 1 skipped, 1 bad" in said(viewer)
 
 
 def test_one_failure_among_thousands_is_not_rounded_away() -> None:

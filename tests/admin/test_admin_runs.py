@@ -75,6 +75,15 @@ def test_they_are_filtered(admin_client: Client) -> None:
     assert "and more" not in shown(admin_client, list_of("jobrun"))
 
 
+def test_one_that_skipped_itself_has_a_reason_and_no_error(admin_client: Client) -> None:
+    run = ran(status="skipped", error="holiday")
+    assert listed(admin_client, "?status__exact=skipped") == [run.pk]
+    assert "holiday" in shown(admin_client, list_of("jobrun"))
+    found = shown(admin_client, page_of("jobrun", run.pk))
+    assert '<th scope="row">Reason</th><td>holiday</td>' in found
+    assert "What went wrong" not in found
+
+
 def test_they_are_searched_for_by_a_part_of_the_jobs_name(admin_client: Client) -> None:
     ran()
     daily = ran("shop.report:daily_1")

@@ -25,7 +25,7 @@ pytest_plugins = ["tests.fixtures"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 DAY, SECOND, RESOLUTION = timedelta(days=1), timedelta(seconds=1), timedelta.resolution
-BAD, NOT_RUN, RUNNING, SUCCESSFUL, TO_COME = SlotState
+BAD, NOT_RUN, RUNNING, SUCCESSFUL, SKIPPED, TO_COME = SlotState
 # Some of the pages ask the database for the time, so this is near it.
 NOW = datetime.now(UTC).replace(minute=7, second=0, microsecond=0)
 
@@ -53,14 +53,15 @@ def of_hour(found: Day, hour: datetime) -> Counter[SlotState]:
 def test_slots_are_in_the_state_of_their_runs() -> None:
     top = NOW.replace(minute=0)
     known(next_slot=top + HOUR)
-    for ago, status in (5, "successful"), (4, "failed"), (3, "abandoned"), (2, "interrupted"):
+    ended = ["successful", "failed", "abandoned", "interrupted", "skipped"]
+    for ago, status in zip((6, 5, 4, 3, 2), ended, strict=True):
         ran(top - ago * HOUR, status=status)
     ran(top, status="running")
     take("lock")
     locks().update(token=runs().get(status="running").token)
     found = day()
-    expected = [SUCCESSFUL, BAD, BAD, BAD, NOT_RUN, RUNNING, TO_COME]
-    assert [of_hour(found, top + ahead * HOUR) for ahead in range(-5, 2)] == [Counter([state]) for state in expected]
+    expected = [SUCCESSFUL, BAD, BAD, BAD, SKIPPED, NOT_RUN, RUNNING, TO_COME]
+    assert [of_hour(found, top + ahead * HOUR) for ahead in range(-6, 2)] == [Counter([state]) for state in expected]
     assert found.counts[TO_COME] == 24
     assert found.since is None
 

@@ -105,7 +105,7 @@ def test_of_an_error_the_first_line_is_shown_as_far_as_it_fits() -> None:
 def test_each_state_has_a_tone() -> None:
     values = {*State.values, *JobRun.Status.values, *OneOffJob.Status.values, "held"}
     values |= {level.name.lower() for level in Level if level}
-    assert values - cells.TONES.keys() == {"hidden", "idle", "waiting", "cancelled"}
+    assert values - cells.TONES.keys() == {"hidden", "idle", "waiting", "cancelled", "skipped"}
     assert cells.TONES.keys() <= values
     assert {cells.tone(value) for value in values} == {"good", "busy", "warn", "bad", "quiet"}
 

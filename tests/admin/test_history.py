@@ -197,6 +197,8 @@ def test_without_a_measured_cost_there_are_none() -> None:
 def test_the_success_rate_is_of_those_that_ended() -> None:
     assert success_rate({"successful": 3, "failed": 1, "running": 5}) == 0.75
     assert success_rate({"interrupted": 1}) == 0
+    assert success_rate({"successful": 3, "failed": 1, "skipped": 4}) == 0.75
+    assert success_rate({"skipped": 1}) is None
     assert success_rate({"running": 1}) is None
     assert success_rate({}) is None
 

@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import Error, connection, transaction
 from django.utils.translation import activate, get_language
 
-from django_singlejob import CurrentRun, Lease, LeaseLost, current_run, singleton_job
+from django_singlejob import CurrentRun, Lease, LeaseLost, SkipRun, current_run, singleton_job
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.request import LockRequest
 from django_singlejob.models.holder import this_process
@@ -693,6 +693,16 @@ def counts_zombies() -> int:
 def outlasts_its_lease() -> None:
     say("started")
     work_for(6)
+
+
+@singleton_job(lease=LEASE)
+def skips_itself() -> None:
+    raise SkipRun("holiday")
+
+
+@singleton_job(lease=LEASE)
+async def skips_itself_async() -> None:
+    raise SkipRun("holiday")
 
 
 _FOR_ALL_RUNS = TemporaryDirectory()

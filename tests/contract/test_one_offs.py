@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from django.db import connection, transaction
 
-from django_singlejob import Reason, current_run, singleton_job
+from django_singlejob import Reason, SkipRun, current_run, singleton_job
 from django_singlejob.exceptions import LeaseLost
 from django_singlejob.jobs import registry
 from django_singlejob.locking.at_exit import release_granted
@@ -96,6 +96,20 @@ def test_it_waits_until_a_tick_runs_it_once() -> None:
     assert row.finished_at
     assert (last_run("mail").trigger, last_run("mail").attempt, last_run("mail").status) == ("one_off", 1, "successful")
     assert is_free("mail")
+    assert ticked() == []
+
+
+def test_one_that_skips_itself_is_done_and_only_its_run_has_the_reason() -> None:
+    def skip() -> None:
+        raise SkipRun("holiday")
+
+    mailing(skip, retries=3).enqueue()
+    (report,) = tick()
+    assert report.outcome
+    assert (report.outcome.reason, report.outcome.detail, report.reason) == (Reason.ITSELF, "holiday", None)
+    row = the_one_off()
+    assert (row.status, row.attempt, row.result, row.error, row.errors) == ("done", 1, None, "", "")
+    assert (last_run("mail").status, last_run("mail").error) == ("skipped", "holiday")
     assert ticked() == []
 
 

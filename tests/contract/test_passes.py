@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import Lease, Reason, current_run, singleton_job
+from django_singlejob import Lease, Reason, SkipRun, current_run, singleton_job
 from django_singlejob.jobs import registry
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.liveness import WATCHED_INTERVALS
@@ -361,6 +361,20 @@ def test_a_job_that_fails_in_one_slot_goes_on_with_the_next() -> None:
     assert [type(report.error) for report in tick()] == [ZeroDivisionError] * 3
     assert [status for *_, status in slots_run("poisoned")] == ["failed"] * 3
     assert gate("poisoned").consecutive_failures == 3
+    assert ticked() == []
+
+
+def test_a_slot_whose_run_skips_itself_has_been_run() -> None:
+    def skip() -> None:
+        raise SkipRun("holiday")
+
+    job: Any = singleton_job("choosy", schedule=hourly(ago=30 * MINUTE), catch_up="all")(skip)
+    fall_behind(job, 3)
+    assert [report.reason for report in tick()] == [None] * 3
+    assert [status for *_, status in slots_run("choosy")] == ["skipped"] * 3
+    assert gate("choosy").last_slot == newest_slot(job)
+    assert not gate("choosy").abandoned
+    assert survey(["choosy"]).healths[0].state == State.IDLE
     assert ticked() == []
 
 

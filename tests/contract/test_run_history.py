@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from django_singlejob import current_run, job_lock, singleton_job
+from django_singlejob import SKIPPED, LeaseLost, Reason, SkipRun, current_run, job_lock, singleton_job
+from django_singlejob.models import JobLock, OneOffJob
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.runs import runs
 from tests.contract.acts import gate, is_free, last_run, lock, nth_fence, start_run
@@ -90,6 +92,64 @@ def test_however_a_job_ends_its_exception_is_the_callers_and_its_lock_is_free(
     if is_failure:
         assert type(error).__name__ in last_run().error
         assert "in nightly" in last_run().traceback
+
+
+def skip(*reason: object) -> None:
+    raise SkipRun(*reason)
+
+
+async def skip_async(*reason: object) -> None:
+    raise SkipRun(*reason)
+
+
+@pytest.mark.parametrize("func", [skip, skip_async])
+def test_a_run_may_skip_itself_which_is_neither_a_success_nor_a_failure(func: Any) -> None:
+    job: Any = singleton_job("nightly")(func)
+    gates().remember("nightly")
+    gates().update(consecutive_failures=2, mean_duration=timedelta(seconds=9), run_count=7)
+    outcome = job.run("holiday\n\0")
+    assert (outcome.status, outcome.value, outcome.reason) == ("skipped", SKIPPED, Reason.ITSELF)
+    run = last_run()
+    assert (outcome.run, outcome.duration, outcome.detail) == (run, run.duration, r"holiday\n\x00")
+    assert (run.status, run.error, run.traceback, run.origin) == ("skipped", outcome.detail, "", "")
+    assert is_free()
+    assert (gate().last_status, gate().consecutive_failures, gate().run_count) == ("skipped", 2, 8)
+    assert gate().mean_duration == timedelta(seconds=9)
+
+
+def test_it_need_not_give_a_reason() -> None:
+    outcome = singleton_job("nightly")(skip).run()
+    assert (outcome.reason, outcome.detail, last_run().error) == (Reason.ITSELF, "", "")
+
+
+def test_a_call_that_skips_itself_returns_that_and_counts_as_a_start() -> None:
+    job = singleton_job("nightly", min_interval=timedelta(hours=1))(skip)
+    assert job("holiday") is SKIPPED
+    refused = job.run("holiday")
+    assert (refused.reason, refused.run_id) == (Reason.ALREADY_RAN, None)
+    assert refused.detail.startswith("its last run skipped itself ")
+
+
+def test_it_is_not_retried() -> None:
+    assert singleton_job("nightly", retries=3)(skip).run().reason == Reason.ITSELF
+    assert not OneOffJob.objects.exists()
+
+
+def test_a_run_that_skips_itself_after_its_lock_is_gone_has_lost_it() -> None:
+    @singleton_job
+    def nightly() -> None:
+        JobLock.objects.all().delete()
+        raise SkipRun("holiday")
+
+    with pytest.raises(LeaseLost):
+        nightly()
+    assert last_run().status == "failed"
+
+
+def test_in_a_block_it_is_an_exception_like_any_other() -> None:
+    with pytest.raises(SkipRun), job_lock("nightly"):
+        raise SkipRun("holiday")
+    assert is_free()
 
 
 def divide(number: int) -> float:

@@ -25,7 +25,7 @@ from django.apps import apps
 from django.core.management import call_command
 from django.db import connection, transaction
 
-from django_singlejob import Reason, current_run, singleton_job
+from django_singlejob import Reason, SkipRun, current_run, singleton_job
 from django_singlejob.database import transactions
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted
 from django_singlejob.jobs import registry
@@ -516,6 +516,26 @@ def test_and_of_a_failure_when_it_is_the_last(tasks: Any, name: str, heard: list
     finished = heard[-1][2]
     assert (finished.status, finished.attempts) == ("FAILED", attempts)
     assert finished.errors[0].exception_class is ZeroDivisionError
+
+
+@each_kind
+def test_one_that_skips_itself_has_ended_without_a_result(
+    tasks: Any, name: str, heard: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def skip() -> None:
+        raise SkipRun("holiday")
+
+    tasks.body = skip
+    with caplog.at_level("INFO"):
+        result = getattr(tasks, name).enqueue()
+        (report,) = tick()
+    assert report.outcome
+    assert (report.outcome.reason, report.outcome.detail, report.reason) == (Reason.ITSELF, "holiday", None)
+    result.refresh()
+    assert (result.status, result.return_value, result.errors, result.attempts) == ("SUCCESSFUL", None, [], 1)
+    assert [what for _, what, _ in heard] == ["enqueued", "started", "finished"]
+    assert not any(record.exc_info for record in caplog.records)
+    assert ticked() == []
 
 
 @each_kind

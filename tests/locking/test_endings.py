@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from django.db import OperationalError, ProgrammingError
 
-from django_singlejob import JobInterrupted, JobTimeout, LeaseLost
+from django_singlejob import JobInterrupted, JobTimeout, LeaseLost, SkipRun
 from django_singlejob.locking.endings import Ending, ending, summary
 
 SECOND = timedelta(seconds=1)
@@ -24,6 +24,17 @@ def test_a_success_leaves_no_words(success: BaseException | None) -> None:
     expected = Ending(status="successful", duration=SECOND, acquire_duration=2 * SECOND)
     assert end(success) == expected
     assert (expected.is_failure, expected.error, expected.traceback) == (False, "", "")
+
+
+@pytest.mark.parametrize(
+    ("skip", "words"),
+    [(SkipRun(), ""), (SkipRun("holiday"), "holiday"), (SkipRun("a\nb"), r"a\nb"), (SkipRun("x" * 2000), "x" * 1000)],
+    ids=["silent", "short", "lines", "long"],
+)
+def test_a_run_that_skips_itself_leaves_its_reason_alone(skip: SkipRun, words: str) -> None:
+    ended = end(skip)
+    assert (ended.status, ended.is_failure, ended.error) == ("skipped", False, words)
+    assert (ended.error_class, ended.traceback, ended.origin) == ("", "", "")
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,11 @@ def test_what_started_a_moment_ago_is_not_run_again() -> None:
     assert planned(plan(request(), seen())).min_interval == timedelta()
 
 
-@pytest.mark.parametrize("status", ["failed", "interrupted"])
-def test_a_failure_before_the_last_start_says_nothing_about_how_that_ended(status: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [("failed", "failed"), ("interrupted", "was interrupted"), ("skipped", "skipped itself")],
+)
+def test_a_failure_before_the_last_start_says_nothing_about_how_that_ended(status: str, how: str) -> None:
     before: dict[str, Any] = {"last_status": status, "last_finished_at": NOW - HOUR, "last_started_at": NOW - MINUTE}
     answer = plan(request(min_interval=HOUR, max_attempts=1), seen(dead={"attempt": 1}, **before))
     assert reason(answer) == Reason.ALREADY_RAN
@@ -72,7 +75,7 @@ def test_a_failure_before_the_last_start_says_nothing_about_how_that_ended(statu
     ended = {**before, "last_started_at": NOW - 2 * HOUR}
     answer = plan(request(min_interval=HOUR, max_attempts=1), seen(**ended))
     assert isinstance(answer, Refusal)
-    assert answer.detail == f"its last run {'failed' if status == 'failed' else 'was interrupted'} 1 hour ago"
+    assert answer.detail == f"its last run {how} 1 hour ago"
 
 
 @pytest.mark.parametrize("dead", [{}, {"slot": SLOT}], ids=["called", "scheduled"])
@@ -84,7 +87,7 @@ def test_a_run_in_the_place_of_a_dead_one_need_not_wait(dead: dict[str, Any]) ->
 
 
 def test_how_the_last_run_ended_stays_known_while_the_next_one_runs() -> None:
-    for status in "successful", "failed", "interrupted":
+    for status in "successful", "failed", "interrupted", "skipped":
         assert "last_status" not in planned(plan(request(), seen(last_status=status))).changes
 
 

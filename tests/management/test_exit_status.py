@@ -80,8 +80,8 @@ def told(report: Report) -> tuple[int, str, bool]:
     return *verdict(report), is_error(report)
 
 
-def skipped(reason: Reason, *, holder: str = "", next_slot: datetime | None = None) -> Outcome:
-    return Outcome(status="skipped", value=SKIPPED, reason=reason, holder=holder, next_slot=next_slot)
+def skipped(reason: Reason, **facts: Any) -> Outcome:
+    return Outcome(status="skipped", value=SKIPPED, reason=reason, **facts)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,9 @@ def skipped(reason: Reason, *, holder: str = "", next_slot: datetime | None = No
         (ran(SLOT), "nightly: ran its slot 2026-11-21 10:05:00 UTC in 1.3 s."),
         (ran(SLOT.astimezone(ROME)), "nightly: ran its slot 2026-11-21 10:05:00 UTC in 1.3 s."),
         (skipped(Reason.PAUSED), "nightly: skipped, paused."),
+        (skipped(Reason.ITSELF), "nightly: skipped itself."),
+        (skipped(Reason.ITSELF, detail="holiday"), "nightly: skipped itself, holiday."),
+        (skipped(Reason.ITSELF, detail="It is Sunday."), "nightly: skipped itself, It is Sunday."),
         (skipped(Reason.HELD, holder="web-1, pid 7"), "nightly: skipped, held by somebody else (web-1, pid 7)."),
         (skipped(Reason.HELD), "nightly: skipped, held by somebody else."),
         (
@@ -111,6 +114,7 @@ def test_what_ran_or_was_skipped_is_no_error(outcome: Outcome, message: str) -> 
 def test_a_skip_may_have_a_status_of_its_own() -> None:
     assert exit_status_of(of_outcome(skipped(Reason.HELD)), skipped_status=75) == 75
     assert exit_status_of(of_outcome(ran()), skipped_status=75) == 0
+    assert exit_status_of(of_outcome(skipped(Reason.ITSELF)), skipped_status=75) == 0, "It did run."
 
 
 def test_a_signal_before_it_began_is_an_error() -> None:

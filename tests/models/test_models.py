@@ -112,7 +112,7 @@ def test_keys_are_names_or_numbers_without_end() -> None:
 
 
 def test_what_can_become_of_a_run() -> None:
-    assert JobRun.Status.values == ["running", "successful", "failed", "abandoned", "interrupted"]
+    assert JobRun.Status.values == ["running", "successful", "failed", "abandoned", "interrupted", "skipped"]
     assert JobRun.Trigger.values == ["call", "command", "schedule", "one_off", "manual"]
 
 

@@ -114,6 +114,16 @@ def finding(state: State, failures: int = 1, **rows: Any) -> Finding:
         ),
         (
             State.FAILING,
+            {"status": status(consecutive_failures=1, last_status="skipped")},
+            "The job 'nightly' failed, and its last run skipped itself.",
+        ),
+        (
+            State.FAILING,
+            {"status": status(consecutive_failures=3, last_status="skipped")},
+            "The job 'nightly' did not succeed 3 times, and its last run skipped itself.",
+        ),
+        (
+            State.FAILING,
             {"status": status(consecutive_failures=3, last_status="failed")},
             "The last 3 runs of the job 'nightly' did not succeed.",
         ),

@@ -104,6 +104,16 @@ def test_a_signal_ends_the_body_and_a_second_one_whatever_it_does(
 
 
 @once
+@pytest.mark.parametrize("job", ["skips_itself", "skips_itself_async"])
+def test_a_body_may_skip_its_run(spawn: Spawn, job: str) -> None:
+    child = spawn.command("run_singleton", job, "--now", "-E", "75")
+    assert child.finish() == 0
+    assert child.output == f"{job}: skipped itself, holiday.\n"
+    assert is_over(job, "skipped")
+    assert (JobRun.objects.get().error, JobRun.objects.get().traceback) == ("holiday", "")
+
+
+@once
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_body_dies_with_its_supervisor(spawn: Spawn, kind: str) -> None:
     scene = start(spawn, kind)
