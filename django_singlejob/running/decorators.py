@@ -172,7 +172,8 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
         lock: the name of the lock, if several jobs must exclude each other; default: the job's name.
         lease: how long the lease lasts without a heartbeat; default: ``SINGLEJOB["LEASE"]``.
         heartbeat: whether to send heartbeats during the run. Without them, ``lease`` must cover the whole run.
-        max_runtime: how long the job may run before ``JobTimeout`` is raised in its thread.
+        max_runtime: how long the job may run. Then a command ends it with ``JobTimeout``; in a process of your own,
+            only ``Lease.check`` raises that.
         on_held: what to do if another caller holds the lock: ``"skip"`` the run or ``"raise"`` ``LockHeld``.
         wait: how long to wait for the lock; default: not at all.
         max_attempts: how many attempts a run may take if its holders die; 1: it is not run again.
@@ -304,6 +305,7 @@ def job_lock(
         LockHeld: another caller holds the lock, or this could not be decided.
         LeaseLost: the lease was lost; raised at the end of the block. Inside, ``Lease.check`` tells.
         UnsafeTransaction, DatabaseUnreachable, InvalidName: see their docstrings.
+        SynchronousOnlyOperation: in an event loop; call the block in ``sync_to_async``.
         SingleJobError: ``lease``, ``wait`` or ``heartbeat`` is invalid.
     """
     owner = f"Lock {validate_own_name(name)!r}"

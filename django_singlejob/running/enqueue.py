@@ -60,10 +60,10 @@ class Order:
     _misfit: Misfit | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not _is_name(self.queue_name):
+        if not _is_queue_name(self.queue_name):
             raise InvalidOrder(
-                f"Invalid queue name {quoted(self.queue_name)}: use text of 1 to {NAME_LENGTH} characters, without NUL "
-                "and halves of surrogate pairs."
+                f"Invalid queue name {quoted(self.queue_name)}: use text of 1 to {NAME_LENGTH} characters, without "
+                "commas, NUL and halves of surrogate pairs, and not *."
             )
         if isinstance(self.priority, bool) or self.priority not in PRIORITIES:
             raise InvalidOrder(f"Invalid priority {quoted(self.priority)}: use a whole number from -100 to 100.")
@@ -145,8 +145,10 @@ class Order:
             raise
 
 
-def _is_name(given: object) -> bool:
-    return isinstance(given, str) and 1 <= len(given) <= NAME_LENGTH and is_storable(given)
+def _is_queue_name(given: object) -> bool:
+    # A worker could not be told to serve a queue that is called otherwise: see ``management.arguments.queue``.
+    is_text = isinstance(given, str) and 1 <= len(given) <= NAME_LENGTH and is_storable(given)
+    return is_text and given != "*" and "," not in str(given)
 
 
 def _instant(run_after: object) -> datetime:

@@ -49,7 +49,8 @@ class Process:
                 os.kill(self.pid, signum)
 
     def kill(self) -> None:
-        """Kill the child, and what it has started, unless that has left its process group."""
+        """Kill the child and what it has started, unless that has left its process group. At a terminal, the child
+        alone: its group is the terminal's."""
         with self._mutex, suppress(ProcessLookupError, PermissionError):
             if not self._is_collected:
                 (os.killpg if self.leads_group else os.kill)(self.pid, signal.SIGKILL)

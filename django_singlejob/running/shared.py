@@ -33,7 +33,7 @@ class SharedMemory(LeaseState):
     """What both processes see of a lease, and of the body that runs under it.
 
     Attributes:
-        reason: why the body has to end, see ``child``; 0: it need not.
+        reason: why the body has to end, see ``in_child``; 0: it need not.
     """
 
     proven_at = number(0, float)

@@ -82,6 +82,8 @@ def test_what_is_no_json_is_refused_with_its_place(args: list[Any], message: str
         {"run_after": MINUTE},
         {"queue_name": "a\0"},
         {"queue_name": "\ud800"},
+        {"queue_name": "mail,media"},
+        {"queue_name": "*"},
         {"run_after": datetime(1, 1, 1, tzinfo=UTC)},
         {"run_after": datetime(999, 12, 31, tzinfo=UTC)},
         {"run_after": datetime.max.replace(tzinfo=UTC)},
