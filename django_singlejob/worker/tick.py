@@ -142,13 +142,14 @@ class Tick:
         may not run, and with ``once`` none that was held either."""
         self._left_out.drop(Why.BEHIND, Why.WATCHED)
         if is_cleared or not self._plan.once:
-            self._left_out.drop(Why.HELD)
+            self._left_out.drop(Why.HELD, Why.PAUSED)
         if is_cleared or self._plan.is_endless:
             self._left_out.drop(Why.REFUSED)
-        self._left_out.add(Why.WATCHED, self._watchman.watched)
+        # If a job's lock was renamed, the one that is watched has the job's name.
+        self._left_out.add(Why.WATCHED, jobs=self._watchman.watched, locks=self._watchman.watched)
         if not self._plan.once:
-            self._left_out.add(Why.HELD, locks().live().values_list("name", flat=True))
-            self._left_out.add(Why.HELD, gates().filter(paused=True).values_list("name", flat=True))
+            self._left_out.add(Why.HELD, locks=locks().live().values_list("name", flat=True))
+            self._left_out.add(Why.PAUSED, jobs=gates().filter(paused=True).values_list("name", flat=True))
 
     def _pause(self) -> float:
         pauses = [self._plan.interval, *([WATCH_EVERY] if self._watchman.undecided else [])]
@@ -186,7 +187,7 @@ class Tick:
             job = registry.get(row.job_name)
             if not self._left_out.blocks(job):
                 return self._begin(one_off_of(job, row))
-            self._left_out.add(Why.BEHIND, [job.name])
+            self._left_out.add(Why.BEHIND, jobs=[job.name])
         return False
 
     def run_tasks(self) -> bool:
@@ -212,12 +213,12 @@ class Tick:
         # If another process holds the lock, it goes on with what is due under it.
         self._ended += reason not in _OTHERS_TURN
         if reason in _OTHERS_TURN:
-            self._left_out.add(Why.HELD, [job.name, job.lock])
+            self._left_out.add(Why.HELD, jobs=[job.name], locks=[job.lock])
         elif reason is None and not isinstance(report.error, FINAL):
             may_be_due.add(job.name)
             self._slots.ask_again(job.name)
         elif not _concerns_only_this(run, reason):
-            self._left_out.add(Why.REFUSED, [job.name])  # other jobs may still use its lock
+            self._left_out.add(Why.REFUSED, jobs=[job.name])  # other jobs may still use its lock
         self._one_offs.ask_again(may_be_due)
 
 

@@ -41,10 +41,11 @@ def test_nor_a_slot_of_another_job_with_the_same_lock(plan: Plan) -> None:
 
 
 @in_each_mode
+@pytest.mark.parametrize("lock", ["shared", "first"])
 @pytest.mark.parametrize("why", ["paused", "ran already"])
-def test_one_that_may_not_run_keeps_none_with_the_same_lock_waiting(plan: Plan, why: str) -> None:
-    first: Any = singleton_job("first", lock="shared", min_interval=HOUR)(lambda: None)
-    second: Any = singleton_job("second", lock="shared")(lambda: None)
+def test_one_that_may_not_run_keeps_none_with_the_same_lock_waiting(plan: Plan, why: str, lock: str) -> None:
+    first: Any = singleton_job("first", lock=lock, min_interval=HOUR)(lambda: None)
+    second: Any = singleton_job("second", lock=lock)(lambda: None)
     first()
     if why == "paused":
         gates().filter(name="first").pause("first")
@@ -54,15 +55,25 @@ def test_one_that_may_not_run_keeps_none_with_the_same_lock_waiting(plan: Plan, 
     assert ran(plan) == ["second"] * 2
 
 
-def test_nor_in_a_worker_that_goes_on() -> None:
-    first: Any = singleton_job("first", lock="shared", min_interval=HOUR)(lambda: None)
-    second: Any = singleton_job("second", lock="shared")(lambda: None)
+@pytest.mark.parametrize("lock", ["shared", "first"])
+@pytest.mark.parametrize("why", ["paused", "ran already"])
+def test_nor_in_a_worker_that_goes_on(why: str, lock: str) -> None:
+    first: Any = singleton_job("first", lock=lock, min_interval=HOUR)(lambda: None)
+    second: Any = singleton_job("second", lock=lock)(lambda: None)
     first()
+    if why == "paused":
+        gates().pause("first")
     first.using(priority=1).enqueue()
     second.enqueue()
     give_up_at = local_now() + 20
     plan = Plan(interval=5 * SECOND, is_outdated=lambda: local_now() > give_up_at or is_done("second"))
     assert ran(plan) == ["second"]
+
+
+def test_a_lock_that_is_held_keeps_no_job_waiting_that_has_another_lock() -> None:
+    singleton_job("first", lock="shared")(lambda: None).enqueue()
+    take("first")
+    assert ran(Plan(drain=True)) == ["first"]
 
 
 def is_done(name: str) -> bool:
