@@ -253,7 +253,7 @@ class Acquisition:
         if policy and not is_followed(own, policy.schedule):
             follow(own, policy.schedule, own.now, early)
             return RACED
-        if policy and not own.paused:
+        if policy and not own.is_paused:
             self._compare_clocks(own.now)
         planned = plan(self.request, snapshot)
         if not isinstance(planned, Claim):

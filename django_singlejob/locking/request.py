@@ -89,8 +89,8 @@ class Refusal(NamedTuple):
         reason: why not.
         lock: the lock that was in the way; ``None`` if no lock was.
         next_slot: when the job is next due, if it is not due now.
-        detail: why it could not be decided whether the lock is free, if that is the reason; or how the last run ended,
-            if the job already ran but was not successful.
+        detail: why it could not be decided whether the lock is free, if that is the reason; until when the job is
+            paused, and why; or how the last run ended, if the job already ran but was not successful.
     """
 
     reason: Reason

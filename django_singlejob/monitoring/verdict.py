@@ -7,7 +7,7 @@ from django_singlejob.exceptions import SingleJobError, quoted
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.models.jobs import gates
 from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_queue, of_worker
-from django_singlejob.monitoring.health import MOST, Health, Level, survey
+from django_singlejob.monitoring.health import MOST, OVERDUE, Health, Level, survey
 from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
 from django_singlejob.monitoring.workers import SeenWorker, serves, workers
 
@@ -141,7 +141,8 @@ def _is_lock_of_worker(name: str) -> bool:
 
 
 def _queues(scope: Scope, everybody: Sequence[SeenWorker]) -> list[Queue]:
-    paused = gates().filter(paused=True).values_list("name", flat=True)[:MOST]
+    # If a pause has just ended by itself, no worker has had the time to run what waited.
+    paused = gates().paused(lately=OVERDUE).values_list("name", flat=True)[:MOST]
     found = read_queues(scope.queues, ignored=scope.ignored, passed_jobs=[*paused, *scope.ignored])
     named = {name for worker in everybody if worker.is_live for name in worker.queues}
     _refuse_unknown_queues(scope, named | {queue.name for queue in found})

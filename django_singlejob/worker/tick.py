@@ -148,7 +148,7 @@ class Tick:
         self._left_out.add(Why.WATCHED, self._watchman.watched)
         if not self._plan.once:
             self._left_out.add(Why.HELD, locks().live().values_list("name", flat=True))
-            self._left_out.add(Why.HELD, gates().filter(paused=True).values_list("name", flat=True))
+            self._left_out.add(Why.HELD, gates().paused().values_list("name", flat=True))
 
     def _pause(self) -> float:
         pauses = [self._plan.interval, *([WATCH_EVERY] if self._watchman.undecided else [])]

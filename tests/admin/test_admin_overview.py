@@ -592,7 +592,8 @@ def queries_of(client: Client) -> int:
 def test_the_refresh_leaves_messages_to_the_page_that_they_are_for(admin_client: Client) -> None:
     start_run("nightly")
     admin_client.post(
-        reverse("admin:django_singlejob_jobstatus_changelist"), {"action": "pause", "_selected_action": "nightly"}
+        reverse("admin:django_singlejob_jobstatus_changelist"),
+        {"action": "pause", "_selected_action": "nightly", "confirmed": "yes"},
     )
     refreshed = admin_client.get(
         reverse("admin:django_singlejob_overview_changelist"), headers={"Singlejob-Refresh": "1"}

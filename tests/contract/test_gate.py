@@ -9,7 +9,7 @@ import pytest
 
 from django_singlejob import SKIPPED, LockHeld, singleton_job
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.models.jobs import gates
+from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
 from tests.contract.acts import (
@@ -90,6 +90,18 @@ def test_a_paused_job_does_not_run() -> None:
     assert job.run().reason == Reason.PAUSED
     assert everything() == before
     gates().update(paused=False)
+    assert job() == "ran"
+
+
+def test_it_runs_again_once_its_pause_has_ended_by_itself() -> None:
+    job = singleton_job("nightly")(lambda: "ran")
+    assert job() == "ran"
+    assert gates().pause("nightly", until=database_now() + HOUR, reason="upgrade")
+    before = everything()
+    assert job.run().reason == Reason.PAUSED
+    assert job.run().detail == f"until {gate().paused_until:%Y-%m-%d %H:%M:%S} UTC (upgrade)"
+    assert everything() == before
+    gates().update(paused_until=DBNow())
     assert job() == "ran"
 
 

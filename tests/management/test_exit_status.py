@@ -91,6 +91,10 @@ def skipped(reason: Reason, *, holder: str = "", next_slot: datetime | None = No
         (ran(SLOT), "nightly: ran its slot 2026-11-21 10:05:00 UTC in 1.3 s."),
         (ran(SLOT.astimezone(ROME)), "nightly: ran its slot 2026-11-21 10:05:00 UTC in 1.3 s."),
         (skipped(Reason.PAUSED), "nightly: skipped, paused."),
+        (
+            replace(skipped(Reason.PAUSED), detail="until 2026-12-01 06:00:00 UTC (upgrade)"),
+            "nightly: skipped, paused until 2026-12-01 06:00:00 UTC (upgrade).",
+        ),
         (skipped(Reason.HELD, holder="web-1, pid 7"), "nightly: skipped, held by somebody else (web-1, pid 7)."),
         (skipped(Reason.HELD), "nightly: skipped, held by somebody else."),
         (

@@ -122,6 +122,14 @@ def _as_text(verdict: Verdict) -> str:
             _summary(verdict),
             *_table(("JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"), map(_row, verdict.healths)),
             *_table(
+                ("PAUSED", "UNTIL", "BY", "BECAUSE"),
+                (
+                    _row_of_pause(health.status)
+                    for health in verdict.healths
+                    if health.status and health.status.is_paused
+                ),
+            ),
+            *_table(
                 ("QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"),
                 (_row_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues),
             ),
@@ -182,6 +190,11 @@ def _row(health: Health) -> tuple[object, ...]:
     status, lock = health.status, health.lock
     holder = f"{lock.holder} for {roughly(lock.now - lock.acquired_at)}" if lock else ""
     return (health.name, health.state.label, holder, _last(status) if status else "", _next(health))
+
+
+def _row_of_pause(status: "JobStatus") -> tuple[object, ...]:
+    until = instant_in_words(status.paused_until) if status.paused_until else "resumed"
+    return (status.name, until, status.paused_by, status.pause_reason)
 
 
 def _row_of_queue(queue: Queue, workers: int) -> tuple[object, ...]:
@@ -254,9 +267,16 @@ def _facts(health: Health, level: Level) -> dict[str, Any]:
         "level": level.name.lower(),
         "schedule": health.schedule,
         **_columns(health.status, _STATUS_COLUMNS),
+        **_facts_of_pause(health.status),
         "run_count": health.status.run_count if health.status else 0,
         "holder": _columns(health.lock, _LOCK_COLUMNS) if health.lock else None,
     }
+
+
+def _facts_of_pause(status: "JobStatus | None") -> dict[str, Any]:
+    """Of a pause that has ended by itself, nothing."""
+    facts = {"paused": status.is_paused if status else None}
+    return facts | _columns(status if status and status.is_paused else None, _PAUSE_COLUMNS)
 
 
 def _facts_of_queue(queue: Queue, workers: int) -> dict[str, Any]:
@@ -267,7 +287,6 @@ def _facts_of_queue(queue: Queue, workers: int) -> dict[str, Any]:
 _STATUS_COLUMNS = [
     "next_slot",
     "last_slot",
-    "paused",
     "last_started_at",
     "last_finished_at",
     "last_status",
@@ -277,6 +296,7 @@ _STATUS_COLUMNS = [
     "misfire_count",
     "coalesced_count",
 ]
+_PAUSE_COLUMNS = ["paused_until", "pause_reason", "paused_by"]
 _LOCK_COLUMNS = [
     "name",
     "hostname",
