@@ -123,7 +123,7 @@ def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> t
     match command:
         case "run_singleton" if any(word.startswith("--format") for word in words) or values.get("format"):
             return ("--list",)
-        case "pause_singletons" | "resume_singletons" if "--all" in words or values.get("all"):
+        case "pause_singletons" | "resume_singletons" | "cancel_one_offs" if "--all" in words or values.get("all"):
             return ()
         case "run_singleton" | "pause_singletons" | "resume_singletons":
             return ("nightly",)

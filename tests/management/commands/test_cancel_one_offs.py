@@ -168,3 +168,19 @@ def test_if_it_may_have_been_done_it_is_not_tried_again(monkeypatch: pytest.Monk
     with pytest.raises(CommandError, match="The database does not answer: the answer is lost"):
         told("--job", "nightly")
     assert calls == [1]
+
+
+def test_all_that_wait_are_cancelled() -> None:
+    for status in ("waiting", "waiting", "in_progress", "done", "failed"):
+        add(status=status)
+    add(job_name="", task_path="shop.tasks.mail", queue_name="slow")
+    assert told(all=True, dry_run=True)[1].startswith("Would cancel 3 one-offs.")
+    said = "Left alone, because only waiting ones can be cancelled: 1 in progress."
+    assert told("--all") == (0, f"Cancelled 3 one-offs.\n{said}\n", "")
+    assert statuses() == ["cancelled", "cancelled", "in_progress", "done", "failed", "cancelled"]
+
+
+@pytest.mark.parametrize("words", [["--all", "7"], ["--all", "--queue", "slow"], []], ids=str)
+def test_all_leaves_nothing_to_choose(words: list[str]) -> None:
+    with pytest.raises(CommandError, match="or all that wait: --all"):
+        told(*words)
