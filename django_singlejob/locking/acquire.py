@@ -98,6 +98,8 @@ class Acquisition:
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number means that nothing is decided yet: ask again after that many seconds."""
+        if self.request.job_name and not options().enabled:
+            return Refusal(Reason.DISABLED)
         transactions.refuse_open_transaction(transactions.alias(), is_of_job=bool(self.request.job_name))
         try:
             with kept_out():

@@ -76,6 +76,7 @@ class Reason(models.TextChoices):
 
     HELD = "held", _("held by somebody else")
     PAUSED = "paused", _("paused")
+    DISABLED = "disabled", _("disabled by SINGLEJOB['ENABLED']")
     NOT_DUE = "not_due", _("not due")
     ALREADY_RAN = "already_ran", _("already ran")
     INTERRUPTED = "interrupted", _("interrupted before it started")

@@ -22,6 +22,15 @@ def add_format(parser: CommandParser, *synonyms: str) -> None:
     parser.add_argument("--format", choices=choices, default="text", help="Default: text.")
 
 
+def verbosity_of_news(stream: OutputWrapper) -> int:
+    """From which ``--verbosity`` on a command writes there that all is well: 1, its default, at a terminal, and
+    otherwise 2, because cron mails all that a command writes."""
+    with suppress(*UNWRITABLE):
+        if stream.isatty():
+            return 1
+    return 2
+
+
 class Output:
     """Writes lines as the command goes, or the JSON object at its end. With ``-v 0`` it writes only errors."""
 

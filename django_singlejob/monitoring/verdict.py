@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from django_singlejob.conf import options
 from django_singlejob.exceptions import SingleJobError, quoted
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.models.jobs import gates
@@ -62,6 +63,7 @@ class Verdict(NamedTuple):
         locks_of_workers: the locks of all workers.
         is_cut: whether there are more jobs and locks than were read: then ``healths`` are the worst.
         is_ill_cut: whether even more of them may need attention than ``findings`` says.
+        is_enabled: whether jobs and tasks run at all. If not, nothing of this needs attention.
     """
 
     findings: Sequence[Finding]
@@ -71,6 +73,7 @@ class Verdict(NamedTuple):
     locks_of_workers: Sequence[Health]
     is_cut: bool
     is_ill_cut: bool
+    is_enabled: bool = True
 
     @property
     def level(self) -> Level:
@@ -99,6 +102,8 @@ def judge(
     exist.
     """
     verdict = _judge(scope, failures=failures, with_one_offs=with_one_offs)
+    if not options().enabled:
+        verdict = verdict._replace(findings=[], is_ill_cut=False, is_enabled=False)
     rows: list[Finding] = []
     # If something critical was found, that is known anyway.
     if verdict.is_ill_cut and verdict.level < Level.CRITICAL:

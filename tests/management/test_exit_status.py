@@ -91,6 +91,7 @@ def skipped(reason: Reason, *, holder: str = "", next_slot: datetime | None = No
         (ran(SLOT), "nightly: ran its slot 2026-11-21 10:05:00 UTC in 1.3 s."),
         (ran(SLOT.astimezone(ROME)), "nightly: ran its slot 2026-11-21 10:05:00 UTC in 1.3 s."),
         (skipped(Reason.PAUSED), "nightly: skipped, paused."),
+        (skipped(Reason.DISABLED), "nightly: skipped, disabled by SINGLEJOB['ENABLED']."),
         (
             replace(skipped(Reason.PAUSED), detail="until 2026-12-01 06:00:00 UTC (upgrade)"),
             "nightly: skipped, paused until 2026-12-01 06:00:00 UTC (upgrade).",

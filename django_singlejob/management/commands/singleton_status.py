@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.exceptions import quoted
+from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, queue, text, whole_number
 from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
 from django_singlejob.management.output import add_format, as_json
@@ -20,6 +21,7 @@ from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
+from django_singlejob.process.logs import in_english
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
@@ -142,7 +144,8 @@ def _as_text(verdict: Verdict) -> str:
 def _summary(verdict: Verdict) -> str:
     """What Nagios shows: ``CRITICAL: 1 overdue (hourly_report). Jobs and locks: 12. | due=0 failed=0 workers=2``."""
     by_kind = (list(group) for _kind, group in groupby(verdict.findings, key=lambda finding: finding.kind))
-    troubles = ", ".join(map(_troubles, by_kind)) or "all is well"
+    well = "all is well" if verdict.is_enabled else in_english(Reason.DISABLED.label)
+    troubles = ", ".join(map(_troubles, by_kind)) or well
     summary = f"{troubles}. Jobs and locks: {in_figures(len(verdict.healths), is_cut=verdict.is_cut)}."
     return f"{verdict.level.name}: {summary} | {_figures(verdict)}"
 
@@ -239,6 +242,7 @@ def _as_json(verdict: Verdict) -> str:
     levels = verdict.levels
     facts = {
         "level": verdict.level.name.lower(),
+        "enabled": verdict.is_enabled,
         "is_cut": verdict.is_cut,
         "findings": [_facts_of_finding(finding) for finding in verdict.findings],
         "jobs": [_facts(health, levels.get(health.name, Level.OK)) for health in verdict.healths],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -13,6 +13,10 @@ from django.db import OperationalError, connection
 from django_singlejob.management.exit_status import EX_USAGE
 from django_singlejob.models.one_offs import OneOffJobQuerySet, one_offs
 from django_singlejob.running.enqueue import Order, place
+from tests.contract.acts import expire, is_free, take
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -184,3 +188,15 @@ def test_all_that_wait_are_cancelled() -> None:
 def test_all_leaves_nothing_to_choose(words: list[str]) -> None:
     with pytest.raises(CommandError, match="or all that wait: --all"):
         told(*words)
+
+
+def test_a_copy_of_production_is_cleaned_although_nothing_runs_there(settings: Settings) -> None:
+    place(Order(job_name="nightly"), [], {})
+    begun = place(Order(job_name="nightly", max_attempts=3), [], {})
+    take(job_name="nightly", trigger="one_off", one_off=begun)
+    expire()
+    settings.SINGLEJOB = {"ENABLED": False}
+    call_command("clear_stale_locks", stdout=StringIO())
+    assert is_free()
+    assert statuses() == ["waiting", "waiting"]
+    assert told("--all") == (0, "Cancelled 2 one-offs.\n", "")

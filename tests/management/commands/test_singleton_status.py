@@ -295,7 +295,7 @@ def test_json_has_null_for_what_nobody_knows() -> None:
 
 def test_json_without_jobs_is_json() -> None:
     nothing: dict[str, Any] = {"findings": [], "jobs": [], "queues": [], "workers": []}
-    assert facts("--check") == {"level": "ok", "is_cut": False, **nothing}
+    assert facts("--check") == {"level": "ok", "enabled": True, "is_cut": False, **nothing}
 
 
 # --- queues and workers
@@ -619,3 +619,17 @@ def test_a_pause_that_has_ended_by_itself_is_not_shown() -> None:
     assert "PAUSED" not in told()
     (job,) = facts()["jobs"]
     assert (job["state"], job["paused"], job["paused_until"], job["pause_reason"]) == ("idle", False, None, None)
+
+
+# --- disabled
+
+
+@pytest.mark.usefixtures("trouble")
+def test_where_nothing_is_enabled_nothing_is_critical_and_it_says_so(settings: Settings) -> None:
+    settings.SINGLEJOB = {"ENABLED": False}
+    summary = told("--check").splitlines()[0]
+    assert summary == "OK: disabled by SINGLEJOB['ENABLED']. Jobs and locks: 8. | due=0 failed=0 workers=0"
+    found = facts("--check")
+    assert (found["enabled"], found["level"], found["findings"]) == (False, "ok", [])
+    settings.SINGLEJOB = {}
+    assert facts()["enabled"]
