@@ -278,12 +278,13 @@ def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
     assert 2 <= days.now - loop.LONGEST_TICK - 1 < 4
 
 
-def test_a_paused_job_is_not_called(passes: list[Any]) -> None:
+@pytest.mark.parametrize("end", [{"paused": False}, {"paused_until": DBNow()}], ids=["by hand", "by itself"])
+def test_a_paused_job_is_not_called(passes: list[Any], end: dict[str, Any]) -> None:
     job: Any = singleton_job("mail")(lambda: None)
     job()
-    gates().update(paused=True)
+    gates().update(paused=True, paused_until=DBNow() + HOUR)
     job.enqueue()
-    passes += [lambda: gates().update(paused=False)]
+    passes += [lambda: gates().update(**end)]
     assert [report.outcome and report.outcome.reason for report in Worker(PLAN).work()] == [None]
 
 
