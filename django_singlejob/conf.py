@@ -17,6 +17,8 @@ LOCAL_TIME = "USE_TZ is False, but leases are judged in UTC, by the database's c
 class Options(NamedTuple):
     """``settings.SINGLEJOB``, with the defaults filled in. The keys are the fields' names in capitals."""
 
+    enabled: bool = True
+    """Whether jobs and tasks run at all."""
     database: str | None = None
     """The alias of the database that holds the locks; ``None`` means where the routers send writes of ``JobLock``."""
     lease: timedelta = timedelta(seconds=60)
@@ -120,6 +122,10 @@ _LONGEST = timedelta(days=36_525)
 _DURATION = (f"a timedelta of zero or more, and of {_LONGEST.days} days at most", _is_duration)
 
 _RULES: dict[str, tuple[str, Any]] = {
+    "ENABLED": (
+        "True or False: a text from the environment is true, even 'False'",
+        lambda value: isinstance(value, bool),
+    ),
     "DATABASE": ("the alias of a database, or None", _is_name_or_none),
     "LEASE": (
         f"a timedelta longer than zero, and of {_LONGEST.days} days at most",

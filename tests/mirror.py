@@ -20,6 +20,7 @@ TESTED_BY = {
     "admin/failures": "admin/test_admin_runs",
     "admin/gantt": "admin/test_admin_overview",
     "admin/one_off_form": "admin/test_admin_one_offs",
+    "admin/pause_form": "admin/test_admin_jobs",
     "admin/reading": "admin/test_admin_queries",
     "admin/recent": "admin/test_admin_overview",
     "admin/states": "admin/test_admin_jobs",

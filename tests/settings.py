@@ -86,5 +86,8 @@ SINGLEJOB: dict[str, Any] = {}
 if env.bool("SINGLEJOB_TEST_SINGLE_STATEMENT", default=False):
     SINGLEJOB = {"SINGLE_STATEMENT": True}
 
+if not env.bool("SINGLEJOB_TEST_ENABLED", default=True):
+    SINGLEJOB = {"ENABLED": False}
+
 # Django 5.2 ignores this.
 TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend", "QUEUES": []}}

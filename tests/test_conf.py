@@ -18,6 +18,7 @@ SECOND = timedelta(seconds=1)
 NEGATIVE = timedelta(microseconds=-1)
 
 DEFAULTS = {
+    "ENABLED": True,
     "DATABASE": None,
     "LEASE": timedelta(seconds=60),
     "HEARTBEATS_PER_LEASE": 6,
@@ -32,6 +33,7 @@ DEFAULTS = {
     "HOSTNAME": None,
 }
 OTHERS = {
+    "ENABLED": False,
     "DATABASE": "other",
     "LEASE": SECOND,
     "HEARTBEATS_PER_LEASE": 4,
@@ -46,6 +48,7 @@ OTHERS = {
     "HOSTNAME": "web-1",
 }
 IMPOSSIBLE: dict[str, list[object]] = {
+    "ENABLED": ["False", "", 0, 1, None],
     "DATABASE": ["", 1],
     "LEASE": [timedelta(), NEGATIVE, 60, None],
     "HEARTBEATS_PER_LEASE": [3, -6, 6.0, True, None],
@@ -145,7 +148,7 @@ def test_an_unknown_key_is_the_system_checks_business(settings: Settings) -> Non
     assert options().hostname == "web-1"
     [(key, problem)] = problems(settings.SINGLEJOB)
     assert key == "LEASES"
-    assert problem.startswith("SINGLEJOB contains the unknown key 'LEASES'. The valid keys are: DATABASE, LEASE, ")
+    assert problem.startswith("SINGLEJOB contains the unknown key 'LEASES'. The valid keys are: ENABLED, DATABASE, ")
 
 
 def test_local_time_is_refused(settings: Settings) -> None:

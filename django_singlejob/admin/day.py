@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _
 
 from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import badge, clock_time, grouped, link
-from django_singlejob.admin.history import now
 from django_singlejob.admin.slots import QUARTER, Day, SlotState, Span, begin_of, days, quarter_of
 from django_singlejob.admin.states import state
+from django_singlejob.models.jobs import database_now
 from django_singlejob.monitoring.health import Health, State, survey
 
 PER_PAGE = 40
@@ -44,7 +44,7 @@ def of_all(number: str | None) -> dict[str, Any]:
     found = [health for health in surveyed.healths if health.is_job]
     found.sort(key=lambda health: (-health.state.level, health.name))
     page = Paginator(found, PER_PAGE).get_page(number)
-    span = Span(now=now())
+    span = Span(now=database_now())
     drawn = [_row(day, span) for day in days(list(page.object_list), span, MOST_OF_MANY)]
     return {**_legend(), "rows": drawn, "axis": _axis(span), "page": page, "is_cut": surveyed.is_cut}
 
@@ -54,7 +54,7 @@ def of_one(name: str) -> dict[str, Any] | None:
     found = [health for health in survey([name]).healths if health.is_job]
     if not found:
         return None
-    span = Span(now=now())
+    span = Span(now=database_now())
     (day,) = days(found, span, MOST_OF_ONE)
     hours = _hours(day, span)
     past, coming = ([hour for hour in hours if hour.is_past is is_past] for is_past in (True, False))
@@ -66,7 +66,7 @@ def of_one(name: str) -> dict[str, Any] | None:
         "schedule": found[0].schedule,
         "summary": in_words(day.counts),
         "cut": _cut(day),
-        "is_paused": found[0].state == State.PAUSED,
+        "is_paused": found[0].state == State.PAUSED and not day.counts[SlotState.TO_COME],
         "halves": [(_("The last 24 hours"), past), (_("The next 24 hours"), coming)],
     }
 

@@ -7,17 +7,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from django.db.models import Max, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO
 from django_singlejob.models import JobRun
-from django_singlejob.models.jobs import gates
+from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import JobRunQuerySet, runs
-from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
@@ -147,7 +145,7 @@ class Period(NamedTuple):
 
 def period(length: timedelta) -> Period:
     """The runs of this length of time until now. Takes three queries, which read no more than they return."""
-    end = now()
+    end = database_now()
     begin = end - length
     found = _read(runs().filter(started_at__gte=begin), MOST + 1)
     earlier = _read(runs().running().filter(started_at__lt=begin), MOST)
@@ -186,13 +184,6 @@ def dead_one_offs(keys: Collection[int]) -> set[int]:
 
 def _judged(run: AnyRun, dead: Collection[int]) -> AnyRun:
     return run._replace(status=STALE) if run.status == "running" and run.pk in dead else run
-
-
-def now() -> datetime:
-    """The time by the database's clock, in UTC."""
-    # Django has no SELECT without a table. This one reads no row, but returns the time.
-    found: datetime = runs().filter(pk=0).aggregate(now=Coalesce(Max("started_at"), DBNow()))["now"]
-    return found.astimezone(UTC)
 
 
 def _read(rows: QuerySet[Any], most: int) -> list[RecordedRun]:

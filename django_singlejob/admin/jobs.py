@@ -13,7 +13,9 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
+from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob.admin.cells import (
@@ -30,7 +32,9 @@ from django_singlejob.admin.cells import (
 )
 from django_singlejob.admin.charts import plot, share, sparkline
 from django_singlejob.admin.history import STALE, PastRun, dead_one_offs, label, recent_runs
+from django_singlejob.admin.pause_form import PauseForm
 from django_singlejob.admin.reading import (
+    CONFIRMED,
     NOW,
     ReadOnlyAdmin,
     WorstPaginator,
@@ -49,7 +53,7 @@ from django_singlejob.models.jobs import LEAST_RUNS, JobStatusQuerySet, gates
 from django_singlejob.models.one_offs import PRIORITIES, one_offs
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.workers import serves, workers
-from django_singlejob.process.clock import DBNow, saturated
+from django_singlejob.process.clock import DBNow, instant_in_words, saturated
 from django_singlejob.running.enqueue import Order, place
 
 NEXT_SLOTS = 5
@@ -236,10 +240,33 @@ class JobStatusAdmin(ReadOnlyAdmin):
 
     @admin.action(description=_("Pause"), permissions=["pause"])
     def pause(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        form = PauseForm(request.POST if CONFIRMED in request.POST else None)
+        if not form.is_valid():
+            return self._ask_to_pause(request, form)
+        until, reason = form.cleaned_data["until"], form.cleaned_data["reason"]
+        logged = gettext("Paused until %s.") % instant_in_words(until) if until else gettext("Paused.")
+        because = gettext("Reason: %s") % reason if reason else ""
         done = gettext("The job %s is paused. No new runs will start; a run in progress continues to its end.")
+        end = gettext("It resumes by itself at %s.") % instant_in_words(until, get_current_timezone()) if until else ""
         left = gettext("The job %s was already paused.")
-        self._change(request, _chosen(request), JobStatusQuerySet.pause, gettext("Paused."), done, left)
+        act = partial(JobStatusQuerySet.pause, until=until, reason=reason, by=user_name(request))
+        self._change(request, _chosen(request), act, f"{logged} {because}".strip(), f"{done} {end}".strip(), left)
         return back(request, "jobstatus")
+
+    def _ask_to_pause(self, request: HttpRequest, form: PauseForm) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": gettext("Pause jobs"),
+            "original": gettext("Pause"),  # for the breadcrumbs
+            "has_view_permission": True,
+            "opts": self.opts,
+            "media": self.media + form.media,
+            "names": _chosen(request),
+            "form": form,
+            "back": request.POST.get("back"),
+            "confirmed": CONFIRMED,
+        }
+        return TemplateResponse(request, "admin/django_singlejob/jobstatus/pause.html", context)
 
     @admin.action(description=_("Resume"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
@@ -318,7 +345,7 @@ def why_not_run(name: str) -> str | None:
         return gettext("The job %s cannot be run, because this release of the code does not define it.") % name
     if registry.get(name).misfit([], {}):
         return gettext("The job %s cannot be run without arguments. Add a one-off with arguments instead.") % name
-    if gates().filter(name=name, paused=True).exists():
+    if gates().paused().filter(name=name).exists():
         return gettext("The job %s is paused. Resume it first.") % name
     # A one-off that will be retried later counts as well.
     soon = Q(run_after__lte=DBNow()) | Q(attempt__gt=0)

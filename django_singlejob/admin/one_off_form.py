@@ -26,9 +26,10 @@ T = TypeVar("T")
 class InstantWidget(widgets.AdminSplitDateTime):
     """Labels its fields for screen readers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *labels: object) -> None:
+        """The labels of the date and of the time."""
         super().__init__()
-        for part, label in zip(self.widgets, (_("Run after: date"), _("Run after: time")), strict=True):
+        for part, label in zip(self.widgets, labels, strict=True):
             part.attrs["aria-label"] = label
 
     def decompress(self, value: Any) -> Any:
@@ -78,7 +79,7 @@ class OneOffForm(OneOffModelForm):
     run_after = forms.SplitDateTimeField(
         label=_("Run after"),
         required=False,
-        widget=InstantWidget,
+        widget=InstantWidget(_("Run after: date"), _("Run after: time")),
         help_text=_("Leave empty to run as soon as a worker is free."),
     )
 

@@ -32,7 +32,16 @@ from django_singlejob.admin.cells import (
 )
 from django_singlejob.admin.failures import Failure, failure_of
 from django_singlejob.admin.one_off_form import OneOffForm
-from django_singlejob.admin.reading import NOW, BaseAdmin, ReadOnlyAdmin, RowsFilter, back, register_jobs, user_name
+from django_singlejob.admin.reading import (
+    CONFIRMED,
+    NOW,
+    BaseAdmin,
+    ReadOnlyAdmin,
+    RowsFilter,
+    back,
+    register_jobs,
+    user_name,
+)
 from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT
 from django_singlejob.admin.values import SHOWN_LENGTH, as_call, as_shown
 from django_singlejob.models import OneOffJob
@@ -54,7 +63,6 @@ from django_singlejob.running.enqueue import place
 LONG = ("args", "kwargs", "result", "error", "traceback", "origin", "worker_ids")
 # Nobody looks at more errors of one row.
 MOST_ERRORS = 20
-CONFIRMED = "confirmed"
 BEGINNINGS = {f"shown_{name}": Left(Cast(name, TextField()), SHOWN_LENGTH + 1) for name in LONG}
 
 

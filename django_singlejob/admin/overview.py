@@ -26,6 +26,7 @@ from django_singlejob.admin.history import LastError, Period
 from django_singlejob.admin.reading import ReadOnlyAdmin, register_jobs
 from django_singlejob.admin.states import how_long
 from django_singlejob.jobs.names import NAME_LENGTH, is_storable
+from django_singlejob.locking.request import Reason
 from django_singlejob.models import JobLock
 from django_singlejob.monitoring.findings import Finding, Trouble, in_figures
 from django_singlejob.monitoring.health import Health, Level, State
@@ -165,6 +166,8 @@ def _cut(period: Period) -> str:
 def headline(verdict: Verdict) -> tuple[str, str]:
     """A colour, and one sentence on how everything is doing."""
     count = len(verdict.findings)
+    if not (count or verdict.is_enabled):
+        return TONES[Level.WARNING], _("Nothing runs: %s") % Reason.DISABLED.label
     if not count:
         return TONES[Level.OK], _("All is well")
     text = ngettext(

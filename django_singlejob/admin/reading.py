@@ -40,6 +40,8 @@ LONGEST_SEARCH = 200
 MOST_LINKS = 20
 # Each word is compared with each of the columns that are searched.
 MOST_WORDS = 10
+# What a page sends that asked before it did something.
+CONFIRMED = "confirmed"
 # What all databases can compare in all time zones.
 YEARS = range(1900, 9000)
 

@@ -174,8 +174,8 @@ def _day(
         since = max([min(known, default=settled), *([ends.cut] if ends.cut else [])])
         for quarter, count in _slots(schedule, since, settled, span).items():
             _add(found, quarter, SlotState.NOT_RUN, count - started.get((health.name, quarter), 0))
-        is_paused = bool(health.status and health.status.paused)
-        for quarter, count in {} if is_paused else _slots(schedule, settled, None, span).items():
+        coming = _coming_from(health, settled)
+        for quarter, count in _slots(schedule, coming, None, span).items() if coming else ():
             _add(found, quarter, SlotState.TO_COME, count)
     return Day(health=health, quarters=dict(sorted(found.items())), since=ends.cut)
 
@@ -197,10 +197,18 @@ def _next_slot(health: Health) -> datetime | None:
     return health.status.next_slot if health.status else None
 
 
+def _coming_from(health: Health, settled: datetime) -> datetime | None:
+    """From when on slots are to come; ``None``: none is, because the job is paused until somebody resumes it."""
+    if not (health.status and health.status.is_paused):
+        return settled
+    until = health.status.paused_until
+    return until and max(settled, until)
+
+
 def _settled(health: Health, span: Span) -> datetime:
     """Earlier slots have been run or will never be run, except if the job is late. Later ones are to come."""
     following = _next_slot(health) or span.now
-    if following < span.now - OVERDUE or (health.status and health.status.paused):
+    if following < span.now - OVERDUE or (health.status and health.status.is_paused):
         return max(following, span.now)
     return min(following, span.now + EARLY)
 

@@ -1,11 +1,14 @@
 """How a job is doing, in a few words."""
 
+from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_singlejob.admin.cells import badge, duration, noted
-from django_singlejob.models import JobLock
+from django_singlejob.models import JobLock, JobStatus
 from django_singlejob.monitoring.health import Health, State
+from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.escaping import shown
 
 
 def state(health: Health) -> SafeString:
@@ -15,8 +18,14 @@ def state(health: Health) -> SafeString:
 
 def story(health: Health) -> str:
     """The details of the state, such as the holder and since when; empty if there are none."""
+    return _of_state(health) or (_held(health.lock) if health.lock else "")
+
+
+def _of_state(health: Health) -> str:
     status, lock = health.status, health.lock
     match health.state:
+        case State.PAUSED if status:
+            return _pause(status)
         case State.STALE if lock:
             facts = {"holder": lock.holder, "silence": duration(lock.now - lock.heartbeat_at)}
             return _("%(holder)s: no sign of life for %(silence)s") % facts
@@ -30,10 +39,21 @@ def story(health: Health) -> str:
             return _("%d times in a row") % status.consecutive_failures
         case State.UNSEEN:
             return _("is cron or a worker running?")
-    if lock:
-        facts = {"holder": lock.holder, "held_for": duration(lock.now - lock.acquired_at)}
-        return _("%(holder)s, for %(held_for)s") % facts
     return ""
+
+
+def _held(lock: JobLock) -> str:
+    facts = {"holder": lock.holder, "held_for": duration(lock.now - lock.acquired_at)}
+    return _("%(holder)s, for %(held_for)s") % facts
+
+
+def _pause(status: JobStatus) -> str:
+    """Until when, by whom and why; empty if nobody said."""
+    zone = timezone.get_current_timezone()
+    until = _("until %s") % instant_in_words(status.paused_until, zone) if status.paused_until else ""
+    by = _("paused by %s") % status.paused_by if status.paused_by else ""
+    facts = ", ".join(filter(None, (until, by)))
+    return shown(": ".join(filter(None, (facts, status.pause_reason))))
 
 
 def _why_impossible(lock: JobLock) -> str:

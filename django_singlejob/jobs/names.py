@@ -10,6 +10,7 @@ HOSTNAME_LENGTH = 255
 COMMAND_LENGTH = 255
 PATH_LENGTH = 255
 USER_LENGTH = 255
+REASON_LENGTH = 200
 NAME_LENGTH = 200
 # The first worker holds the lock django_singlejob.worker.1, and so on. A lock's gate is permanent, so the numbers are
 # reused.

@@ -98,6 +98,8 @@ class Acquisition:
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number means that nothing is decided yet: ask again after that many seconds."""
+        if self.request.job_name and not options().enabled:
+            return Refusal(Reason.DISABLED)
         transactions.refuse_open_transaction(transactions.alias(), is_of_job=bool(self.request.job_name))
         try:
             with kept_out():
@@ -253,7 +255,7 @@ class Acquisition:
         if policy and not is_followed(own, policy.schedule):
             follow(own, policy.schedule, own.now, early)
             return RACED
-        if policy and not own.paused:
+        if policy and not own.is_paused:
             self._compare_clocks(own.now)
         planned = plan(self.request, snapshot)
         if not isinstance(planned, Claim):

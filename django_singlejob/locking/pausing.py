@@ -1,6 +1,8 @@
 """Pausing and resuming jobs, and other changes at a job's gate that must not wait for a fenced transaction."""
 
 from collections.abc import Callable
+from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from django.db import Error, transaction
@@ -12,9 +14,13 @@ from django_singlejob.process.clock import backoff, local_now, sleep
 T = TypeVar("T")
 
 
-def pause(name: str, *, patience: float = 0.0) -> bool | None:
-    """Prevent new runs of the job. ``False`` if it was paused already; ``None`` if its gate is busy."""
-    return at_the_gate(name, lambda: gates().pause(name), patience=patience)
+def pause(
+    name: str, *, until: datetime | None = None, reason: str = "", by: str = "", patience: float = 0.0
+) -> bool | None:
+    """Prevent new runs of the job until then, or, if ``until`` is ``None``, until it is resumed. If it is paused
+    already, change its pause. ``False`` if it was paused just so, or if ``until`` has passed; ``None`` if its gate is
+    busy."""
+    return at_the_gate(name, partial(gates().pause, name, until=until, reason=reason, by=by), patience=patience)
 
 
 def resume(name: str, *, patience: float = 0.0) -> bool | None:

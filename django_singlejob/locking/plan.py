@@ -6,11 +6,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_singlejob.conf import ZERO, options
+from django_singlejob.jobs.names import REASON_LENGTH
 from django_singlejob.jobs.schedule import duration_in_words, latest_slot
 from django_singlejob.jobs.slots import Claim, Misfires, Policy, claim, reach
 from django_singlejob.locking.liveness import SECOND
 from django_singlejob.locking.position import begun
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
+from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.escaping import printable
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -79,8 +82,8 @@ def plan(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal | Cla
     if not request.job_name:
         return PlannedRun()
     own = snapshot.own
-    if own.paused:
-        return Refusal(Reason.PAUSED, snapshot.lock)
+    if own.is_paused:
+        return Refusal(Reason.PAUSED, snapshot.lock, detail=pause_in_words(own))
     policy = request.due_policy
     planned = _scheduled(request, snapshot, policy) if policy else _called(request, snapshot)
     if not isinstance(planned, PlannedRun):
@@ -91,6 +94,13 @@ def plan(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal | Cla
     is_rerun = snapshot.dead_run or own.last_status == "abandoned"
     changes = {**planned.changes, "last_status": ""} if is_rerun else planned.changes
     return planned._replace(changes=changes, min_interval=min_interval)
+
+
+def pause_in_words(own: "JobStatus") -> str:
+    """Until when the job is paused, and why: ``until 2026-12-01 06:00:00 UTC (maintenance)``; empty if nobody said."""
+    until = f"until {instant_in_words(own.paused_until)}" if own.paused_until else ""
+    because = f"({printable(own.pause_reason, REASON_LENGTH)})" if own.pause_reason else ""
+    return f"{until} {because}".strip()
 
 
 def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun:

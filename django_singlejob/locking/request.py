@@ -76,6 +76,7 @@ class Reason(models.TextChoices):
 
     HELD = "held", _("held by somebody else")
     PAUSED = "paused", _("paused")
+    DISABLED = "disabled", _("disabled by SINGLEJOB['ENABLED']")
     NOT_DUE = "not_due", _("not due")
     ALREADY_RAN = "already_ran", _("already ran")
     INTERRUPTED = "interrupted", _("interrupted before it started")
@@ -90,8 +91,8 @@ class Refusal(NamedTuple):
         reason: why not.
         lock: the lock that was in the way; ``None`` if no lock was.
         next_slot: when the job is next due, if it is not due now.
-        detail: why it could not be decided whether the lock is free, if that is the reason; or how the last run ended,
-            if the job already ran but was not successful.
+        detail: why it could not be decided whether the lock is free, if that is the reason; until when the job is
+            paused, and why; or how the last run ended, if the job already ran but was not successful.
     """
 
     reason: Reason

@@ -80,6 +80,10 @@ def _of_outcome(report: Report, outcome: Outcome, skipped_status: int, signum: i
             return 128 + (signum or 0), f"{label}{f', {outcome.detail}' if outcome.detail else ''}."
         case Reason.UNDECIDED:
             return EX_UNAVAILABLE, f"{label}, {outcome.detail}"
+        case Reason.DISABLED:
+            return 0, f"skipped, {label}."
+        case Reason.PAUSED:
+            return skipped_status, f"skipped, {f'{label} {outcome.detail}'.strip()}."
     by = f" ({outcome.holder})" if outcome.holder else ""
     due = f" (next: {instant_in_words(outcome.next_slot, zone)})" if outcome.next_slot else ""
     but = f", but {outcome.detail}: run_singleton with --now runs it again" if outcome.detail else ""

@@ -48,31 +48,40 @@ class GateCommand(CallableCommand):
         refuse_settings()
         with explained():
             known = _known_jobs()
+            how = self.how(given)
             names = sorted(known) if given["all"] else list(dict.fromkeys(given["names"]))
-            statuses = [self._change(name, known) for name in names]
+            statuses = [self._change(name, known, how) for name in names]
         self.close(given)
         verb = self.done.lower()
         self._output.end({verb: self._changed, "unchanged": self._unchanged, "errors": self._errors})
         if failed := next(filter(None, statuses), 0):
             sys.exit(failed)
 
+    def how(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What else to pass to ``act``."""
+        return {}
+
     def close(self, given: dict[str, Any]) -> None:
         """What to say at the end."""
+
+    def told(self, how: dict[str, Any]) -> str:
+        """What to add to the line of a job that was changed."""
+        return ""
 
     def say(self, line: str) -> None:
         self._output.line(line)
 
-    def _change(self, name: str, known: Collection[str]) -> int:
+    def _change(self, name: str, known: Collection[str], how: dict[str, Any]) -> int:
         """Returns the exit status."""
         if name not in known:
             self._complain(name, "unknown", f"no job has this name. {_suggestion(name, known)}")
             return EX_USAGE
-        is_changed = type(self).act(name, patience=PATIENCE)
+        is_changed = type(self).act(name, patience=PATIENCE, **how)
         if is_changed is None:
             self._complain(name, "busy", "another transaction is using it. Try again.")
             return EX_TEMPFAIL
         (self._changed if is_changed else self._unchanged).append(name)
-        self.say(f"{self.done} {name!r}." if is_changed else f"{name!r} {self.not_done}.")
+        self.say(f"{self.done} {name!r}{self.told(how)}." if is_changed else f"{name!r} {self.not_done}.")
         return 0
 
     def _complain(self, name: str, reason: str, why: str) -> None:

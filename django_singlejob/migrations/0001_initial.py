@@ -231,6 +231,20 @@ class Migration(migrations.Migration):
                 ),
                 ("paused", models.BooleanField(default=False, verbose_name="paused")),
                 (
+                    "paused_until",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="When the job resumes by itself; empty: not before somebody resumes it.",
+                        null=True,
+                        verbose_name="paused until",
+                    ),
+                ),
+                (
+                    "pause_reason",
+                    models.CharField(blank=True, default="", max_length=200, verbose_name="reason of the pause"),
+                ),
+                ("paused_by", models.CharField(blank=True, default="", max_length=255, verbose_name="paused by")),
+                (
                     "hidden",
                     models.BooleanField(
                         default=False,

@@ -1,5 +1,6 @@
 """The holder of a lock, for people to read. No decision depends on it, and it cannot make an acquisition fail."""
 
+import getpass
 import logging
 import os
 import socket
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from django.utils.module_loading import import_string
 
 from django_singlejob.conf import options
-from django_singlejob.jobs.names import COMMAND_LENGTH, HOSTNAME_LENGTH
+from django_singlejob.jobs.names import COMMAND_LENGTH, HOSTNAME_LENGTH, USER_LENGTH
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.logs import about
 
@@ -33,6 +34,15 @@ def this_process(arguments: Sequence[str] | None = None) -> Holder:
         pid=os.getpid(),
         command=printable(_recorded(sys.argv if arguments is None else arguments), COMMAND_LENGTH),
     )
+
+
+def this_user() -> str:
+    """The operating system's user, and the server: ``anna on web-1``. Only the server if the user has no name."""
+    hostname = this_process([]).hostname
+    try:
+        return printable(f"{getpass.getuser()} on {hostname}", USER_LENGTH)
+    except (OSError, KeyError, ImportError):  # depending on the version of Python
+        return hostname
 
 
 def _recorded(arguments: Sequence[str]) -> str:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import DurationField, F, Func, Q, QuerySet, TextField, Value
+from django.db.models import DurationField, F, Func, Max, Q, QuerySet, TextField, Value
 from django.db.models.functions import Coalesce, Concat, Least
-from django.db.models.lookups import Exact
+from django.db.models.lookups import Exact, GreaterThan
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO
 from django_singlejob.database.timeline import GRANT_BITS, Timeline, ask_with_timeline
 from django_singlejob.database.transactions import alias, durable
-from django_singlejob.jobs.names import NAME_LENGTH
+from django_singlejob.jobs.names import NAME_LENGTH, REASON_LENGTH, USER_LENGTH
 from django_singlejob.models.rows import Row, allowed, in_utc, readable, whether
 from django_singlejob.models.runs import JobRun, RunStatus
 from django_singlejob.process.clock import DBNow
+from django_singlejob.process.escaping import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,6 +52,13 @@ def name_of(position: str) -> str:
 def gates() -> JobStatusQuerySet:
     """The gates, on the database that decides."""
     return JobStatusQuerySet(JobStatus, using=alias())
+
+
+def database_now() -> datetime:
+    """The time by the database's clock, in UTC."""
+    # Django has no SELECT without a table. This one reads no row, but returns the time.
+    found: datetime = gates().filter(pk="").aggregate(now=Coalesce(Max("next_slot"), DBNow()))["now"]
+    return found.astimezone(UTC)
 
 
 class JobStatusQuerySet(QuerySet["JobStatus"]):
@@ -100,7 +108,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return self.filter(Q(next_slot__isnull=True) | is_set_back | Q(name__in=names))
 
     def of_jobs(self) -> JobStatusQuerySet:
-        """The gates of jobs: those that have run, have a schedule or are paused. The others belong only to a lock."""
+        """The gates of jobs: those that have run, have a schedule or were paused. The others belong only to a lock."""
         return self.filter(Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True))
 
     def worst_first(self, overdue: timedelta) -> JobStatusQuerySet:
@@ -108,8 +116,8 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         those that have a schedule or are paused. Of these, the slot that is furthest ahead comes first."""
         # Without the test for null, the comparison would be null as well, and PostgreSQL sorts that first.
         is_late = Q(next_slot__isnull=False, next_slot__lt=DBNow() - overdue)
-        is_ill = Q(paused=False) & (Q(consecutive_failures__gt=0) | is_late)
-        facts = {"is_ill": whether(is_ill), "is_idle": whether(Q(schedule="", paused=False))}
+        is_ill = _is_active() & (Q(consecutive_failures__gt=0) | (is_late & _is_active(overdue)))
+        facts = {"is_ill": whether(is_ill), "is_idle": whether(Q(schedule="") & _is_active())}
         order = ("-is_ill", "is_idle", "-next_slot", "name")
         return self.annotate(**facts).order_by(*order)
 
@@ -169,13 +177,25 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """Move the schedule without a run. Returns ``False`` if another caller was faster: look again."""
         return self.unchanged(seen).update(fence=seen.fence + 1, hidden=False, **changes) == 1
 
-    def pause(self, name: str) -> bool:
-        """Prevent new runs of the job. Returns ``False`` if it was paused already, or if there is no such row."""
-        return self.filter(name=name, paused=False).update(paused=True) == 1
+    def paused(self, *, lately: timedelta = ZERO) -> JobStatusQuerySet:
+        """The gates of jobs that are paused, or whose pause ended by itself less than ``lately`` ago."""
+        return self.filter(_is_paused(lately))
+
+    def pause(self, name: str, *, until: datetime | None = None, reason: str = "", by: str = "") -> bool:
+        """Prevent new runs of the job ``until`` then, or, if it is ``None``, until it is resumed. If the job is paused
+        already, change its pause. Returns ``False`` if it was paused just so, if ``until`` has passed, or if there is
+        no such row."""
+        # Only this package writes these, so they can be compared with "=".
+        same = {"paused_until": until, "pause_reason": printable(reason, REASON_LENGTH)}
+        rows = self.filter(name=name).exclude(_is_paused() & Q(**same))
+        if until is not None:
+            rows = rows.filter(_is_ahead(until))
+        return rows.update(paused=True, paused_by=printable(by, USER_LENGTH), **same) == 1
 
     def resume(self, name: str) -> bool:
         """Allow new runs of the job again. Returns ``False`` if it was not paused."""
-        return self.filter(name=name, paused=True).update(paused=False) == 1
+        nothing = {"paused_until": None, "pause_reason": "", "paused_by": ""}
+        return self.filter(_is_paused(), name=name).update(paused=False, **nothing) == 1
 
     def hide(self, name: str) -> bool:
         """Leave the job out of lists and monitoring until it is requested again. Returns ``False`` if it was hidden
@@ -188,11 +208,11 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def due(self) -> JobStatusQuerySet:
         """Gates with a slot that is due or whose holder died, oldest first."""
-        return self.filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), paused=False).order_by("next_slot")
+        return self.filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), _is_active()).order_by("next_slot")
 
     def ready(self, min_interval: timedelta) -> JobStatusQuerySet:
         """Gates of jobs that may start: not paused, and last started longer than ``min_interval`` ago."""
-        ready = self.filter(paused=False)
+        ready = self.filter(_is_active())
         return ready.exclude(_recently(min_interval)) if min_interval else ready
 
     def hold(self, name: str, token: UUID) -> bool:
@@ -270,6 +290,14 @@ class JobStatus(Row):
         _("abandoned"), default=False, help_text=_("The last slot's holder died, and the slot has not been rerun.")
     )
     paused = models.BooleanField(_("paused"), default=False)
+    paused_until = models.DateTimeField(
+        _("paused until"),
+        null=True,
+        blank=True,
+        help_text=_("When the job resumes by itself; empty: not before somebody resumes it."),
+    )
+    pause_reason = models.CharField(_("reason of the pause"), max_length=REASON_LENGTH, blank=True, default="")
+    paused_by = models.CharField(_("paused by"), max_length=USER_LENGTH, blank=True, default="")
     hidden = models.BooleanField(
         _("hidden"), default=False, help_text=_("Left out of lists and monitoring until it is requested again.")
     )
@@ -304,6 +332,11 @@ class JobStatus(Row):
         started_recently: bool | None
         is_ill: bool
         timeline: int
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the job was paused ``now``, when this was read."""
+        return self.paused and (self.paused_until is None or self.paused_until > self.now)
 
     @property
     def next_fence(self) -> int:
@@ -364,6 +397,27 @@ class _MovedMean(Func):
     ) -> tuple[str, tuple[str | int, ...]]:
         (mean, _), (value, of_value), (count, of_count) = map(compiler.compile, self.get_source_expressions())
         return f"{mean} + ({value} - {mean}) / {count}", (*of_value, *of_count)
+
+
+# --- what decides
+
+
+def _is_paused(lately: timedelta = ZERO) -> Q:
+    """Whether a job is paused, or its pause ended by itself less than ``lately`` ago."""
+    return Q(paused=True) & (Q(paused_until=None) | Q(paused_until__gt=_ago(lately)))
+
+
+def _is_active(since: timedelta = ZERO) -> Q:
+    """The opposite. It is never null, so it can be sorted by."""
+    return Q(paused=False) | Q(paused_until__isnull=False, paused_until__lte=_ago(since))
+
+
+def _ago(length: timedelta) -> Any:
+    return DBNow() - length if length else DBNow()
+
+
+def _is_ahead(instant: datetime) -> GreaterThan:
+    return GreaterThan(Value(instant, output_field=models.DateTimeField()), DBNow())
 
 
 def _recently(min_interval: timedelta | Expression) -> Q:

@@ -48,6 +48,7 @@ _INSTANTS = (
     "slot",
     "next_slot",
     "last_slot",
+    "paused_until",
     "acquired_at",
     "heartbeat_at",
     "expires_at",

@@ -1,7 +1,7 @@
 """How each job and each lock is doing, as far as the database knows. This module only reads."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, tzinfo
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django_singlejob.conf import options
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs import registry
-from django_singlejob.jobs.schedule import Schedule, parse
+from django_singlejob.jobs.schedule import EPOCH, Schedule, parse
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.jobs.words import schedule_in_words
 from django_singlejob.locking.position import is_ahead
@@ -202,7 +202,7 @@ def _health(name: str, status: "JobStatus | None", lock: "JobLock | None") -> He
 def _states(name: str, status: "JobStatus | None", lock: "JobLock | None") -> Iterator[State]:
     if status and status.hidden and not lock and not registry.is_known(name):
         yield State.HIDDEN
-    if status and status.paused:
+    if status and status.is_paused:
         yield State.PAUSED
     if lock and lock.is_impossible:
         yield State.IMPOSSIBLE
@@ -216,7 +216,7 @@ def _states(name: str, status: "JobStatus | None", lock: "JobLock | None") -> It
 
 
 def _troubles(status: "JobStatus", lock: "JobLock | None") -> Iterator[State]:
-    is_overdue = status.next_slot is not None and status.next_slot < status.now - OVERDUE
+    is_overdue = _may_run_since(status) < status.now - OVERDUE
     if is_overdue and not lock:
         yield State.OVERDUE
     if _is_ahead(status):
@@ -227,6 +227,11 @@ def _troubles(status: "JobStatus", lock: "JobLock | None") -> Iterator[State]:
         yield State.OVERRUNNING
     if is_overdue and lock:
         yield State.DELAYED
+
+
+def _may_run_since(status: "JobStatus") -> datetime:
+    """When its next slot was or will be due, but not before a pause that ended by itself."""
+    return max(status.next_slot or status.now, status.paused_until or EPOCH)
 
 
 def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from django_singlejob.conf import options
 from django_singlejob.exceptions import SingleJobError, quoted
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.models.jobs import gates
 from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_nothing, of_queue, of_worker
-from django_singlejob.monitoring.health import MOST, Health, Level, survey
+from django_singlejob.monitoring.health import MOST, OVERDUE, Health, Level, survey
 from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
 from django_singlejob.monitoring.workers import SeenWorker, serves, workers
 
@@ -63,6 +64,7 @@ class Verdict(NamedTuple):
         locks_of_workers: the locks of all workers.
         is_cut: whether there are more jobs and locks than were read: then ``healths`` are the worst.
         is_ill_cut: whether even more of them may need attention than ``findings`` says.
+        is_enabled: whether jobs and tasks run at all. If not, nothing of this needs attention.
     """
 
     findings: Sequence[Finding]
@@ -72,6 +74,7 @@ class Verdict(NamedTuple):
     locks_of_workers: Sequence[Health]
     is_cut: bool
     is_ill_cut: bool
+    is_enabled: bool = True
 
     @property
     def level(self) -> Level:
@@ -100,6 +103,8 @@ def judge(
     exist.
     """
     verdict = _judge(scope, failures=failures, with_one_offs=with_one_offs)
+    if not options().enabled:
+        verdict = verdict._replace(findings=[], is_ill_cut=False, is_enabled=False)
     rows: list[Finding] = []
     # If something critical was found, that is known anyway.
     if verdict.is_ill_cut and verdict.level < Level.CRITICAL:
@@ -144,7 +149,8 @@ def _is_lock_of_worker(name: str) -> bool:
 
 
 def _queues(scope: Scope, everybody: Sequence[SeenWorker]) -> list[Queue]:
-    paused = gates().filter(paused=True).values_list("name", flat=True)[:MOST]
+    # If a pause has just ended by itself, no worker has had the time to run what waited.
+    paused = gates().paused(lately=OVERDUE).values_list("name", flat=True)[:MOST]
     found = read_queues(scope.queues, ignored=scope.ignored, passed_jobs=[*paused, *scope.ignored])
     named = {name for worker in everybody if worker.is_live for name in worker.queues}
     _refuse_unknown_queues(scope, named | {queue.name for queue in found})

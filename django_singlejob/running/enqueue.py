@@ -146,7 +146,7 @@ class Order:
 
 
 def _is_queue_name(given: object) -> bool:
-    # A worker could not be told to serve a queue that is called otherwise: see ``management.arguments.queue``.
+    # No option of a worker can name a queue that is called otherwise: see ``management.arguments.queue``.
     is_text = isinstance(given, str) and 1 <= len(given) <= NAME_LENGTH and is_storable(given)
     return is_text and given != "*" and "," not in str(given)
 

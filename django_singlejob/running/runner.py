@@ -72,8 +72,9 @@ class Outcome:
             not be written.
         duration: how long the job itself took; ``None`` if it did not run.
         holder: the holder that was in the way, for people; empty if there was none.
-        detail: what was tried, if it could not be decided whether the lock is free; how the last run ended, if the job
-            already ran but was not successful; the reason that it gave, if it skipped itself; otherwise empty.
+        detail: what was tried, if it could not be decided whether the lock is free; until when the job is paused, and
+            why; how the last run ended, if the job already ran but was not successful; the reason that it gave, if it
+            skipped itself; otherwise empty.
         slot: the slot of its schedule that it ran (aware, UTC); ``None`` if no schedule started it.
         next_slot: when its schedule is next due, if it was not due now (aware, UTC).
     """

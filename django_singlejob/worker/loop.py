@@ -9,7 +9,7 @@ from typing import cast
 
 from django.db import Error
 
-from django_singlejob.conf import ZERO
+from django_singlejob.conf import ZERO, options
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.unusable import is_temporary
 from django_singlejob.exceptions import DatabaseUnreachable
@@ -83,8 +83,12 @@ class Worker:
         due takes one query. Yields the reports of jobs, and of the tasks that run in this process.
 
         An endless worker survives an outage of the database. With ``once`` or ``drain``, database errors are raised.
+        If the project is not ``enabled``, it does nothing, and an endless worker waits for its signal.
         """
         with self._supervisor or nullcontext(), self._missed:
+            if not options().enabled:
+                self._idle()
+                return
             try:
                 yield from self._work()
                 yield from self._wind_up(self._plan.grace)
@@ -94,6 +98,11 @@ class Worker:
                     for _ in self._wind_up(self._plan.grace if isinstance(error, Error) else ZERO):
                         pass
                 raise
+
+    def _idle(self) -> None:
+        # If it ended, a supervisor such as systemd would start it again and again.
+        while self._plan.is_endless and not (is_shutdown_requested() or self._plan.is_outdated()):
+            self._pool.wait(self._plan.interval.total_seconds())
 
     def _work(self) -> Iterator[Report]:
         pauses = self._pauses()

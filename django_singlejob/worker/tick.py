@@ -149,7 +149,7 @@ class Tick:
         self._left_out.add(Why.WATCHED, jobs=self._watchman.watched, locks=self._watchman.watched)
         if not self._plan.once:
             self._left_out.add(Why.HELD, locks=locks().live().values_list("name", flat=True))
-            self._left_out.add(Why.PAUSED, jobs=gates().filter(paused=True).values_list("name", flat=True))
+            self._left_out.add(Why.PAUSED, jobs=gates().paused().values_list("name", flat=True))
 
     def _pause(self) -> float:
         pauses = [self._plan.interval, *([WATCH_EVERY] if self._watchman.undecided else [])]

@@ -106,8 +106,9 @@ def shown(client: Client, url: str) -> str:
 
 
 def act(client: Client, model: str, action: str, *keys: object, **more: Any) -> list[str]:
-    """Select these rows and this action in the list. Returns the messages to the user."""
-    chosen = {"action": action, "_selected_action": [str(key) for key in keys]} | more
+    """Select these rows and this action in the list, and confirm a pause. Returns the messages to the user."""
+    confirmed = {"confirmed": "yes"} if action == "pause" else {}
+    chosen = {"action": action, "_selected_action": [str(key) for key in keys]} | confirmed | more
     return messages_of(client.post(list_of(model), chosen, follow=True))
 
 

@@ -159,7 +159,8 @@ def post(client: Client, page: str, **fields: Any) -> str:
 def test_a_job_that_was_changed_on_its_page_is_shown_again(admin_client: Client, settings: Any, action: str) -> None:
     settings.ROOT_URLCONF = BESIDE_DJANGOS
     begin("nightly")
-    there = post(admin_client, "jobstatus/", action=action, _selected_action="nightly", back="nightly")
+    chosen = {"_selected_action": "nightly", "back": "nightly", "confirmed": "yes"}
+    there = post(admin_client, "jobstatus/", action=action, **chosen)
     assert there == f"{OURS}django_singlejob/jobstatus/nightly/change/"
 
 

@@ -383,6 +383,57 @@ def test_a_paused_job_is_not_run(admin_client: Client, nightly: Any, ran: list[s
     assert entries() == ["Paused.", "Resumed."]
 
 
+LATER = datetime(2999, 12, 1, 6, tzinfo=UTC)
+UNTIL = {"until_0": "2999-12-01", "until_1": "06:00"}
+
+
+@pytest.mark.usefixtures("nightly")
+def test_it_asks_until_when_and_why(admin_client: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "UTC"
+    asked = admin_client.post(
+        list_of("jobstatus"), {"action": "pause", "_selected_action": "nightly", "back": "nightly"}
+    )
+    fields = Page(asked.content.decode()).fields
+    assert {"_selected_action", "until_0", "until_1", "reason", "confirmed", "back"} <= fields.keys()
+    assert not gates().filter(paused=True).exists()
+
+    answers = act(admin_client, "jobstatus", "pause", "nightly", **UNTIL, reason="<upgrade>")
+    assert answers[0].endswith("It resumes by itself at 2999-12-01 06:00:00 UTC.")
+    pause = gates().values_list("paused", "paused_until", "pause_reason", "paused_by").get()
+    assert pause == (True, LATER, "<upgrade>", "admin")
+    assert entries() == ["Paused until 2999-12-01 06:00:00 UTC. Reason: <upgrade>"]
+    for url in list_of("jobstatus"), page_of("jobstatus", "nightly"):
+        assert "until 2999-12-01 06:00:00 UTC, paused by admin: &lt;upgrade&gt;" in shown(admin_client, url)
+    assert act(admin_client, "jobstatus", "pause", "nightly", **UNTIL) != ["The job nightly was already paused."]
+    assert act(admin_client, "jobstatus", "pause", "nightly", **UNTIL) == ["The job nightly was already paused."]
+
+
+@pytest.mark.usefixtures("nightly")
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        ({"until_0": "2001-12-01", "until_1": "06:00"}, "Enter an instant in the future."),
+        ({"until_0": "9999-12-31", "until_1": "23:59"}, "Enter an instant in the future."),
+        ({"until_0": "tomorrow", "until_1": "06:00"}, "Enter a valid date."),
+        ({"reason": "x" * 201}, "at most 200 characters"),
+    ],
+    ids=str,
+)
+def test_it_asks_again_if_the_answer_makes_no_sense(admin_client: Client, sent: Any, complaint: str) -> None:
+    answer = {"action": "pause", "_selected_action": "nightly", "confirmed": "yes"} | sent
+    assert complaint in admin_client.post(list_of("jobstatus"), answer).content.decode()
+    assert not gates().filter(paused=True).exists()
+
+
+def test_once_its_pause_has_ended_it_is_not_shown_as_paused(admin_client: Client, nightly: Any) -> None:
+    nightly()
+    gates().update(paused=True, paused_until=DBNow(), pause_reason="upgrade")
+    page = shown(admin_client, page_of("jobstatus", "nightly"))
+    assert 'value="resume"' not in page
+    assert names(admin_client, "?state=paused") == []
+    assert act(admin_client, "jobstatus", "run_now", "nightly") == [ASKED]
+
+
 def test_a_job_is_paused_whose_lock_is_called_otherwise(admin_client: Client, ran: list[str]) -> None:
     job = singleton_job("nightly", lock="shop")(lambda: ran.append("nightly"))
     act(admin_client, "jobstatus", "pause", "nightly")

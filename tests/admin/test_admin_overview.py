@@ -30,6 +30,7 @@ from tests.contract.acts import HOUR, MINUTE, expire, gate, scheduled, start_run
 
 if TYPE_CHECKING:
     from django.test import Client
+    from pytest_django import Settings
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -102,6 +103,13 @@ def test_where_nothing_is_all_is_well(viewer: Client) -> None:
     assert headline(viewer) == ("good", "All is well")
     assert "There are no jobs yet" in said(viewer)
     assert "Nothing ran." in said(viewer)
+
+
+def test_where_nothing_is_enabled_it_says_so_and_nothing_needs_attention(viewer: Client, settings: Settings) -> None:
+    known(consecutive_failures=1)
+    settings.SINGLEJOB = {"ENABLED": False}
+    assert headline(viewer) == ("warn", "Nothing runs: disabled by SINGLEJOB[&#x27;ENABLED&#x27;]")
+    assert "Needs attention" not in said(viewer)
 
 
 def test_idle_jobs_are_well(viewer: Client) -> None:
@@ -593,7 +601,8 @@ def queries_of(client: Client) -> int:
 def test_the_refresh_leaves_messages_to_the_page_that_they_are_for(admin_client: Client) -> None:
     start_run("nightly")
     admin_client.post(
-        reverse("admin:django_singlejob_jobstatus_changelist"), {"action": "pause", "_selected_action": "nightly"}
+        reverse("admin:django_singlejob_jobstatus_changelist"),
+        {"action": "pause", "_selected_action": "nightly", "confirmed": "yes"},
     )
     refreshed = admin_client.get(
         reverse("admin:django_singlejob_overview_changelist"), headers={"Singlejob-Refresh": "1"}

@@ -182,7 +182,7 @@ ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
     "oneoffjob discard": (one_off_is("done"), lambda: not one_offs().exists(), "delete_oneoffjob"),
 }
 #: What a user sends from the page on which an action asks.
-CONFIRMATIONS = {"discard": {"confirmed": "yes"}}
+CONFIRMATIONS = {"discard": {"confirmed": "yes"}, "pause": {"confirmed": "yes"}}
 #: Only jobs that the code does not have can be hidden.
 OTHER_KEYS = {"hide": "mistyped", "show": "mistyped"}
 each_action = pytest.mark.parametrize("name", ACTIONS)

@@ -123,6 +123,11 @@ def test_of_a_paused_job_nothing_is_to_come() -> None:
     assert day().counts == Counter({NOT_RUN: 2})
 
 
+def test_until_its_pause_ends_by_itself() -> None:
+    known("nightly", "0 * * * *", next_slot=NOW - 2 * HOUR, paused=True, paused_until=NOW + 3 * HOUR)
+    assert day().counts[TO_COME] == 21
+
+
 def test_nor_is_a_slot_of_it_that_came_due_a_moment_ago() -> None:
     for name, is_paused in ("paused", True), ("nightly", False):
         known(name, "* * * * *", next_slot=NOW - 2 * MINUTE, paused=is_paused)

@@ -59,10 +59,14 @@ def test_run_now_is_done_by_the_next_worker(page: Page, server: Server, go: Path
 def test_a_paused_job_is_not_run_until_it_is_resumed(page: Page, server: Server, go: Path) -> None:
     go.touch()
     page.get_by_role("button", name="Pause").click()
+    page.get_by_label("Reason").fill("the printer is broken")
+    page.get_by_role("button", name="Pause").click()
     has_message(page, "is paused")
+    expect(page.get_by_role("main")).to_contain_text("the printer is broken")
     page.get_by_role("button", name="Run now").click()
     has_message(page, "Resume it first")
-    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_have_count(0)
+    expect(page.get_by_role("button", name="Change the pause")).to_be_visible()
     refused = server("run_singleton", "invoices")
     assert refused.finish() == 0
     assert "paused" in refused.output
@@ -84,6 +88,7 @@ def test_several_are_paused_in_the_list(stage: Stage, superuser: User) -> None:
         page.get_by_role("row", name=name).get_by_role("checkbox").check()
     page.locator("select[name=action]").select_option(label="Pause")
     page.locator("button[name=index]").click()
+    page.get_by_role("button", name="Pause").click()
     expect(page.locator(".messagelist li").filter(has_text="is paused")).to_have_count(2)
     assert set(gates().filter(paused=True).values_list("name", flat=True)) == {"newsletter", "thumbnails"}
     page.get_by_role("link", name="paused").click()

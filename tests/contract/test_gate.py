@@ -6,10 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import SKIPPED, LockHeld, singleton_job
+from django_singlejob import SKIPPED, LockHeld, job_lock, singleton_job
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.models.jobs import gates
+from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
 from tests.contract.acts import (
@@ -29,6 +31,8 @@ from tests.databases import APPS
 from tests.waiting import PATIENCE, a_moment
 
 if TYPE_CHECKING:
+    from pytest_django import Settings
+
     from tests.contract.conftest import Ahead, Elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
@@ -91,6 +95,35 @@ def test_a_paused_job_does_not_run() -> None:
     assert everything() == before
     gates().update(paused=False)
     assert job() == "ran"
+
+
+def test_it_runs_again_once_its_pause_has_ended_by_itself() -> None:
+    job = singleton_job("nightly")(lambda: "ran")
+    assert job() == "ran"
+    assert gates().pause("nightly", until=database_now() + HOUR, reason="upgrade")
+    before = everything()
+    assert job.run().reason == Reason.PAUSED
+    assert job.run().detail == f"until {gate().paused_until:%Y-%m-%d %H:%M:%S} UTC (upgrade)"
+    assert everything() == before
+    gates().update(paused_until=DBNow())
+    assert job() == "ran"
+
+
+def test_where_nothing_is_enabled_no_job_runs_and_nothing_is_touched(settings: Settings) -> None:
+    calls: list[str] = []
+    job = singleton_job("nightly", on_held="raise", schedule=HOUR)(lambda: calls.append("ran"))
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "ENABLED": False}
+    before = everything()
+    with CaptureQueriesContext(connection) as queries, transaction.atomic():
+        assert job() is SKIPPED
+        assert job.run().reason == Reason.DISABLED
+    assert everything() == before
+    assert not [query for query in queries if "singlejob" in query["sql"]]
+    assert calls == []
+    assert job.enqueue().status == "waiting"
+    with job_lock("nightly"):  # what is in the block has not asked to be left out
+        calls.append("block")
+    assert calls == ["block"]
 
 
 @pytest.mark.slow

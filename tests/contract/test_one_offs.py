@@ -270,15 +270,16 @@ def test_nor_one_that_waits_again_since_for_what_was_seen_of_it_is_the_past() ->
     assert statuses() == [("done", 1)]
 
 
-def test_a_paused_job_keeps_its_one_offs() -> None:
+@pytest.mark.parametrize("end", [{"paused": False}, {"paused_until": DBNow()}], ids=["by hand", "by itself"])
+def test_a_paused_job_keeps_its_one_offs(end: dict[str, Any]) -> None:
     job = mailing()
     job()
     job.enqueue()
 
-    gates().update(paused=True)
+    gates().update(paused=True, paused_until=DBNow() + HOUR)
     ticked()
     assert statuses() == [("waiting", 0)]
-    gates().update(paused=False)
+    gates().update(**end)
     ticked()
     assert statuses() == [("done", 1)]
 

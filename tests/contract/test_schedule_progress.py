@@ -324,12 +324,18 @@ def test_a_paused_job_keeps_its_slot(lock: str) -> None:
     ],
     ids=["none", "none, in time", "latest", "all"],
 )
-def test_a_resumed_job_replays_what_is_to_be_caught_up_and_no_more(settings: dict[str, Any], backs: list[int]) -> None:
+@pytest.mark.parametrize(
+    "end", [{"paused": False}, {"paused_until": datetime(2001, 1, 1, tzinfo=UTC)}], ids=["by hand", "by itself"]
+)
+def test_a_resumed_job_replays_what_is_to_be_caught_up_and_no_more(
+    settings: dict[str, Any], backs: list[int], end: dict[str, Any]
+) -> None:
     job = scheduled(**settings)
     fall_behind(job, 3)
-    gates().update(paused=True)
+    gates().update(paused=True, paused_until=datetime(2999, 1, 1, tzinfo=UTC))
     ticked()
-    gates().update(paused=False)
+    assert slots_run() == []
+    gates().update(**end)
     ticked()
     ticked()
     assert [slot for slot, *_ in slots_run()] == [newest_slot(job, back=back) for back in backs]

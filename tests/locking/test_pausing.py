@@ -8,8 +8,8 @@ import pytest
 
 from django_singlejob.database import transactions
 from django_singlejob.locking.pausing import at_the_gate, pause, resume
-from django_singlejob.models.jobs import gates
-from tests.contract.acts import closing
+from django_singlejob.models.jobs import database_now, gates
+from tests.contract.acts import HOUR, closing
 from tests.waiting import PATIENCE
 
 pytest_plugins = "tests.fixtures"
@@ -19,6 +19,15 @@ pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 def test_it_says_whether_something_changed() -> None:
     assert [pause("nightly"), pause("nightly"), resume("nightly"), resume("nightly")] == [True, False, True, False]
     assert not gates().get(name="nightly").paused
+
+
+def test_it_can_end_by_itself() -> None:
+    now = database_now()
+    assert [pause("nightly", until=now), pause("nightly", until=now + HOUR, reason="upgrade", by="anna")] == [
+        False,
+        True,
+    ]
+    assert resume("nightly") is True
 
 
 @pytest.mark.on_database("postgresql", "mysql")

@@ -52,6 +52,9 @@ def test_a_lock_without_a_job_asks_for_nothing_else() -> None:
 
 def test_a_paused_job_is_not_run() -> None:
     assert reason(plan(request(), seen(paused=True))) == Reason.PAUSED
+    until_later = plan(request(), seen(paused=True, paused_until=NOW + MINUTE, pause_reason="two\nlines"))
+    assert until_later == Refusal(Reason.PAUSED, detail=r"until 2026-07-27 10:31:00 UTC (two\nlines)")
+    assert plan(request(), seen(paused=True, paused_until=NOW)) == PlannedRun()
 
 
 # --- min_interval, and the exceptions to it

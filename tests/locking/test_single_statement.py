@@ -312,6 +312,7 @@ def test_nothing_is_granted_in_a_transaction_that_the_driver_would_begin() -> No
 
 OUT_OF_THE_ORDINARY: dict[str, dict[str, Any]] = {
     "paused": {"paused": True},
+    "paused for now": {"paused": True, "paused_until": DBNow() + MINUTE},
     "an abandoned run": {"last_status": "abandoned"},
     "an older timeline": {"fence": 5},
     "a recent start": {"last_started_at": DBNow() - SECOND},
@@ -327,6 +328,12 @@ def test_such_a_gate_is_not_passed(changes: dict[str, Any]) -> None:
     before = everything()
     assert said(of_job(min_interval=MINUTE), UUID(int=7)) == Answer()
     assert everything() == before
+
+
+def test_a_gate_whose_pause_has_ended_by_itself_is_passed() -> None:
+    start_run().finish(SUCCESS)
+    gates().filter(name="nightly").update(paused=True, paused_until=DBNow())
+    assert said(of_job()).grant
 
 
 def test_a_gate_that_is_not_there_is_left_to_the_portable_path() -> None:

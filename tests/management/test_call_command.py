@@ -36,6 +36,11 @@ NAMES: list[tuple[Any, list[str]]] = [
     ({"mail": 1, "slow": 2}.keys(), ["mail", "slow"]),
     ([], []),
 ]
+INSTANTS: list[tuple[Any, list[str]]] = [
+    ("2026-11-22T03:00+01:00", ["2026-11-22T02:00:00+00:00"]),
+    (datetime(2026, 11, 22, 2, tzinfo=UTC), ["2026-11-22T02:00Z"]),
+    (datetime(2026, 11, 22), ["2026-11-22"]),  # noqa: DTZ001
+]
 SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     **{name: [(value, [text]) for value, text in SECONDS.items()] for name in ("wait", "lease", "grace", "interval")},
     "min_interval": [(value, [text]) for value, text in SECONDS.items()],
@@ -55,11 +60,9 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     **dict.fromkeys(TEXTS, NAMES),
     "failures": [(7, ["7"]), ("7", ["7"]), (1, ["1"])],
     "format": [("json", ["json"]), ("text", ["text"])],
-    "failed_since": [
-        ("2026-11-22T03:00+01:00", ["2026-11-22T02:00:00+00:00"]),
-        (datetime(2026, 11, 22, 2, tzinfo=UTC), ["2026-11-22T02:00Z"]),
-        (datetime(2026, 11, 22), ["2026-11-22"]),  # noqa: DTZ001
-    ],
+    "failed_since": INSTANTS,
+    "until": INSTANTS,
+    "because": [("upgrade", ["upgrade"])],
     "force": [("nightly", ["nightly"])],
 }
 NONSENSE: dict[str, list[Any]] = {
@@ -73,7 +76,8 @@ NONSENSE: dict[str, list[Any]] = {
     **{name: [5, [5], [None], True, "a\0", "\ud800", "", " "] for name in TEXTS},
     "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
-    "failed_since": ["yesterday", "", 5, True, timedelta(1)],
+    **{name: ["yesterday", "", 5, True, timedelta(1)] for name in ("failed_since", "until")},
+    "because": [5, "", " ", "a\0", "x" * 201, ["upgrade"]],
     "force": [True, 5, ["nightly"], "a\0", "", " "],
 }
 
@@ -119,7 +123,7 @@ def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> t
     match command:
         case "run_singleton" if any(word.startswith("--format") for word in words) or values.get("format"):
             return ("--list",)
-        case "pause_singletons" | "resume_singletons" if "--all" in words or values.get("all"):
+        case "pause_singletons" | "resume_singletons" | "cancel_one_offs" if "--all" in words or values.get("all"):
             return ()
         case "run_singleton" | "pause_singletons" | "resume_singletons":
             return ("nightly",)

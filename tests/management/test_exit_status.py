@@ -94,6 +94,11 @@ def skipped(reason: Reason, **facts: Any) -> Outcome:
         (skipped(Reason.ITSELF), "nightly: skipped itself."),
         (skipped(Reason.ITSELF, detail="holiday"), "nightly: skipped itself, holiday."),
         (skipped(Reason.ITSELF, detail="It is Sunday."), "nightly: skipped itself, It is Sunday."),
+        (skipped(Reason.DISABLED), "nightly: skipped, disabled by SINGLEJOB['ENABLED']."),
+        (
+            replace(skipped(Reason.PAUSED), detail="until 2026-12-01 06:00:00 UTC (upgrade)"),
+            "nightly: skipped, paused until 2026-12-01 06:00:00 UTC (upgrade).",
+        ),
         (skipped(Reason.HELD, holder="web-1, pid 7"), "nightly: skipped, held by somebody else (web-1, pid 7)."),
         (skipped(Reason.HELD), "nightly: skipped, held by somebody else."),
         (

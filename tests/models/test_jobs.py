@@ -11,7 +11,7 @@ from django_singlejob import LockHeld, current_run, job_lock, singleton_job
 from django_singlejob.database import transactions
 from django_singlejob.database.timeline import GRANT_BITS
 from django_singlejob.jobs import registry
-from django_singlejob.models.jobs import gates
+from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.process.clock import DBNow
 from tests.contract.acts import (
     die_running,
@@ -91,8 +91,9 @@ def test_a_gate_that_is_revoked_is_nobodys() -> None:
 
 
 def test_a_job_is_ready_unless_it_is_paused_or_started_a_moment_ago() -> None:
-    gates().remember("never", "paused", "earlier", "just now", "in the future")
+    gates().remember("never", "paused", "paused for now", "earlier", "just now", "in the future")
     gates().filter(name="paused").update(paused=True)
+    gates().filter(name="paused for now").update(paused=True, paused_until=DBNow() + MINUTE)
     gates().filter(name="earlier").update(last_started_at=DBNow() - 2 * MINUTE)
     gates().filter(name="just now").update(last_started_at=DBNow())
     gates().filter(name="in the future").update(last_started_at=DBNow() + DAY)  # the clock was set back since
@@ -112,10 +113,12 @@ def test_a_gate_is_due_at_its_slot_or_at_once_if_its_holder_died_but_never_while
             "died": {"next_slot": DBNow() + HOUR, "abandoned": True},
             "paused": {"next_slot": DBNow() - MINUTE, "paused": True},
             "died, paused": {"next_slot": DBNow() + HOUR, "abandoned": True, "paused": True},
+            "paused for now": {"next_slot": DBNow() - MINUTE, "paused": True, "paused_until": DBNow() + MINUTE},
+            "no longer paused": {"next_slot": DBNow() - DAY, "paused": True, "paused_until": DBNow() - MINUTE},
             "without a schedule": {},
         }
     )
-    assert [gate.name for gate in gates().due()] == ["long due", "due", "died"]
+    assert [gate.name for gate in gates().due()] == ["no longer paused", "long due", "due", "died"]
 
 
 def test_only_what_is_not_paused_can_be_paused_and_only_that_resumed() -> None:
@@ -132,6 +135,53 @@ def test_only_what_is_not_paused_can_be_paused_and_only_that_resumed() -> None:
     assert not gates().resume("nightly")
     assert not gate().paused
     assert (gate().fence, gate("hourly").paused) == (0, True)
+
+
+def test_a_pause_has_an_end_a_reason_and_a_user_and_can_be_changed() -> None:
+    gates().remember("nightly")
+    end = database_now() + HOUR
+    assert gates().pause("nightly", until=end, reason="upgrade", by="anna")
+    assert pause_of("nightly") == (True, end, "upgrade", "anna")
+    assert not gates().pause("nightly", until=end, reason="upgrade", by="bruno")
+    assert gates().pause("nightly", until=end + HOUR, reason="upgrade", by="bruno")
+    assert gates().pause("nightly", until=end + HOUR, reason="takes longer", by="carla")
+    assert pause_of("nightly") == (True, end + HOUR, "takes longer", "carla")
+    assert gates().pause("nightly")
+    assert pause_of("nightly") == (True, None, "", "")
+    assert gates().pause("nightly", until=end)
+    assert pause_of("nightly") == (True, end, "", "")
+    assert gates().resume("nightly")
+    assert pause_of("nightly") == (False, None, "", "")
+
+
+def pause_of(name: str) -> tuple[object, ...]:
+    return gates().values_list("paused", "paused_until", "pause_reason", "paused_by").get(name=name)
+
+
+def test_a_pause_ends_by_the_databases_clock_and_nobody_has_to_write() -> None:
+    gates().remember("nightly")
+    assert not gates().pause("nightly", until=database_now() - MINUTE)
+    assert gates().pause("nightly", until=database_now() + HOUR, reason="upgrade")
+    assert gates().paused().exists()
+    assert gates().survey()["nightly"].is_paused
+    gates().update(paused_until=DBNow() - MINUTE)
+    assert not gates().paused().exists()
+    assert gates().paused(lately=2 * MINUTE).exists()
+    assert not gates().paused(lately=MINUTE / 2).exists()
+    assert not gates().survey()["nightly"].is_paused
+    assert gates().ready(0 * MINUTE).exists()
+    assert not gates().resume("nightly")
+    assert gates().pause("nightly", by="anna")
+    assert pause_of("nightly") == (True, None, "", "anna")
+
+
+def test_a_reason_is_cut_and_cannot_forge_a_line() -> None:
+    gates().remember("nightly")
+    assert gates().pause("nightly", reason="two\nlines" * 100, by="an\nna" * 100)
+    status = gate()
+    assert "\n" not in status.pause_reason + status.paused_by
+    assert len(status.pause_reason) <= 200
+    assert len(status.paused_by) <= 255
 
 
 def test_a_job_without_a_row_can_be_neither_paused_nor_resumed() -> None:
@@ -242,8 +292,12 @@ def test_the_gates_of_jobs_are_those_that_ran_are_scheduled_or_are_paused() -> N
     assert {gate.name for gate in gates().of_jobs()} == {"ran", "scheduled", "paused"}
 
 
+ILL = ("failing", "late", "late, and resumed earlier")
+
+
 def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run() -> None:
     hourly = {"schedule": "@hourly"}
+    resumed = {**hourly, "paused": True, "next_slot": DBNow() - 2 * HOUR}
     columns: dict[str, dict[str, Any]] = {
         "failing": {"consecutive_failures": 1},
         "late": {**hourly, "next_slot": DBNow() - 2 * HOUR},
@@ -251,12 +305,14 @@ def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run
         "a bit late": {**hourly, "next_slot": DBNow() - MINUTE},
         "failing, but paused": {"paused": True, "consecutive_failures": 1},
         "late, but paused": {**hourly, "paused": True, "next_slot": DBNow() - 2 * HOUR},
+        "late, but just resumed": {**resumed, "paused_until": DBNow() - MINUTE / 2},
+        "late, and resumed earlier": {**resumed, "paused_until": DBNow() - 2 * HOUR},
         "asleep": {},
     }
     edit(columns)
     found = [gate.name for gate in gates().worst_first(HOUR)]
-    assert {gate.name for gate in gates().worst_first(HOUR) if gate.is_ill} == {"failing", "late"}
-    assert set(found[:2]) == {"failing", "late"}
+    assert {gate.name for gate in gates().worst_first(HOUR) if gate.is_ill} == {*ILL}
+    assert set(found[:3]) == {*ILL}
     assert found[-1] == "asleep"
     assert found.index("tomorrow") < found.index("a bit late") < found.index("late, but paused")
 

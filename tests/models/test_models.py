@@ -24,7 +24,7 @@ FIELDS: dict[type[Model], str] = {
         sent_at job_name slot attempt queues""",
     # docs/explanation/decisions.md explains hold_count, last_slot and last_attempt.
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
-        hidden last_started_at last_finished_at last_status
+        paused_until pause_reason paused_by hidden last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count coalesced_count""",
     JobRun: """id job_name fence token status trigger requested_by slot attempt hostname pid started_at finished_at
         duration acquire_duration error traceback origin""",

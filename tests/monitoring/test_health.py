@@ -159,6 +159,17 @@ def test_a_lock_whose_last_heartbeat_lies_in_the_future_is_impossible() -> None:
     assert state() == State.IMPOSSIBLE
 
 
+def test_a_slot_is_overdue_five_minutes_after_a_pause_has_ended_by_itself() -> None:
+    schedule()
+    overdue_by(HOUR)
+    change(paused=True, paused_until=DBNow() + MINUTE)
+    assert state() == State.PAUSED
+    change(paused_until=DBNow() - 4 * MINUTE)
+    assert state() == State.IDLE
+    change(paused_until=DBNow() - 6 * MINUTE)
+    assert state() == State.OVERDUE
+
+
 def test_a_job_that_is_paused_is_nothing_else() -> None:
     schedule()
     change(paused=True)

@@ -179,6 +179,19 @@ def a_paused_job() -> None:
     work(task_path="", job_name="nightly")
 
 
+def a_job_whose_pause_has_just_ended() -> None:
+    """A worker has not had the time to run what has waited."""
+    job(paused=True, paused_until=DBNow() - MINUTE, next_slot=DBNow() - LONG)
+    worker()
+    work(task_path="", job_name="nightly")
+
+
+def a_job_whose_pause_ended_long_ago() -> None:
+    job(paused=True, paused_until=DBNow() - LONG, next_slot=DBNow() - LONG)
+    worker()
+    work(task_path="", job_name="nightly")
+
+
 def all_at_once() -> None:
     a_failing_job()
     a_mistyped_queue()
@@ -222,6 +235,8 @@ SITUATIONS: list[Situation] = [
     (a_stale_lock_of_no_job, CRITICAL, [("stale", "deploy")]),
     (an_impossible_lock, CRITICAL, [("impossible", "nightly")]),
     (a_paused_job, OK, []),
+    (a_job_whose_pause_has_just_ended, OK, []),
+    (a_job_whose_pause_ended_long_ago, CRITICAL, [("overdue", "nightly"), ("late", "default")]),
     (all_at_once, CRITICAL, [("unserved", "mali"), ("failing", "nightly"), ("failed", "default")]),
 ]
 each_situation = pytest.mark.parametrize(

@@ -63,6 +63,19 @@ def nothing_is_locked() -> bool:
     return not JobLock.objects.exists()
 
 
+def test_where_nothing_is_enabled_it_waits_for_its_signal_and_touches_nothing(spawn: Spawn) -> None:
+    enqueue("tells")
+    child = worker(spawn, SINGLEJOB_TEST_ENABLED="False")
+    child.wait_for("SINGLEJOB['ENABLED'] is False: this worker runs nothing.")
+    a_moment()
+    assert child.poll() is None
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 0
+    assert child.output.count("is False") == 1
+    assert left() == [("waiting", 0)]
+    assert nothing_is_locked()
+
+
 # --- the end
 
 

@@ -33,6 +33,7 @@ from tests.contract.acts import (
     HOUR,
     MINUTE,
     SECOND,
+    everything,
     expire,
     fall_behind,
     gate,
@@ -103,6 +104,20 @@ def test_it_runs_what_becomes_due_until_a_signal(passes: list[Any]) -> None:
     night = scheduled()
     passes += [job.enqueue, lambda: fall_behind(night), job.enqueue, job.enqueue]
     assert ran() == ["mail", "nightly", "mail", "mail"]
+
+
+@pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True), PLAN], ids=["once", "drain", "endless"])
+def test_where_nothing_is_enabled_it_touches_nothing(days: Days, settings: Settings, plan: Plan) -> None:
+    settings.SINGLEJOB = {"ENABLED": False}
+    fall_behind(scheduled())
+    singleton_job("mail")(lambda: None).enqueue()
+    days.acts = [lambda: None] * 3
+    before = everything()
+    with CaptureQueriesContext(connection) as queries:
+        assert list(Worker(plan).work()) == []
+    assert len(queries) == 0
+    assert everything() == before
+    assert days.is_over is plan.is_endless
 
 
 def test_a_new_schedule_is_in_the_database_at_once(passes: list[Any]) -> None:
@@ -263,12 +278,13 @@ def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
     assert 2 <= days.now - loop.LONGEST_TICK - 1 < 4
 
 
-def test_a_paused_job_is_not_called(passes: list[Any]) -> None:
+@pytest.mark.parametrize("end", [{"paused": False}, {"paused_until": DBNow()}], ids=["by hand", "by itself"])
+def test_a_paused_job_is_not_called(passes: list[Any], end: dict[str, Any]) -> None:
     job: Any = singleton_job("mail")(lambda: None)
     job()
-    gates().update(paused=True)
+    gates().update(paused=True, paused_until=DBNow() + HOUR)
     job.enqueue()
-    passes += [lambda: gates().update(paused=False)]
+    passes += [lambda: gates().update(**end)]
     assert [report.outcome and report.outcome.reason for report in Worker(PLAN).work()] == [None]
 
 

@@ -1,9 +1,18 @@
 """``manage.py pause_singletons``: prevent new runs of jobs."""
 
+import argparse
 from typing import Any
 
+from django.core.management.base import CommandError, CommandParser
+
+from django_singlejob.jobs.names import REASON_LENGTH
 from django_singlejob.locking.pausing import pause
+from django_singlejob.management.arguments import instant, text
+from django_singlejob.management.exit_status import EX_USAGE
 from django_singlejob.management.job_choice import GateCommand
+from django_singlejob.models.holder import this_user
+from django_singlejob.models.jobs import database_now
+from django_singlejob.process.clock import instant_in_words
 
 
 class Command(GateCommand):
@@ -15,6 +24,38 @@ class Command(GateCommand):
     done = "Paused"
     not_done = "was already paused"
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--until",
+            type=instant,
+            metavar="INSTANT",
+            help="When the jobs resume by themselves, in ISO 8601, such as 2026-12-01T06:00 (default: when "
+            "resume_singletons, or a user in the admin, resumes them).",
+        )
+        parser.add_argument("--because", type=reason, metavar="TEXT", help="The reason, for others to read.")
+
+    def how(self, given: dict[str, Any]) -> dict[str, Any]:
+        until = given["until"]
+        if until and until <= (now := database_now()):
+            raise CommandError(
+                f"--until is {instant_in_words(until)}, but by the database's clock it is {instant_in_words(now)} "
+                "already. Give a later instant.",
+                returncode=EX_USAGE,
+            )
+        return {"until": until, "reason": given["because"] or "", "by": this_user()}
+
+    def told(self, how: dict[str, Any]) -> str:
+        return f" until {instant_in_words(how['until'])}" if how["until"] else ""
+
     def close(self, given: dict[str, Any]) -> None:
         if given["all"]:
             self.say("Tasks that are not jobs are not paused.")
+
+
+def reason(value: object) -> str:
+    """The reason of a pause."""
+    words = text(value)
+    if len(words) > REASON_LENGTH:
+        raise argparse.ArgumentTypeError(f"the reason has {len(words)} characters. Use at most {REASON_LENGTH}.")
+    return words

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.exceptions import quoted
+from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, queue, text, whole_number
 from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
 from django_singlejob.management.output import add_format, as_json
@@ -20,6 +21,7 @@ from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
+from django_singlejob.process.logs import in_english
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
@@ -122,6 +124,14 @@ def _as_text(verdict: Verdict) -> str:
             _summary(verdict),
             *_table(("JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"), map(_row, verdict.healths)),
             *_table(
+                ("PAUSED", "UNTIL", "BY", "BECAUSE"),
+                (
+                    _row_of_pause(health.status)
+                    for health in verdict.healths
+                    if health.status and health.status.is_paused
+                ),
+            ),
+            *_table(
                 ("QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"),
                 (_row_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues),
             ),
@@ -134,7 +144,8 @@ def _as_text(verdict: Verdict) -> str:
 def _summary(verdict: Verdict) -> str:
     """What Nagios shows: ``CRITICAL: 1 overdue (hourly_report). Jobs and locks: 12. | due=0 failed=0 workers=2``."""
     by_kind = (list(group) for _kind, group in groupby(verdict.findings, key=lambda finding: finding.kind))
-    troubles = ", ".join(map(_troubles, by_kind)) or "all is well"
+    well = "all is well" if verdict.is_enabled else in_english(Reason.DISABLED.label)
+    troubles = ", ".join(map(_troubles, by_kind)) or well
     summary = f"{troubles}. Jobs and locks: {in_figures(len(verdict.healths), is_cut=verdict.is_cut)}."
     return f"{verdict.level.name}: {summary} | {_figures(verdict)}"
 
@@ -184,6 +195,11 @@ def _row(health: Health) -> tuple[object, ...]:
     return (health.name, health.state.label, holder, _last(status) if status else "", _next(health))
 
 
+def _row_of_pause(status: "JobStatus") -> tuple[object, ...]:
+    until = instant_in_words(status.paused_until) if status.paused_until else "resumed"
+    return (status.name, until, status.paused_by, status.pause_reason)
+
+
 def _row_of_queue(queue: Queue, workers: int) -> tuple[object, ...]:
     due, oldest = in_figures(queue.due, is_cut=queue.is_cut), roughly(queue.oldest) if queue.due else ""
     return (queue.name, due, oldest, _failed(queue), workers)
@@ -226,6 +242,7 @@ def _as_json(verdict: Verdict) -> str:
     levels = verdict.levels
     facts = {
         "level": verdict.level.name.lower(),
+        "enabled": verdict.is_enabled,
         "is_cut": verdict.is_cut,
         "findings": [_facts_of_finding(finding) for finding in verdict.findings],
         "jobs": [_facts(health, levels.get(health.name, Level.OK)) for health in verdict.healths],
@@ -254,9 +271,16 @@ def _facts(health: Health, level: Level) -> dict[str, Any]:
         "level": level.name.lower(),
         "schedule": health.schedule,
         **_columns(health.status, _STATUS_COLUMNS),
+        **_facts_of_pause(health.status),
         "run_count": health.status.run_count if health.status else 0,
         "holder": _columns(health.lock, _LOCK_COLUMNS) if health.lock else None,
     }
+
+
+def _facts_of_pause(status: "JobStatus | None") -> dict[str, Any]:
+    """Of a pause that has ended by itself, nothing."""
+    facts = {"paused": status.is_paused if status else None}
+    return facts | _columns(status if status and status.is_paused else None, _PAUSE_COLUMNS)
 
 
 def _facts_of_queue(queue: Queue, workers: int) -> dict[str, Any]:
@@ -267,7 +291,6 @@ def _facts_of_queue(queue: Queue, workers: int) -> dict[str, Any]:
 _STATUS_COLUMNS = [
     "next_slot",
     "last_slot",
-    "paused",
     "last_started_at",
     "last_finished_at",
     "last_status",
@@ -277,6 +300,7 @@ _STATUS_COLUMNS = [
     "misfire_count",
     "coalesced_count",
 ]
+_PAUSE_COLUMNS = ["paused_until", "pause_reason", "paused_by"]
 _LOCK_COLUMNS = [
     "name",
     "hostname",

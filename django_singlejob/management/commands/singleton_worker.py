@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
-from django_singlejob.conf import ZERO
+from django_singlejob.conf import ZERO, options
 from django_singlejob.database import transactions
 from django_singlejob.database.unusable import database_name
 from django_singlejob.exceptions import DatabaseUnreachable
@@ -35,6 +35,7 @@ from django_singlejob.running.reports import Report
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 
+DISABLED = "SINGLEJOB['ENABLED'] is False: this worker runs nothing."
 # The options that each mode ignores.
 _IGNORED = {
     "once": ["drain", "processes", "threads", "grace", "interval", "max_jobs", "no_reload"],
@@ -140,6 +141,8 @@ class Command(CallableCommand):
         code, plan = Code(), replace(_plan(given), in_children=self._is_last and not given["inline"])
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         plan, status = replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan, 0
+        if not options().enabled and given["verbosity"] >= (1 if plan.is_endless else verbosity_of_news(self.stdout)):
+            self.stdout.write(DISABLED)
 
         def reported(report: Report) -> int:
             reported_status = self._print(report, given, signals)

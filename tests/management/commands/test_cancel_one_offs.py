@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -13,6 +13,10 @@ from django.db import OperationalError, connection
 from django_singlejob.management.exit_status import EX_USAGE
 from django_singlejob.models.one_offs import OneOffJobQuerySet, one_offs
 from django_singlejob.running.enqueue import Order, place
+from tests.contract.acts import expire, is_free, take
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -168,3 +172,31 @@ def test_if_it_may_have_been_done_it_is_not_tried_again(monkeypatch: pytest.Monk
     with pytest.raises(CommandError, match="The database does not answer: the answer is lost"):
         told("--job", "nightly")
     assert calls == [1]
+
+
+def test_all_that_wait_are_cancelled() -> None:
+    for status in ("waiting", "waiting", "in_progress", "done", "failed"):
+        add(status=status)
+    add(job_name="", task_path="shop.tasks.mail", queue_name="slow")
+    assert told(all=True, dry_run=True)[1].startswith("Would cancel 3 one-offs.")
+    said = "Left alone, because only waiting ones can be cancelled: 1 in progress."
+    assert told("--all") == (0, f"Cancelled 3 one-offs.\n{said}\n", "")
+    assert statuses() == ["cancelled", "cancelled", "in_progress", "done", "failed", "cancelled"]
+
+
+@pytest.mark.parametrize("words", [["--all", "7"], ["--all", "--queue", "slow"], []], ids=str)
+def test_all_leaves_nothing_to_choose(words: list[str]) -> None:
+    with pytest.raises(CommandError, match="or all that wait: --all"):
+        told(*words)
+
+
+def test_a_copy_of_production_is_cleaned_although_nothing_runs_there(settings: Settings) -> None:
+    place(Order(job_name="nightly"), [], {})
+    begun = place(Order(job_name="nightly", max_attempts=3), [], {})
+    take(job_name="nightly", trigger="one_off", one_off=begun)
+    expire()
+    settings.SINGLEJOB = {"ENABLED": False}
+    call_command("clear_stale_locks", stdout=StringIO())
+    assert is_free()
+    assert statuses() == ["waiting", "waiting"]
+    assert told("--all") == (0, "Cancelled 2 one-offs.\n", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
 
@@ -148,3 +149,63 @@ def test_it_does_not_wait_long_for_a_fenced_transaction(monkeypatch: pytest.Monk
     assert err == "'nightly' was not paused: another transaction is using it. Try again.\n"
     assert paused() == set()
     lease.release()
+
+
+# --- until, and why
+
+
+LATER = "2999-12-01T06:00:00+00:00"
+
+
+def pauses() -> dict[str, list[object]]:
+    rows = gates().filter(paused=True).values_list("name", "paused_until", "pause_reason", "paused_by")
+    return {name: [until, reason, by] for name, until, reason, by in rows}
+
+
+@pytest.mark.usefixtures("job")
+def test_it_can_end_by_itself_and_have_a_reason(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "anna")
+    settings.SINGLEJOB = {"HOSTNAME": "web-1"}
+    done = pause("nightly", until=LATER, because="upgrade")
+    assert done == (0, "Paused 'nightly' until 2999-12-01 06:00:00 UTC.\n", "")
+    assert pauses() == {"nightly": [datetime(2999, 12, 1, 6, tzinfo=UTC), "upgrade", "anna on web-1"]}
+    assert pause("nightly", until=LATER, because="upgrade")[1] == "'nightly' was already paused.\n"
+    assert pause("nightly", because="for longer")[1] == "Paused 'nightly'.\n"
+    assert pauses() == {"nightly": [None, "for longer", "anna on web-1"]}
+    out = StringIO()
+    call_command("run_singleton", "nightly", verbosity=2, stdout=out)
+    assert out.getvalue() == "nightly: skipped, paused (for longer).\n"
+
+
+@pytest.mark.usefixtures("job")
+def test_a_user_without_a_name_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.SINGLEJOB = {"HOSTNAME": "web-1"}
+
+    def getuser() -> str:
+        raise KeyError("uid not found: 1000")
+
+    monkeypatch.setattr("getpass.getuser", getuser)
+    pause("nightly")
+    assert pauses() == {"nightly": [None, "", "web-1"]}
+
+
+@pytest.mark.usefixtures("job")
+def test_an_end_in_the_past_is_refused_by_the_databases_clock() -> None:
+    with pytest.raises(CommandError, match="--until is 2001-12-01 06:00:00 UTC, but by the database's clock") as error:
+        pause("nightly", until="2001-12-01T06:00Z")
+    assert error.value.returncode == EX_USAGE
+    assert paused() == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"until": "tomorrow"}, "is not an instant, such as"),
+        ({"because": " "}, "is blank"),
+        ({"because": "x" * 201}, "the reason has 201 characters. Use at most 200."),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, str], complaint: str) -> None:
+    with pytest.raises(CommandError, match=complaint):
+        pause("nightly", **options)

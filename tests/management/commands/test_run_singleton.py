@@ -792,3 +792,13 @@ def test_what_is_out_of_range_is_a_usage_error(calls: list[object], arguments: l
     with pytest.raises(CommandError, match=message):
         told(*arguments)
     assert not calls
+
+
+@pytest.mark.parametrize("words", [["nightly"], ["nightly", "--now", "-E", "75"], ["backup", "--", "false"]], ids=str)
+def test_where_nothing_is_enabled_it_says_so_and_has_done_its_duty(words: list[str], settings: Settings) -> None:
+    singleton_job("nightly")(lambda: pytest.fail("It ran."))
+    settings.SINGLEJOB = {"ENABLED": False}
+    out = StringIO()
+    call_command("run_singleton", *words, verbosity=2, stdout=out, stderr=out)
+    assert out.getvalue() == f"{words[0]}: skipped, disabled by SINGLEJOB['ENABLED'].\n"
+    assert not gates().exists()

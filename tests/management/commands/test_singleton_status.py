@@ -248,6 +248,9 @@ def test_json_has_instants_as_text_and_durations_as_seconds() -> None:
         "next_slot": iso(status.next_slot),
         "last_slot": iso(status.last_slot),
         "paused": False,
+        "paused_until": None,
+        "pause_reason": None,
+        "paused_by": None,
         "last_started_at": iso(status.last_started_at),
         "last_finished_at": iso(status.last_finished_at),
         "last_status": "successful",
@@ -292,7 +295,7 @@ def test_json_has_null_for_what_nobody_knows() -> None:
 
 def test_json_without_jobs_is_json() -> None:
     nothing: dict[str, Any] = {"findings": [], "jobs": [], "queues": [], "workers": []}
-    assert facts("--check") == {"level": "ok", "is_cut": False, **nothing}
+    assert facts("--check") == {"level": "ok", "enabled": True, "is_cut": False, **nothing}
 
 
 # --- queues and workers
@@ -591,3 +594,42 @@ def test_a_bar_is_escaped_on_each_line() -> None:
     assert first.count("|") == 1
     assert not any("|" in line for line in rest)
     assert any(r"web\x7c1" in line for line in rest)
+
+
+# --- pauses
+
+
+def test_a_pause_is_shown_with_its_end_its_user_and_its_reason() -> None:
+    schedule()
+    schedule("hourly")
+    change(paused=True, paused_until=datetime(2999, 12, 1, 6, tzinfo=UTC), paused_by="anna", pause_reason="a\nb")
+    change("hourly", paused=True)
+    text = told("--check")
+    assert re.search(r"^PAUSED +UNTIL +BY +BECAUSE$", text, re.MULTILINE)
+    assert re.search(r"^nightly +2999-12-01 06:00:00 UTC +anna +a\\nb$", text, re.MULTILINE)
+    assert re.search(r"^hourly +resumed$", text, re.MULTILINE)
+    job = next(job for job in facts()["jobs"] if job["name"] == "nightly")
+    pause = ("paused", "paused_until", "pause_reason", "paused_by")
+    assert [job[name] for name in pause] == [True, "2999-12-01T06:00:00+00:00", "a\nb", "anna"]
+
+
+def test_a_pause_that_has_ended_by_itself_is_not_shown() -> None:
+    schedule()
+    change(paused=True, paused_until=DBNow(), paused_by="anna", pause_reason="upgrade")
+    assert "PAUSED" not in told()
+    (job,) = facts()["jobs"]
+    assert (job["state"], job["paused"], job["paused_until"], job["pause_reason"]) == ("idle", False, None, None)
+
+
+# --- disabled
+
+
+@pytest.mark.usefixtures("trouble")
+def test_where_nothing_is_enabled_nothing_is_critical_and_it_says_so(settings: Settings) -> None:
+    settings.SINGLEJOB = {"ENABLED": False}
+    summary = told("--check").splitlines()[0]
+    assert summary == "OK: disabled by SINGLEJOB['ENABLED']. Jobs and locks: 8. | due=0 failed=0 workers=0"
+    found = facts("--check")
+    assert (found["enabled"], found["level"], found["findings"]) == (False, "ok", [])
+    settings.SINGLEJOB = {}
+    assert facts()["enabled"]

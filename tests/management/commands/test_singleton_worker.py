@@ -669,3 +669,14 @@ def test_a_drain_without_a_database_says_so(database_away: Away) -> None:
     with database_away(), pytest.raises(CommandError, match="The database does not answer") as refusal:
         drained()
     assert refusal.value.returncode == 69
+
+
+@pytest.mark.parametrize("mode", ["once", "drain"])
+def test_where_nothing_is_enabled_a_pass_says_so_but_not_to_cron(mode: str, settings: Settings) -> None:
+    settings.SINGLEJOB = {"ENABLED": False}
+    said = []
+    for verbosity in 1, 2:
+        out = StringIO()
+        call_command("singleton_worker", **{mode: True}, verbosity=verbosity, stdout=out)
+        said.append("SINGLEJOB['ENABLED'] is False: this worker runs nothing.\n" in out.getvalue())
+    assert said == [False, True]
