@@ -6,7 +6,8 @@ promoted standby never gives out a fence of the primary that it followed, whatev
 are alive. Two standbys of one primary may take the same number if neither has followed the other.
 
 If a gate's fence has an older timeline, the last grant was made before a failover, or after it by a server that is
-lost. The holder may not know this yet, so the lock is not granted before the holder has had time to find out.
+lost. The holder may not know this yet, so the lock is not granted before the holder has had time to find out: see
+``JobStatus.is_from_failover`` and ``Acquisition``.
 """
 
 import logging
@@ -68,7 +69,7 @@ def sql_on(alias: str) -> str:
 
 
 def known_for(alias: str, timeline: int) -> timedelta:
-    """How long this process has known that the database is on this timeline."""
+    """How long this process has known that the database is on this timeline, which it may learn by this call."""
     return since(_known_since.setdefault((alias, timeline), local_now()))
 
 

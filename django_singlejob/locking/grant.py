@@ -127,7 +127,7 @@ class Granting(NamedTuple):
         return self._pass_other_gate() and self._insert()
 
     def _insert(self) -> bool:
-        return locks().grant(self.grant.request.name, self.grant.columns)
+        return locks().insert(self.grant.request.name, self.grant.columns)
 
     def _pass_own_gate(self) -> bool:
         """The gate is the job's own, and the lock is free: one UPDATE passes it and starts the job.

@@ -250,6 +250,7 @@ _RUN = {
 # What a gate must be like.
 _PASSABLE = f"""(gate.token IS NULL OR gate.fence >> {GRANT_BITS} >= seen.timeline)
     AND gate.token IS DISTINCT FROM %(token)s::uuid"""
+# As in `gates().ready`.
 _STARTABLE = f"""
     AND (NOT gate.paused OR gate.paused_until <= {_NOW}) AND gate.last_status <> 'abandoned'
     AND (gate.last_started_at > {_NOW} - %(min_interval)s::interval

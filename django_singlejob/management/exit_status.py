@@ -38,7 +38,7 @@ EX_FAILED, EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL, EX_NOPERM, EX_CONFIG = 1, 2, 6
 _NOT_PERMITTED = (Lack.LOGIN, Lack.RIGHTS, Lack.WRITES)
 
 
-def verdict(
+def status_and_line(
     report: Report,
     *,
     signum: int | None = None,
@@ -63,7 +63,7 @@ def verdict(
 
 def is_error(report: Report) -> bool:
     """Whether the line belongs on standard error. ``False`` if the job ran, or was skipped."""
-    return verdict(report)[0] != 0
+    return status_and_line(report)[0] != 0
 
 
 def _of_outcome(report: Report, outcome: Outcome, skipped_status: int, signum: int | None) -> tuple[int, str]:

@@ -327,7 +327,7 @@ class JobStatus(Row):
 
     objects = JobStatusQuerySet.as_manager()
 
-    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.look_up
+    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.startable, survey and worst_first
         now: datetime
         started_recently: bool | None
         is_ill: bool
@@ -382,6 +382,7 @@ MEAN_RUNS = 20
 def mean_with(duration: timedelta | Expression) -> Coalesce:
     """The mean duration after a successful run that took ``duration``: an exponential moving average over about the
     last ``MEAN_RUNS`` runs."""
+    # See also `locking.single_statement`, which has this as SQL.
     value = Value(duration, output_field=DurationField()) if isinstance(duration, timedelta) else duration
     count = Least(F("run_count"), Value(MEAN_RUNS - 1)) + 1
     return Coalesce(_MovedMean(F("mean_duration"), value, count), value)
@@ -421,5 +422,6 @@ def _is_ahead(instant: datetime) -> GreaterThan:
 
 
 def _recently(min_interval: timedelta | Expression) -> Q:
+    # See also `_STARTABLE` in `locking.single_statement`.
     # A start in the future means that the clock has been set back since. It must not hold up the job until then.
     return Q(last_started_at__gt=DBNow() - min_interval, last_started_at__lte=DBNow() + min_interval)

@@ -100,7 +100,7 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         with readable("JobLock"):
             return next(iter(self.filter(name=name).watched()), None)
 
-    def grant(self, name: str, columns: Mapping[str, Any]) -> bool:
+    def insert(self, name: str, columns: Mapping[str, Any]) -> bool:
         """Insert the row. Returns ``False`` if there is one already."""
         _, is_created = self.get_or_create(name=name, defaults=columns)
         return is_created

@@ -21,7 +21,8 @@ from django_singlejob.worker.processes import Processes
 from django_singlejob.worker.task_process import TaskProcess
 from django_singlejob.worker.tasks import TasksHere
 
-PRUNE_EVERY = timedelta(hours=1)
+# Of all servers together, one prunes once a day: see PRUNING.
+TRY_TO_PRUNE_EVERY = timedelta(hours=1)
 WATCH_EVERY = timedelta(seconds=1)
 _OTHERS_TURN = (Reason.HELD, Reason.UNDECIDED)
 
@@ -162,7 +163,7 @@ class Tick:
         """Begin to delete what is old, once an hour. ``False``: it is not time for that, or no process is free."""
         if not (self._plan.is_endless and self._free and local_now() >= self._prune_at):
             return False
-        self._prune_at = local_now() + PRUNE_EVERY.total_seconds()
+        self._prune_at = local_now() + TRY_TO_PRUNE_EVERY.total_seconds()
         return self._begin(call_of(PRUNING))
 
     def take_turns(self) -> bool:

@@ -188,7 +188,7 @@ def win(name: str = "nightly") -> None:
     """Write what a grant writes, inside the caller's transaction."""
     pass_gate(name)
     now = {"acquired_at": DBNow(), "heartbeat_at": DBNow(), "expires_at": DBNow() + MINUTE, "sent_at": utc_now()}
-    assert locks().grant(name, {"token": uuid4(), "hostname": "elsewhere", "pid": 1, **now})
+    assert locks().insert(name, {"token": uuid4(), "hostname": "elsewhere", "pid": 1, **now})
 
 
 def committing(writes: Callable[[], object], begun: Event, *, duration: float = 0.3) -> None:

@@ -31,7 +31,7 @@ from django_singlejob.management.exit_status import (
     explanation_of,
     is_error,
     refuse_settings,
-    verdict,
+    status_and_line,
     where_traceback_is,
 )
 from django_singlejob.running.command import CommandFailed
@@ -68,16 +68,16 @@ def of_error(error: BaseException) -> Report:
 
 
 def exit_status_of(report: Report, **terms: Any) -> int:
-    return verdict(report, **terms)[0]
+    return status_and_line(report, **terms)[0]
 
 
 def message_of(report: Report, **terms: Any) -> str:
-    return verdict(report, **terms)[1]
+    return status_and_line(report, **terms)[1]
 
 
 def told(report: Report) -> tuple[int, str, bool]:
     """The exit status, the line, and whether the line is an error."""
-    return *verdict(report), is_error(report)
+    return *status_and_line(report), is_error(report)
 
 
 def skipped(reason: Reason, **facts: Any) -> Outcome:

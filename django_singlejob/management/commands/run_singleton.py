@@ -24,7 +24,7 @@ from django_singlejob.management.exit_status import (
     explained,
     is_error,
     refuse_settings,
-    verdict,
+    status_and_line,
     where_traceback_is,
 )
 from django_singlejob.management.output import Output, add_format, verbosity_of_news
@@ -212,7 +212,7 @@ class Command(CallableCommand):
                 "skipped_status": given["skipped_status"],
                 "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with --traceback",
             }
-            reported_status, message = verdict(report, signum=signals.received, **terms)
+            reported_status, message = status_and_line(report, signum=signals.received, **terms)
             (self._print_error if is_error(report) else self._print_news)(given, message)
             status = status or reported_status
         return status

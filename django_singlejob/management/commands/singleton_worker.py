@@ -24,7 +24,7 @@ from django_singlejob.management.exit_status import (
     explained,
     is_error,
     refuse_settings,
-    verdict,
+    status_and_line,
     where_traceback_is,
 )
 from django_singlejob.management.output import verbosity_of_news
@@ -168,7 +168,7 @@ class Command(CallableCommand):
         return status
 
     def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
-        status, message = verdict(report, signum=signals.received, traceback=where_traceback_is(report))
+        status, message = status_and_line(report, signum=signals.received, traceback=where_traceback_is(report))
         # On all servers but one, another server was faster.
         is_no_news = report.reason not in (None, Reason.UNDECIDED)
         if is_error(report):
