@@ -28,6 +28,7 @@ TESTED_BY = {
     "exceptions": "jobs/test_registry",
     "locking/recording": "contract/test_record",
     "management/arguments": "management/test_call_command",
+    "management/own_tables": "processes/test_migrate",
     "management/reload": "processes/test_worker",
     "models/attempts": "models/test_runs",
     "models/one_offs": "models/test_plans",
