@@ -1,9 +1,10 @@
 """``manage.py singleton_migrate``: ``migrate``, on one server at a time."""
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django.core.management import call_command, get_commands, load_command_class
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -16,6 +17,7 @@ from django_singlejob.database.transactions import alias, has_one_writer
 from django_singlejob.exceptions import JobInterrupted, SingleJobError
 from django_singlejob.jobs.names import MIGRATE_LOCK
 from django_singlejob.jobs.registry import Job
+from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, seconds
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, explained, refuse_settings, verdict
@@ -27,6 +29,9 @@ from django_singlejob.process.escaping import shown
 from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
 from django_singlejob.running import runner
 from django_singlejob.running.reports import Report, log_in_child, logged_quietly, report_of
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock
 
 # How long to wait for another server by default, in seconds.
 WAIT = 600
@@ -97,16 +102,18 @@ class Command(CallableCommand):
                 migrate_ours(min(give_up_at, local_now() + RACE))
                 _exit_after(signals)
                 report = self._run(given)
-            if report.reason != Reason.HELD or local_now() >= give_up_at:
+            if report.reason not in (Reason.HELD, Reason.UNDECIDED) or local_now() >= give_up_at:
                 return report
 
     def _wait_for_others(self, given: dict[str, Any], give_up_at: float, signals: ReceivedSignals) -> None:
-        """Wait while another server migrates. Whether one that is silent is dead, the acquisition finds out."""
+        """Wait while another server migrates. If its lease has expired, the acquisition finds out whether it is dead."""
         with explained():
-            while (holder := _migrating_server()) is not None and local_now() < give_up_at:
+            while lock := _found_lock():
                 if not self._has_told:
                     self._has_told = True
-                    self._say(given, f"Another server migrates ({holder}): waiting.")
+                    self._say(given, f"Another server migrates ({lock.holder}): waiting.")
+                if lock.is_suspected or local_now() >= give_up_at:
+                    return
                 sleep(PAUSE)
                 _exit_after(signals)
 
@@ -130,31 +137,29 @@ class Command(CallableCommand):
 
     def _migrate_if_needed(self, given: dict[str, Any]) -> None:
         """The body, under the lock."""
+        run = runner.current_run()
         with ExitStack() as block:
-            run = runner.current_run()
-            if run and has_one_writer(alias()) and given["database"] == alias():
+            is_alone = run is not None and has_one_writer(alias()) and given["database"] == alias()
+            if run and is_alone:
                 block.enter_context(run.lease.only_writer())
             if self._is_anything_left(given):
-                self._migrate(given)
+                self._migrate(given, run.lease if run and is_alone else None)
             else:
                 self._say(given, "Nothing to migrate.")
 
-    def _migrate(self, given: dict[str, Any]) -> None:
-        """Call the command ``migrate``."""
-        command = _Migrate(_load_migrate())
+    def _migrate(self, given: dict[str, Any], lease: Lease | None = None) -> None:
+        """Call the command ``migrate``. ``lease``: the one to renew after each migration."""
+        progress = _Progress(lease)
         passed = {name: value for name, value in given.items() if name not in _OWN_OPTIONS}
         # Not our own streams, which end each text with a line end.
         passed |= {"stdout": self.stdout._out, "stderr": self.stderr._out}
         try:
-            call_command(command.command, **passed)
+            call_command(progress.noted_of(_load_migrate()), **passed)
         except DatabaseError as error:
-            if (
-                command.first
-                and command.is_at_first
-                and (words := explanation(error, command.first, given["database"]))
-            ):
-                raise CommandError(shown(words)) from error
-            raise
+            words = explanation(error, progress.only, given["database"]) if progress.only else ""
+            if not words:
+                raise
+            raise CommandError(shown(words)) from error
 
     def _say(self, given: dict[str, Any], line: str) -> None:
         if given["verbosity"] > 0:
@@ -172,28 +177,34 @@ class Command(CallableCommand):
             raise CommandError(shown(line), returncode=status) from report.error
 
 
-class _Migrate:
-    """The command ``migrate``, and which migration it applies.
+class _Progress:
+    """Takes note of what ``migrate`` does.
 
     Attributes:
-        first: the first migration that it has begun; ``None`` if it has begun none.
-        is_at_first: whether it has begun no other one.
+        begun: the migrations that it has begun.
     """
 
-    def __init__(self, command: Any) -> None:
-        self.command = command
-        self.first: Migration | None = None
-        self.is_at_first = True
-        self._usual = getattr(command, "migration_progress_callback", None)
-        if self._usual:
-            self.command.migration_progress_callback = self._note
+    def __init__(self, lease: Lease | None) -> None:
+        self.begun: list[Migration] = []
+        self._lease = lease
 
-    def _note(self, action: str, migration: Migration | None = None, fake: bool = False) -> None:
+    @property
+    def only(self) -> Migration | None:
+        """The migration that it has begun; ``None`` if there are more, or none."""
+        return self.begun[0] if len(self.begun) == 1 else None
+
+    def noted_of(self, command: Any) -> Any:
+        """The command itself, which tells about its progress from now on."""
+        if usual := getattr(command, "migration_progress_callback", None):
+            command.migration_progress_callback = partial(self._note, usual)
+        return command
+
+    def _note(self, usual: Callable[..., None], action: str, *given: Any) -> None:
+        usual(action, *given)
         if action in ("apply_start", "unapply_start"):
-            self.is_at_first = self.first is None
-            self.first = self.first or migration
-        if self._usual:
-            self._usual(action, migration, fake)
+            self.begun.append(given[0])
+        elif self._lease and action in ("apply_success", "unapply_success"):
+            self._lease.renew()  # before a server that has waited for this transaction can take the lock
 
 
 def _load_migrate() -> BaseCommand:
@@ -202,15 +213,14 @@ def _load_migrate() -> BaseCommand:
     return app if isinstance(app, BaseCommand) else load_command_class(app, "migrate")
 
 
-def _migrating_server() -> str | None:
-    """The server that migrates, in words; ``None`` if none does, or if the lock's table does not exist yet."""
+def _found_lock() -> "JobLock | None":
+    """The lock of the server that migrates; ``None`` if none does, or if there is no table for locks yet."""
     try:
-        lock = locks().live().filter(name=MIGRATE_LOCK).first()
+        return next(iter(locks().filter(name=MIGRATE_LOCK).survey()), None)
     except Error as error:
         if errors.is_connection_lost(error):
             raise
         return None
-    return lock.holder if lock else None
 
 
 def _exit_after(signals: ReceivedSignals) -> None:
