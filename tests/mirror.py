@@ -30,6 +30,7 @@ TESTED_BY = {
     "management/arguments": "management/test_call_command",
     "management/own_tables": "processes/test_migrate",
     "management/reload": "processes/test_worker",
+    "management/unfinished": "management/commands/test_singleton_migrate",
     "models/attempts": "models/test_runs",
     "models/one_offs": "models/test_plans",
     "models/passes": "models/test_worker_passes",

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from django.db import connection, connections
 
-from django_singlejob.models.locks import locks
-from django_singlejob.models.runs import runs
+from django_singlejob.models import JobLock, JobRun
 from tests.children import Child, Spawn
 from tests.processes.set_ups import execute, no_tables
 from tests.waiting import eventually
@@ -153,8 +152,8 @@ def test_a_signal_ends_the_migration_and_leaves_no_lock(spawn: Spawn, empty: str
     assert first.finish() == 143
     assert first.output.endswith("django_singlejob.migrate: interrupted by signal 15.\n")
     with inside(empty):
-        assert not locks().exists()
-        assert runs().get().status == "interrupted"
+        assert not JobLock.objects.exists()
+        assert JobRun.objects.get().status == "interrupted"
     again = spawn.command("singleton_migrate")
     if connection.vendor == "mysql":
         assert again.finish() == 1
@@ -175,7 +174,7 @@ def test_a_signal_ends_the_wait(spawn: Spawn, first: Child) -> None:
 @pytest.mark.on_database("postgresql", "mysql")
 def test_a_migration_whose_lease_is_lost_is_ended(spawn: Spawn, empty: str, first: Child) -> None:
     with inside(empty):
-        locks().all().delete()
+        JobLock.objects.all().delete()
     assert first.finish() == 75
     assert "The lease on 'django_singlejob.migrate' was lost" in first.output
 
@@ -187,7 +186,7 @@ def test_a_migration_that_keeps_its_own_heartbeats_out_goes_on(
     other = spawn.command("singleton_migrate", *QUICKLY)
     other.wait_for("Another server migrates (")
     with inside(empty):
-        eventually(lambda: locks().stale().exists())
+        eventually(lambda: JobLock.objects.stale().exists())
     go.touch()
     assert [first.finish(), other.finish()] == [0, 0], first.output + other.output
     assert "Applying sessions.0001_initial... OK" in first.output
@@ -205,7 +204,7 @@ def test_a_failed_migration_prints_its_traceback_as_migrate_does(spawn: Spawn, e
     assert "Traceback" in child.output
     assert re.search("migrated_discount.* already exists", child.output)
     with inside(empty):
-        assert runs().get().status == "failed"
+        assert JobRun.objects.get().status == "failed"
 
 
 def test_if_our_own_tables_are_half_there_it_says_what_to_do(spawn: Spawn, empty: str) -> None:

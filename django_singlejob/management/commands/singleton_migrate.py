@@ -106,7 +106,7 @@ class Command(CallableCommand):
                 return report
 
     def _wait_for_others(self, given: dict[str, Any], give_up_at: float, signals: ReceivedSignals) -> None:
-        """Wait while another server migrates. If its lease has expired, the acquisition finds out whether it is dead."""
+        """Wait while another server migrates. If its lease has expired, the acquisition finds out if it is dead."""
         with explained():
             while lock := _found_lock():
                 if not self._has_told:
