@@ -51,6 +51,7 @@ COMMANDS = [
     "resume_singletons",
     "retry_one_offs",
     "run_singleton",
+    "singleton_migrate",
     "singleton_status",
     "singleton_worker",
 ]

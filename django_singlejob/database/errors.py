@@ -61,6 +61,8 @@ LACKS: dict[Lack, frozenset[str | int]] = {
 OUT_OF_ROOM: frozenset[str | int] = frozenset({"53100", 1021, 1114, "SQLITE_FULL"})
 # The codes that PostgreSQL, or a compatible service, sends if it lacks a function or does not let us call it.
 REFUSED: frozenset[str | int] = frozenset({"0A000", "42501", "42883", "55000"})
+# MySQL's codes for DDL that was carried out before: a table, column, index or constraint is there already, or gone.
+DONE_BEFORE: frozenset[str | int] = frozenset({1022, 1050, 1051, 1060, 1061, 1091, 1826, 3822})
 
 
 def is_transient(error: BaseException) -> bool:
@@ -93,6 +95,11 @@ def is_refused(error: BaseException) -> bool:
 def is_duplicate(error: BaseException) -> bool:
     """Whether another process inserted the row first."""
     return isinstance(error, IntegrityError)
+
+
+def is_done_before(error: BaseException) -> bool:
+    """Whether MySQL refuses DDL because it was carried out before."""
+    return bool(DONE_BEFORE & _codes(error))
 
 
 def lack(error: BaseException) -> Lack | None:

@@ -15,6 +15,8 @@ NAME_LENGTH = 200
 # The first worker holds the lock django_singlejob.worker.1, and so on. A lock's gate is permanent, so the numbers are
 # reused.
 WORKER_LOCK = "django_singlejob.worker"
+# The lock, and the job in the history, of ``singleton_migrate``.
+MIGRATE_LOCK = "django_singlejob.migrate"
 _RESERVED = "django_singlejob."
 # MySQL ignores case and trailing spaces when it compares names, and SQLite does not. With these names it makes no
 # difference.

@@ -18,6 +18,7 @@ from django_singlejob.database import errors, transactions
 from django_singlejob.database.timeline import known_for
 from django_singlejob.database.unusable import refusal, refused, unreachable
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, UnreadableRow
+from django_singlejob.jobs.names import is_reserved
 from django_singlejob.jobs.slots import Claim
 from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import announce, forget, release_granted
@@ -98,7 +99,9 @@ class Acquisition:
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number means that nothing is decided yet: ask again after that many seconds."""
-        if self.request.job_name and not options().enabled:
+        job_name = self.request.job_name
+        # A copy of production is migrated, too.
+        if job_name and not (options().enabled or is_reserved(job_name)):
             return Refusal(Reason.DISABLED)
         transactions.refuse_open_transaction(transactions.alias(), is_of_job=bool(self.request.job_name))
         try:

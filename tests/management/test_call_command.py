@@ -60,6 +60,7 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     **dict.fromkeys(TEXTS, NAMES),
     "failures": [(7, ["7"]), ("7", ["7"]), (1, ["1"])],
     "format": [("json", ["json"]), ("text", ["text"])],
+    "database": [("default", ["default"])],
     "failed_since": INSTANTS,
     "until": INSTANTS,
     "because": [("upgrade", ["upgrade"])],
@@ -76,6 +77,7 @@ NONSENSE: dict[str, list[Any]] = {
     **{name: [5, [5], [None], True, "a\0", "\ud800", "", " "] for name in TEXTS},
     "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
+    "database": ["nowhere", 5, True, ["default"]],
     **{name: ["yesterday", "", 5, True, timedelta(1)] for name in ("failed_since", "until")},
     "because": [5, "", " ", "a\0", "x" * 201, ["upgrade"]],
     "force": [True, 5, ["nightly"], "a\0", "", " "],
@@ -97,7 +99,8 @@ def keyword(action: Action) -> str:
     return min(action.option_strings).lstrip("-").replace("-", "_")
 
 
-FLAGS = [(command, action) for command, action in options() if action.nargs == 0]
+# Not --no-input of migrate, which call_command(no_input=True) would turn into its opposite.
+FLAGS = [(command, action) for command, action in options() if action.nargs == 0 and action.const is True]
 OTHERS = [(command, action) for command, action in options() if action.nargs != 0]
 
 

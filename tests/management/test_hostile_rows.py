@@ -52,6 +52,7 @@ CALLS = {
     "resume_singletons": [["--all"], [HOSTILE]],
     "retry_one_offs": [["--job", HOSTILE], ["--queue", HOSTILE], ["--task", HOSTILE, "--dry-run"], ["1", "2"]],
     "run_singleton": [["--list"], ["nightly"], ["nightly", "--now"], [HOSTILE], ["other"], ["shell", "--", "true"]],
+    "singleton_migrate": [[], ["--plan"], ["--prune", "contenttypes"]],
     "singleton_status": [[], ["--check"], ["--job", HOSTILE], ["--queue", HOSTILE], ["--check", "--failures", "2"]],
     "singleton_worker": [["--once"], ["--drain"], ["--once", "--queue", HOSTILE]],
 }

@@ -183,7 +183,7 @@ def _looked(trace: Trace, _: Any, args: Any, __: Any, lock: Any) -> dict[str, An
 
 _EVENTS: list[tuple[Any, str, str, Any]] = [
     (JobLockQuerySet, "look_up", "look", _looked),
-    (JobLockQuerySet, "grant", "insert", _granted),
+    (JobLockQuerySet, "insert", "insert", _granted),
     (JobLockQuerySet, "take_over", "take_over", _taken_over),
     (JobLockQuerySet, "renew", "renew", _name_and_token),
     (JobLockQuerySet, "release", "release", _name_and_token),
