@@ -79,7 +79,7 @@ def test_two_that_drain_at_once_run_everything_due_once_and_both_end(spawn: Spaw
     assert nothing_is_locked()
     output = workers[0].output + workers[1].output
     assert output.count("broken: failed, ZeroDivisionError: five") == 1
-    assert output.count("Traceback") == 1
+    assert "Traceback" not in output
 
 
 def test_it_ends_at_once_if_nothing_is_due(spawn: Spawn) -> None:
