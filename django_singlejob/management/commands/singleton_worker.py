@@ -141,19 +141,13 @@ class Command(CallableCommand):
         code, plan = Code(), replace(_plan(given), in_children=self._is_last and not given["inline"])
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         plan, status = replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan, 0
-        if not options().enabled and given["verbosity"] >= (1 if plan.is_endless else verbosity_of_news(self.stdout)):
-            self.stdout.write(DISABLED)
 
         def reported(report: Report) -> int:
             reported_status = self._print(report, given, signals)
             return reported_status if _counts(report, plan) else 0
 
         worker = Worker(plan, reported)
-        if not plan.once:
-            introduction = _introduction(plan, is_supervisor=worker.is_supervisor)
-            self._write(self.stdout, introduction, given, self._verbosity_of_news(given))
-        if plan.once and not (registry.registered() or registry.has_tasks()):
-            self._write(self.stderr, registry.NO_JOB, given, 1)
+        self._begin(plan, given, is_supervisor=worker.is_supervisor)
         with closing(worker.work()) as reports:
             for report in reports:
                 reported_status = reported(report)
@@ -166,6 +160,15 @@ class Command(CallableCommand):
         if signals.received and not (plan.is_endless or (plan.once and status)):
             status = 128 + signals.received
         return status
+
+    def _begin(self, plan: Plan, given: dict[str, Any], *, is_supervisor: bool) -> None:
+        if not plan.once:
+            introduction = _introduction(plan, is_supervisor=is_supervisor)
+            self._write(self.stdout, introduction, given, self._verbosity_of_news(given))
+        if not options().enabled:
+            self._write(self.stdout, DISABLED, given, self._verbosity_of_news(given))
+        elif plan.once and not (registry.registered() or registry.has_tasks()):
+            self._write(self.stderr, registry.NO_JOB, given, 1)
 
     def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
         status, message = status_and_line(report, signum=signals.received, traceback=where_traceback_is(report))
