@@ -39,7 +39,7 @@ logger = logging.getLogger("django_singlejob")
 _MOST_REPORTED = 1_000
 
 
-def keep_up(turn: int = 0, between: Callable[[], object] = lambda: None) -> None:
+def follow_code(turn: int = 0, between: Callable[[], object] = lambda: None) -> None:
     """Update the schedules in the database to those in the code. A new or changed schedule begins at its next slot from
     now, and a schedule that was removed is forgotten. A restart alone changes nothing. One-offs whose lock was deleted
     by hand are put back.
@@ -61,7 +61,7 @@ def keep_up(turn: int = 0, between: Callable[[], object] = lambda: None) -> None
         # A gate is missing if others were at it.
         statuses |= gates().look_up(new, ZERO)
     for name in _until_a_signal(filter(registry.is_known, statuses)):
-        _keep_up_with(registry.get(name), statuses[name])
+        _follow_code_of(registry.get(name), statuses[name])
         between()
 
 
@@ -71,7 +71,7 @@ def _until_a_signal(names: Iterable[str]) -> Iterator[str]:
     return takewhile(lambda _: not is_shutdown_requested(), sorted(names))
 
 
-def _keep_up_with(job: Job, status: "JobStatus") -> None:
+def _follow_code_of(job: Job, status: "JobStatus") -> None:
     if (policy := job.policy) is None:
         _despite_others(job.name, partial(leave, status))
     elif not is_followed(status, policy.schedule):

@@ -21,7 +21,7 @@ from django_singlejob.running.misfires import MissedSlots
 from django_singlejob.running.reports import FINAL, Report, logged
 from django_singlejob.running.supervisor import Supervisor, can_supervise
 from django_singlejob.running.watch import DAY
-from django_singlejob.worker.due import PRUNING, keep_up
+from django_singlejob.worker.due import PRUNING, follow_code
 from django_singlejob.worker.due_run import DueRun
 from django_singlejob.worker.lock import WorkerLock
 from django_singlejob.worker.marks import mark_pass
@@ -34,7 +34,7 @@ from django_singlejob.worker.tick import Plan, Tick
 logger = logging.getLogger("django_singlejob")
 
 # Schedules change only with a new release of the code, so they need not be compared every second.
-KEEP_UP_EVERY = timedelta(minutes=1)
+FOLLOW_CODE_EVERY = timedelta(minutes=1)
 # How long a pass of --once or --drain waits to see whether the holders of stale locks are dead. A holder may be inside
 # a long fenced transaction: then others see only that it is alive. Seconds.
 LONGEST_TICK = 300.0
@@ -64,7 +64,7 @@ class Worker:
             self._tasks = TasksHere(self._lock, plan.queues, plan.final)
         self._tick = Tick(plan, self._pool, self._tasks)
         self._pid = os.getpid()
-        self._keep_up_at = self._look_at = self._settled_at = local_now()
+        self._follow_code_at = self._look_at = self._settled_at = local_now()
         self._is_final = self._is_database_away = False
         self._missed = MissedSlots()
 
@@ -128,17 +128,17 @@ class Worker:
     def _look(self) -> None:
         if self._plan.is_endless:
             self._missed.log()
-        if local_now() >= self._keep_up_at:
-            self._keep_up()
-            self._keep_up_at = local_now() + KEEP_UP_EVERY.total_seconds()
+        if local_now() >= self._follow_code_at:
+            self._follow_code()
+            self._follow_code_at = local_now() + FOLLOW_CODE_EVERY.total_seconds()
         if self._lock.lease or not self._plan.once:
             self._lock.hold()
         pause = self._tick.look()
         self._look_at = local_now() + pause  # counted from now: a slow look must leave time for what it has found
 
-    def _keep_up(self) -> None:
+    def _follow_code(self) -> None:
         # Each minute has another turn, also if each has a pass of its own.
-        keep_up(int(local_now() / KEEP_UP_EVERY.total_seconds()), self._pool.beat)
+        follow_code(int(local_now() / FOLLOW_CODE_EVERY.total_seconds()), self._pool.beat)
         if not self._plan.is_endless:
             mark_pass(self._plan.queues)  # others see an endless worker by its lock
 

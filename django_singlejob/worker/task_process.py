@@ -128,7 +128,7 @@ class TaskProcess:
         """Whether there is no process."""
         return self._child is None
 
-    def look(self, until: datetime | None, most: float) -> bool:
+    def run_due(self, until: datetime | None, most: float) -> bool:
         """Have the tasks run that are due. There is a process only once there are some. ``most``: how many more may
         begin. ``False``: none may begin, or none is due."""
         self.may_be_due = False

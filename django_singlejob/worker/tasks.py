@@ -131,7 +131,7 @@ class TasksHere:
         self._reports: list[Report] = []
         self.begun = self.ended = 0
 
-    def look(self, until: datetime | None, most: float) -> bool:
+    def run_due(self, until: datetime | None, most: float) -> bool:
         """Run the next task that is due. ``False``: none was run, and there is no more to do."""
         begun = self.begun
         self.may_be_due = False

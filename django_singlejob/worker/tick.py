@@ -82,7 +82,7 @@ class Tick:
         self._turns = [self.run_a_slot, self.run_a_one_off, self.run_tasks]
         #: With ``once``, what comes due later is left to the next pass: this one may have old code by then, and a job
         #: that enqueues itself would never let it end.
-        self._until: datetime | None = None
+        self._pass_began_at: datetime | None = None
         # Runs that were skipped do not count.
         self._begun = 0
         #: How many runs, and tasks, have ended after which more may be due, and how many had at the last look.
@@ -130,11 +130,11 @@ class Tick:
         self._ended_at_look = self._ended + self._tasks.ended
         now = anything_due(self._plan.queues)
         if self._plan.once:
-            self._until = self._until or now
+            self._pass_began_at = self._pass_began_at or now
         if now or self._watchman.undecided:
             is_cleared = clear_dead(self._watchman)
             self._leave_out_anew(is_cleared=is_cleared)
-            self._slots.look(self._until, is_cleared=is_cleared)
+            self._slots.look(self._pass_began_at, is_cleared=is_cleared)
             self._one_offs.may_be_due = self._tasks.may_be_due = True
         return self._pause()
 
@@ -179,12 +179,12 @@ class Tick:
 
     def run_a_slot(self) -> bool:
         """``False``: no slot is due whose job may begin, or no process is free."""
-        job = self._slots.next(self._left_out, self._until) if self._free else None
+        job = self._slots.next(self._left_out, self._pass_began_at) if self._free else None
         return job is not None and self._begin(slot_of(job))
 
     def run_a_one_off(self) -> bool:
         """``False``: no one-off is due whose job may begin, or no process is free."""
-        while self._free and (row := self._one_offs.next(self._left_out.names, self._until)):
+        while self._free and (row := self._one_offs.next(self._left_out.names, self._pass_began_at)):
             job = registry.get(row.job_name)
             if not self._left_out.blocks(job):
                 return self._begin(one_off_of(job, row))
@@ -196,7 +196,7 @@ class Tick:
         may_begin = not self._plan.once or (self._free and self._pool.is_idle)
         if not (self._tasks.may_be_due and may_begin):
             return False
-        return self._tasks.look(self._until, self.left)
+        return self._tasks.run_due(self._pass_began_at, self.left)
 
     def _begin(self, run: DueRun) -> bool:
         self._begun += 1

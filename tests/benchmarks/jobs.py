@@ -101,7 +101,7 @@ class Worker:
 
     def tick(self) -> None:
         """A pass that compares the schedules too: the first one of each process, and one each minute."""
-        self._worker._keep_up_at = local_now()
+        self._worker._follow_code_at = local_now()
         self.look()
 
     def look(self) -> None:

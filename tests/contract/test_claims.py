@@ -18,7 +18,7 @@ from django_singlejob.process.clock import DBNow
 from django_singlejob.running import runner
 from django_singlejob.running.reports import run_due
 from django_singlejob.signals import slot_misfired
-from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.due import follow_code
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -152,7 +152,7 @@ def test_the_claim_stands_and_falls_with_the_grant(monkeypatch: pytest.MonkeyPat
     gates().remember(name)
     before = everything()
     with monkeypatch.context() as broken:
-        broken.setattr(JobLockQuerySet, "grant", fail)
+        broken.setattr(JobLockQuerySet, "insert", fail)
         with pytest.raises(ZeroDivisionError):
             run_slot(job)
     assert everything() == before
@@ -200,7 +200,7 @@ def test_and_with_a_takeover(monkeypatch: pytest.MonkeyPatch, name: str) -> None
 def test_what_was_not_granted_is_not_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     job = scheduled()
     fall_behind(job, 3)
-    monkeypatch.setattr(JobLockQuerySet, "grant", fail)
+    monkeypatch.setattr(JobLockQuerySet, "insert", fail)
     slot_misfired.connect(fail)
     try:
         with pytest.raises(ZeroDivisionError):
@@ -687,7 +687,7 @@ def test_a_death_after_an_edit_leaves_the_new_schedule_where_it_is() -> None:
     fall_behind(job)
     slot = die_running(job)
     changed = scheduled(lock="shop", catch_up="all", schedule=MINUTE)
-    keep_up()
+    follow_code()
     take("shop").release()
     status = gate()
     assert (status.last_slot, status.abandoned) == (slot, True)

@@ -28,7 +28,7 @@ from django_singlejob.process.clock import DBNow
 from django_singlejob.process.received_signals import deferred_signals
 from django_singlejob.running import runner
 from django_singlejob.running.enqueue import place
-from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.due import follow_code
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -381,7 +381,7 @@ def test_a_run_that_fails_is_tried_again_as_a_one_off_with_its_arguments(trigger
             fail()
 
     job = mailing(fail_once, retries=1, retry_delay=10 * MINUTE, schedule=timedelta(days=10_000))
-    keep_up()
+    follow_code()
     if trigger == "schedule":
         gates().update(next_slot=datetime(2024, 9, 5, tzinfo=UTC))
     before = datetime.now(UTC)
@@ -657,7 +657,7 @@ def test_a_retry_that_the_database_refuses_leaves_the_failure_what_it_was(
     one_offs_table: History, trouble: str, by_worker: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = mailing(fail, retries=2, schedule=timedelta(days=10_000))
-    keep_up()
+    follow_code()
     gates().update(next_slot=datetime(2024, 9, 5, tzinfo=UTC))
     with one_offs_table.broken(trouble):
         if by_worker:

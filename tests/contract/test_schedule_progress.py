@@ -14,7 +14,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.runs import runs
 from django_singlejob.signals import slot_misfired
-from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.due import follow_code
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -85,9 +85,9 @@ def test_a_restart_moves_nothing(slots: int) -> None:
     job = scheduled(catch_up="all")
     fall_behind(job, slots)
     before = everything()
-    keep_up()
+    follow_code()
     edited(job, {})
-    keep_up()
+    follow_code()
     assert everything() == before
 
 

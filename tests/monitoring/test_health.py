@@ -13,7 +13,7 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.monitoring.health import Health, Level, State, survey
 from django_singlejob.process.clock import DBNow
-from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.due import follow_code
 from tests.contract.acts import expire, lock, nth_fence, set_the_databases_clock, start_run, take
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def register(name: str = "nightly", **settings: Any) -> None:
 def schedule(name: str = "nightly", **settings: Any) -> None:
     """Register the job, and enter it in the database."""
     register(name, **settings)
-    keep_up()
+    follow_code()
 
 
 def change(name: str = "nightly", **columns: Any) -> None:
@@ -87,7 +87,7 @@ def test_a_schedule_that_no_pass_has_seen_is_unseen() -> None:
     assert state() == State.UNSEEN
     start_run().release()  # by hand
     assert state() == State.UNSEEN
-    keep_up()
+    follow_code()
     assert state() == State.IDLE
 
 
@@ -258,7 +258,7 @@ def test_so_is_the_worst_state_of_a_live_job() -> None:
     assert state() == State.OVERRUNNING
     change(mean_duration=None)
     assert state() == State.UNSEEN
-    keep_up()
+    follow_code()
     assert state() == State.RUNNING
 
 
@@ -309,7 +309,7 @@ def test_they_are_ordered_by_name() -> None:
 def test_a_lock_of_another_name_is_shown_with_the_job_that_holds_it() -> None:
     register("nightly", lock="sales")
     register("hourly", lock="sales")
-    keep_up()
+    follow_code()
     start_run("nightly", name="sales")
     assert [(health.name, health.state) for health in survey().healths] == [
         ("hourly", State.IDLE),
@@ -354,7 +354,7 @@ def test_of_two_locks_that_a_job_holds_the_stale_one_is_shown() -> None:
 def test_a_schedule_is_described_in_words() -> None:
     register(time_zone="Europe/Rome")
     assert health().schedule == "At 02:30 every day (Europe/Rome)"
-    keep_up()
+    follow_code()
     assert health().schedule == "At 02:30 every day (Europe/Rome)"
 
 
@@ -363,7 +363,7 @@ def test_it_is_the_one_that_the_database_has() -> None:
     registry._jobs.clear()
     register(schedule=timedelta(minutes=90))
     assert health().schedule == "At 02:30 every day (UTC)"
-    keep_up()
+    follow_code()
     assert health().schedule == "Every 1 hour 30 minutes"
 
 
@@ -392,7 +392,7 @@ def test_it_takes_two_queries_whatever_the_number_of_jobs(
 ) -> None:
     for number in range(count):
         register(f"nightly-{number}")
-    keep_up()
+    follow_code()
     start_run("nightly-0")
     rows = [{"name": f"block-{number}", "job_name": f"nightly-{number}"} for number in range(1, count)]
     held = {field.attname: getattr(lock("nightly-0"), field.attname) for field in locks().model._meta.fields}

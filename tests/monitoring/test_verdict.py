@@ -19,7 +19,7 @@ from django_singlejob.models.passes import passes
 from django_singlejob.monitoring.health import Level
 from django_singlejob.monitoring.verdict import Scope, UnknownName, judge
 from django_singlejob.process.clock import DBNow
-from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.due import follow_code
 from tests.admin.pages import Page
 from tests.contract.acts import HOUR, MINUTE, SECOND, expire, set_the_databases_clock, start_run, take
 
@@ -48,7 +48,7 @@ OK, WARNING, CRITICAL = Level
 def job(name: str = "nightly", **columns: Any) -> None:
     """A job with a schedule, which runs once in a while."""
     singleton_job(name, schedule="30 2 * * *")(print)
-    keep_up()
+    follow_code()
     gates().filter(name=name).update(last_started_at=DBNow() - HOUR, **columns)
 
 

@@ -20,7 +20,7 @@ from django_singlejob.locking import at_exit
 from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.models.locks import locks
 from django_singlejob.process.logs import PREFIX, about
-from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.due import follow_code
 from tests.children import ROOT
 from tests.contract.acts import (
     HOUR,
@@ -188,7 +188,7 @@ def test_a_slot_that_was_missed(log: pytest.LogCaptureFixture) -> None:
 
 def test_a_new_schedule(log: pytest.LogCaptureFixture) -> None:
     scheduled("nightly")
-    keep_up()
+    follow_code()
     slot = gate().next_slot
     assert slot
     assert logged(log, "has a new schedule") == {"job": "nightly", "slot": slot.astimezone(UTC).isoformat()}

@@ -12,7 +12,7 @@ from django_singlejob import Reason, singleton_job
 from django_singlejob.exceptions import DatabaseUnreachable, JobInterrupted, JobTimeout, UnsafeTransaction
 from django_singlejob.locking import acquire
 from django_singlejob.running.reports import Report, logged, run_due
-from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.due import follow_code
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -76,7 +76,7 @@ def test_its_arguments_are_handed_to_each_run() -> None:
 
 def test_a_cron_daemon_may_be_early() -> None:
     job = scheduled(schedule=about_hourly(due_in=MINUTE / 3))
-    keep_up()
+    follow_code()
     assert reasons(list(run_due(job))) == [Reason.NOT_DUE]
     slot = coming_slot(job)
     (report,) = run_due(job, early=MINUTE)

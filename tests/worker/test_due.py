@@ -21,7 +21,7 @@ from django_singlejob.process.clock import DBNow, local_now
 from django_singlejob.process.received_signals import deferred_signals
 from django_singlejob.running.enqueue import Order
 from django_singlejob.worker import loop, timetable
-from django_singlejob.worker.due import DueOneOffs, anything_due, due_jobs, keep_up
+from django_singlejob.worker.due import DueOneOffs, anything_due, due_jobs, follow_code
 from tests.contract.acts import (
     HOUR,
     MINUTE,
@@ -86,17 +86,17 @@ def test_but_no_job_whose_schedule_or_code_is_gone() -> None:
 
 def test_a_tick_enters_new_jobs_in_the_database(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     job = scheduled()
-    keep_up()
+    follow_code()
     assert (gate().schedule, gate().time_zone, gate().next_slot) == (job.schedule, "UTC", coming_slot(job))
     with django_assert_num_queries(3):
-        keep_up()
+        follow_code()
 
 
 def test_a_new_schedule_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     job = scheduled()
-    keep_up()
-    keep_up()
+    follow_code()
+    follow_code()
     (record,) = caplog.records
     assert "'nightly'" in record.getMessage()
     assert f"next due at {coming_slot(job):%F %T} UTC" in record.getMessage()
@@ -109,10 +109,10 @@ def test_a_new_job_is_left_for_the_next_tick_while_others_begin_theirs() -> None
     scheduled("nightly")
     with ThreadPoolExecutor() as pool, transactions.durable(transactions.alias()):
         gates().create(name="nightly")
-        assert pool.submit(closing, keep_up).result(PATIENCE) is None
+        assert pool.submit(closing, follow_code).result(PATIENCE) is None
         transactions.roll_back(transactions.alias())
     assert not gates().filter(name="nightly").exists()
-    keep_up()
+    follow_code()
     assert gate("nightly").schedule
 
 
@@ -125,7 +125,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timetable, "AT_ONCE", 1)
     for name in ["nightly", *(f"a-{number}" for number in range(5))]:
         scheduled(name)
-    keep_up()
+    follow_code()
 
 
 def edit(name: str = "nightly", **columns: Any) -> None:
@@ -143,7 +143,7 @@ def test_it_takes_three_queries_whatever_the_number_of_jobs(
         rows.append(gates().model(name=job.name, **row))
     gates().bulk_create(rows)
     with django_assert_num_queries(3):
-        keep_up()
+        follow_code()
     with django_assert_num_queries(1):
         assert not anything_due()
 
@@ -152,7 +152,7 @@ def test_it_takes_three_queries_whatever_the_number_of_jobs(
 def test_and_reads_few_rows_in_full(many: None, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     for number in range(count):
         scheduled(f"b-{number}")
-    keep_up()
+    follow_code()
     read: list[str] = []
     usual = gates().model.from_db
 
@@ -162,46 +162,46 @@ def test_and_reads_few_rows_in_full(many: None, monkeypatch: pytest.MonkeyPatch,
         return found
 
     monkeypatch.setattr(gates().model, "from_db", classmethod(from_db))
-    keep_up()
+    follow_code()
     assert read == ["a-0"]
 
 
 def test_a_schedule_that_changed_in_the_code_is_noticed_at_once(many: None) -> None:
     job = scheduled("nightly", schedule="17 3 * * *")
-    keep_up()
+    follow_code()
     assert (gate().schedule, gate().next_slot) == ("17 3 * * *", coming_slot(job))
 
 
 def test_and_a_time_zone(many: None, settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Kolkata"
-    keep_up()
+    follow_code()
     assert {status.time_zone for status in gates().scheduled()} == {"Asia/Kolkata"}
 
 
 def test_and_what_another_release_has_written_meanwhile(many: None) -> None:
     edit(schedule="17 3 * * *", next_slot=DBNow() + HOUR)
-    keep_up()
+    follow_code()
     assert gate().schedule == registry.get("nightly").schedule
     edit(time_zone="Europe/Rome")
-    keep_up()
+    follow_code()
     assert gate().time_zone == "UTC"
 
 
 def test_and_a_new_job(many: None) -> None:
     job = scheduled("new")
-    keep_up()
+    follow_code()
     assert gate("new").next_slot == coming_slot(job)
 
 
 def test_and_a_job_that_has_no_schedule_any_more(many: None) -> None:
     singleton_job("nightly")(current_run)
-    keep_up()
+    follow_code()
     assert (gate().schedule, gate().time_zone, gate().next_slot) == ("", "", None)
 
 
 def test_and_a_row_that_was_deleted_by_hand(many: None) -> None:
     gates().filter(name="nightly").delete()
-    keep_up()
+    follow_code()
     assert gate().next_slot == coming_slot(registry.get("nightly"))
 
 
@@ -209,14 +209,14 @@ def test_also_beside_one_whose_name_only_begins_like_its_own(many: None) -> None
     """It was written by hand: no name has a new line."""
     gates().filter(name="nightly").delete()
     gates().create(name="nightly\nly", schedule="@daily", time_zone="UTC")
-    keep_up()
+    follow_code()
     assert gate().next_slot == coming_slot(registry.get("nightly"))
 
 
 def test_and_a_row_whose_schedule_or_next_slot_was_deleted_by_hand(many: None) -> None:
     for column in {"schedule": ""}, {"next_slot": None}:
         edit(**column)
-        keep_up()
+        follow_code()
         assert (gate().schedule, gate().next_slot) == (
             registry.get("nightly").schedule,
             coming_slot(registry.get("nightly")),
@@ -225,14 +225,14 @@ def test_and_a_row_whose_schedule_or_next_slot_was_deleted_by_hand(many: None) -
 
 def test_and_also_of_a_paused_job(many: None) -> None:
     edit(paused=True, next_slot=None)
-    keep_up()
+    follow_code()
     assert (gate().paused, gate().next_slot) == (True, coming_slot(registry.get("nightly")))
 
 
 def test_and_that_the_databases_clock_was_set_back(many: None, caplog: pytest.LogCaptureFixture) -> None:
     """It was two days fast when the job last ran."""
     edit(last_started_at=DBNow() + 48 * HOUR, next_slot=DBNow() + 49 * HOUR)
-    keep_up()
+    follow_code()
     assert "the database's clock was set back" in caplog.text
 
 
@@ -240,17 +240,17 @@ def test_a_slot_that_was_put_far_ahead_by_hand_is_noticed_when_its_turn_comes(
     many: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     edit(next_slot=DBNow() + 49 * HOUR)
-    keep_up()
+    follow_code()
     assert not caplog.records
     for turn in range(1, 6):
-        keep_up(turn)
+        follow_code(turn)
     assert [record.getMessage()[:21] for record in caplog.records] == ["The job 'nightly' wai"]
 
 
 def test_a_row_of_another_release_is_left_alone(many: None) -> None:
     del registry._jobs["nightly"]
     before = gate().__dict__ | {"_state": None}
-    keep_up()
+    follow_code()
     assert gate().__dict__ | {"_state": None} == before
 
 
@@ -258,7 +258,7 @@ def test_each_minute_has_another_turn(many: None, monkeypatch: pytest.MonkeyPatc
     """Also if each has a pass of its own, as with cron."""
     turns: list[int] = []
     now = local_now()
-    monkeypatch.setattr(loop, "keep_up", lambda turn, _: turns.append(turn))
+    monkeypatch.setattr(loop, "follow_code", lambda turn, _: turns.append(turn))
     for minute in range(3):
         monkeypatch.setattr(loop, "local_now", lambda minute=minute: now + 60 * minute)
         ticked()
@@ -271,10 +271,10 @@ def test_a_signal_ends_it_though_thousands_of_schedules_have_changed(many: None,
     scheduled("new")
     with deferred_signals():
         os.kill(os.getpid(), signal.SIGTERM)
-        keep_up()
+        follow_code()
     assert {status.time_zone for status in gates().scheduled()} == {"UTC"}
     assert not gates().filter(name="new").exists()
-    keep_up()
+    follow_code()
     assert {status.time_zone for status in gates().scheduled()} == {"Asia/Kolkata"}
     assert gate("new").schedule
 

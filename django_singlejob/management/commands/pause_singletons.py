@@ -9,7 +9,7 @@ from django_singlejob.jobs.names import REASON_LENGTH
 from django_singlejob.locking.pausing import pause
 from django_singlejob.management.arguments import instant, text
 from django_singlejob.management.exit_status import EX_USAGE
-from django_singlejob.management.job_choice import GateCommand
+from django_singlejob.management.pause_or_resume import GateCommand
 from django_singlejob.models.holder import this_user
 from django_singlejob.models.jobs import database_now
 from django_singlejob.process.clock import instant_in_words

@@ -1,7 +1,7 @@
 """``manage.py resume_singletons``: allow new runs of paused jobs again."""
 
 from django_singlejob.locking.pausing import resume
-from django_singlejob.management.job_choice import GateCommand
+from django_singlejob.management.pause_or_resume import GateCommand
 
 
 class Command(GateCommand):

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_singlejob import SKIPPED, Reason, job_lock, singleton_job
-from django_singlejob.management import job_choice
+from django_singlejob.management import pause_or_resume
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
@@ -141,7 +141,7 @@ def test_json_has_it_all() -> None:
 @pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 @pytest.mark.usefixtures("job")
 def test_it_does_not_wait_long_for_a_fenced_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_choice, "PATIENCE", 0.2)
+    monkeypatch.setattr(pause_or_resume, "PATIENCE", 0.2)
     lease = start_run()
     with ThreadPoolExecutor() as pool, lease.atomic():
         status, out, err = pool.submit(closing, pause, "nightly").result(PATIENCE)

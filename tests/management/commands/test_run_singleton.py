@@ -26,7 +26,7 @@ from django_singlejob.locking import acquire
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import utc_now
-from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.due import follow_code
 from tests.contract.acts import (
     HOUR,
     about_hourly,
@@ -334,7 +334,7 @@ def test_a_slot_that_failed_already_ran_too() -> None:
     def nightly() -> None:
         raise ValueError("no customer")
 
-    keep_up()
+    follow_code()
     with pytest.raises(SystemExit):
         told("nightly")
     said = told("nightly")
@@ -532,7 +532,7 @@ def test_and_no_other() -> None:
 @pytest.mark.parametrize(("due_in", "is_due"), [(20, True), (40, False)])
 def test_a_cron_daemon_may_be_half_a_minute_early(due_in: int, is_due: bool) -> None:
     job = scheduled(schedule=about_hourly(due_in=timedelta(seconds=due_in)))
-    keep_up()
+    follow_code()
     slot = coming_slot(job)
     said = told("nightly")
     assert said.startswith(f"nightly: ran its slot {slot:%F %T} UTC in ") is is_due
@@ -541,7 +541,7 @@ def test_a_cron_daemon_may_be_half_a_minute_early(due_in: int, is_due: bool) -> 
 
 def test_or_as_early_as_the_settings_say(settings: Settings) -> None:
     job = scheduled(schedule=about_hourly(due_in=20 * MINUTE))
-    keep_up()
+    follow_code()
     assert "not due" in told("nightly")
     settings.SINGLEJOB = {"SLOT_TOLERANCE": 25 * MINUTE}
     slot = coming_slot(job)

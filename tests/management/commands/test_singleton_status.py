@@ -24,7 +24,7 @@ from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.passes import passes
 from django_singlejob.process.clock import DBNow, instant_in_words
-from django_singlejob.worker.due import keep_up
+from django_singlejob.worker.due import follow_code
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
 from tests.database.test_errors import an_error
 
@@ -64,7 +64,7 @@ def facts(*arguments: str, status: int = 0) -> dict[str, Any]:
 def schedule(name: str = "nightly", **settings: Any) -> None:
     """Register the job, and enter it in the database."""
     singleton_job(name, **{"schedule": "30 2 * * *"} | settings)(print)
-    keep_up()
+    follow_code()
 
 
 def change(name: str = "nightly", **columns: Any) -> None:
@@ -566,7 +566,7 @@ def test_jobs_that_cannot_be_registered_are_status_2_or_3(
 
 def test_it_speaks_english_in_any_language() -> None:
     singleton_job("nightly", schedule="0 8 * * 1", time_zone="Europe/Rome")(print)
-    keep_up()
+    follow_code()
     start_run("nightly")
     gates().update(next_slot=DBNow() - HOUR)
     english = told()
@@ -582,7 +582,7 @@ def without_seconds_of_age(text: str) -> str:
 
 def test_a_slot_is_in_the_zone_of_its_schedule() -> None:
     singleton_job("nightly", schedule="0 8 * * *", time_zone="Asia/Tokyo")(print)
-    keep_up()
+    follow_code()
     assert re.search(r"nightly  +idle .* \d{4}-\d\d-\d\d 08:00:00 JST, in ", told())
 
 

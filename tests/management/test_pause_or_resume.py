@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.core.management import load_command_class
 
-from django_singlejob.management.job_choice import GateCommand
+from django_singlejob.management.pause_or_resume import GateCommand
 
 
 @pytest.mark.parametrize("name", ["pause_singletons", "resume_singletons"])
