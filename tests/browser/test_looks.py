@@ -68,6 +68,14 @@ def test_a_page_looks_well(stage: Stage, superuser: User, picture: Picture, name
     looks_well(stage.visit(superuser, PAGES[name]()), name, picture)
 
 
+def test_so_does_the_form_of_a_pause(stage: Stage, superuser: User, picture: Picture) -> None:
+    furnish()
+    page = stage.visit(superuser, PAGES["job"]())
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_label("Reason")).to_be_visible()
+    looks_well(page, "pause", picture)
+
+
 @pytest.mark.parametrize("name", EMPTY)
 def test_so_does_an_empty_one(stage: Stage, superuser: User, picture: Picture, name: str) -> None:
     looks_well(stage.visit(superuser, PAGES[name]()), f"{name}-empty", picture)
