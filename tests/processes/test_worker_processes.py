@@ -97,6 +97,17 @@ def test_a_job_that_kills_its_process_costs_its_neighbours_nothing(spawn: Spawn,
 
 
 @once
+def test_a_job_that_skips_itself_is_done_with(spawn: Spawn) -> None:
+    enqueue("skips_itself")
+    child = worker(spawn)
+    eventually(all_are_done)
+    assert ends("skips_itself") == ["skipped"]
+    assert (OneOffJob.objects.get().result, OneOffJob.objects.get().error) == (None, "")
+    child.wait_for("skips_itself: skipped itself, holiday.")
+    end(child)
+
+
+@once
 def test_a_busy_worker_keeps_its_leases(spawn: Spawn) -> None:
     enqueue("outlasts_its_lease")
     child = worker(spawn, "--processes", "2", "-v", "0")
