@@ -1,5 +1,6 @@
 """A management command as the function of a job."""
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,8 +25,9 @@ class ManagementCommand:
         # By this, `registry` sees that two jobs of one name run different commands.
         self.__qualname__ = f"command_job({', '.join(map(repr, [name, *self.arguments]))})"
         command = _loaded(name)
-        self.__doc__ = str(command.help)
         _check(command, name, self.arguments)
+        # The first line describes the job.
+        self.__doc__ = f"{shlex.join([name, *self.arguments])}: {command.help}"
 
     def __eq__(self, other: object) -> bool:
         """Whether the other one runs the same, wherever it was declared."""

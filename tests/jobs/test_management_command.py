@@ -29,7 +29,7 @@ def test_it_has_every_option_of_a_job_and_its_help_as_description() -> None:
     job = command_job("report", "today", name="nightly_report", schedule="0 3 * * *", lease=timedelta(seconds=50))
     assert registry.get("nightly_report") is job
     assert (job.name, job.lock, job.schedule) == ("nightly_report", "nightly_report", "0 3 * * *")
-    assert job.description == "Reports the day's sales."
+    assert job.description == "report today: Reports the day's sales."
     assert job.path == f"{__name__}.command_job('report', 'today')"
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from django.core.management import get_commands
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.conf import ZERO, options
@@ -37,6 +38,9 @@ from django_singlejob.running import runner
 from django_singlejob.running.command import ShellCommand
 from django_singlejob.running.misfires import MissedSlots
 from django_singlejob.running.reports import Report, log_in_child, logged, report_of, run_due
+
+# How to see a traceback at once. After `-m NAME`, the option would be that command's.
+SEEN_WITH = "run_singleton --traceback"
 
 
 class Command(CallableCommand):
@@ -183,7 +187,7 @@ class Command(CallableCommand):
         # What a command writes may be a file that somebody needs.
         stream = self.stderr if given["child"] or given["management"] else self.stdout
         if given["verbosity"] >= verbosity_of_news(stream):
-            stream.write(shown(message))
+            stream.write(shown(message), str)  # without the colour of errors
 
     @no_translations
     def _list(self, output: Output, *, has_counts: bool) -> None:
@@ -210,7 +214,7 @@ class Command(CallableCommand):
             terms: dict[str, Any] = {
                 "child_status": shell_command.status if shell_command else None,
                 "skipped_status": given["skipped_status"],
-                "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with --traceback",
+                "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with {SEEN_WITH}",
             }
             reported_status, message = status_and_line(report, signum=signals.received, **terms)
             (self._print_error if is_error(report) else self._print_news)(given, message)
@@ -268,7 +272,7 @@ def _job(given: dict[str, Any], command: ShellCommand | None) -> registry.Job:
         return _job_of_command(given)
     name = given["name"]
     if command is None:
-        return registry.get(name)
+        return _registered(name)
     if registry.is_known(name):
         raise CommandError(
             f"{name!r} is a registered job, and the success of a shell command would hide the job's failures. Give the "
@@ -277,6 +281,14 @@ def _job(given: dict[str, Any], command: ShellCommand | None) -> registry.Job:
             returncode=EX_USAGE,
         )
     return registry.Job(name=validate_own_name(name), func=command)
+
+
+def _registered(name: str) -> registry.Job:
+    if name in get_commands() and not registry.is_known(name):
+        raise CommandError(
+            f"There is no job {name!r}, but a management command: run_singleton -m {name}", returncode=EX_USAGE
+        )
+    return registry.get(name)
 
 
 def _job_of_command(given: dict[str, Any]) -> registry.Job:

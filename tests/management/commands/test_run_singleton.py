@@ -101,7 +101,7 @@ def test_cron_mails_nothing_of_a_run_or_a_skipped_run() -> None:
 
 def test_cron_mails_a_failure_in_one_line() -> None:
     singleton_job("broken")(fail)
-    where = "traceback: in the admin under Runs, or with --traceback"
+    where = "traceback: in the admin under Runs, or with run_singleton --traceback"
     assert mailed("broken") == ("", f"broken: failed, ZeroDivisionError: one\\nERROR two ({where})\n")
 
 
@@ -166,6 +166,16 @@ def test_a_mistake_in_it_is_told(arguments: list[str], words: str) -> None:
     with pytest.raises(CommandError, match=words):
         told(*arguments)
     assert not runs().exists()
+
+
+def test_a_management_command_that_is_no_job_is_told_how_it_can_be_run() -> None:
+    with pytest.raises(CommandError, match="no job 'report', but a management command: run_singleton -m report"):
+        told("report")
+
+
+def test_the_list_shows_its_arguments() -> None:
+    command_job("report", "today", name="nightly_report")
+    assert told("--list").startswith("nightly_report: report today: Reports the day's sales.\n")
 
 
 # --- a daemon
@@ -394,7 +404,7 @@ def test_a_job_that_fails_is_status_1_and_one_line(options: list[str], capsys: p
     assert ended.value.code == 1
     assert "nightly: failed, ZeroDivisionError: one" in output.getvalue()
     assert ("in fail" in output.getvalue()) is bool(options)
-    where = "" if options else " (traceback: in the admin under Runs, or with --traceback)"
+    where = "" if options else " (traceback: in the admin under Runs, or with run_singleton --traceback)"
     assert output.getvalue().splitlines()[-1] == f"nightly: failed, ZeroDivisionError: one\\nERROR two{where}"
     assert gate().last_status == "failed"
 
@@ -477,7 +487,10 @@ def test_without_a_handler_standard_error_has_the_one_line(
     with pytest.raises(SystemExit):
         call_command("run_singleton", "nightly", no_color=True)
     assert capsys.readouterr().err.splitlines() == [
-        "nightly: failed, ZeroDivisionError: one\\nERROR two (traceback: in the admin under Runs, or with --traceback)"
+        (
+            "nightly: failed, ZeroDivisionError: one\\nERROR two "
+            "(traceback: in the admin under Runs, or with run_singleton --traceback)"
+        )
     ]
 
 
