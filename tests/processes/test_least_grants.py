@@ -196,6 +196,7 @@ LINES: list[tuple[Callable[[], None], str]] = [
     (something_due, "cancel_one_offs --job quick"),
     (something_that_failed, "retry_one_offs --job quick"),
     (nothing, "clear_stale_locks --overrunning"),
+    (nothing, "singleton_migrate"),  # if nothing is left; otherwise its user has to own the tables
     (nothing, "prune_singletons --days 0"),
 ]
 
