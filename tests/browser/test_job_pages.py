@@ -67,7 +67,7 @@ def test_a_paused_job_is_not_run_until_it_is_resumed(page: Page, server: Server,
     has_message(page, "Resume it first")
     expect(page.get_by_role("button", name="Pause", exact=True)).to_have_count(0)
     expect(page.get_by_role("button", name="Change the pause")).to_be_visible()
-    refused = server("run_singleton", "invoices")
+    refused = server("run_singleton", "-v", "2", "invoices")
     assert refused.finish() == 0
     assert "paused" in refused.output
     assert ends("invoices") == []
