@@ -250,5 +250,5 @@ def _is_final(plan: Plan, run: DueRun, report: Report) -> bool:
 
 
 def _news(reports: list[Report]) -> Iterator[Report]:
-    """Leave out the report of pruning, which no one requested, unless it ends the worker."""
-    return (report for report in reports if report.name != PRUNING.name or report.is_hopeless)
+    """Leave out the report of pruning, which no one requested, unless it failed."""
+    return (report for report in reports if report.name != PRUNING.name or report.error)
