@@ -14,8 +14,8 @@ from django_singlejob.jobs.names import did_you_mean
 class ManagementCommand:
     """Runs the command with these arguments when it is called, as ``manage.py`` does but for the system checks.
 
-    ``module`` is the one that declares the job. Raises ``SingleJobError`` if there is no such command, or if its parser
-    refuses the arguments.
+    ``module``: the name of the module that declares the job. Raises ``SingleJobError`` if there is no such command, or
+    if its parser refuses the arguments.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], module: str) -> None:
@@ -62,8 +62,8 @@ def _check(command: BaseCommand, name: str, arguments: Sequence[object]) -> None
     for argument in arguments:
         if not isinstance(argument, str):
             raise SingleJobError(
-                f"The arguments of the management command {name!r} must be strings, as in a shell: {quoted(argument)} "
-                "is none."
+                f"The arguments of the management command {name!r} must be strings, as in a shell, and "
+                f"{quoted(argument)} is not one."
             )
     try:
         command.create_parser("manage.py", name).parse_args([str(argument) for argument in arguments])

@@ -23,8 +23,8 @@ def add_format(parser: CommandParser, *synonyms: str) -> None:
 
 
 def verbosity_of_news(stream: OutputWrapper) -> int:
-    """From which ``--verbosity`` on a command writes there that all is well: 1, its default, at a terminal, and
-    otherwise 2, because cron mails all that a command writes."""
+    """The least ``--verbosity`` at which a command writes to the stream that all is well: at a terminal 1, the default,
+    and otherwise 2, because cron mails whatever a command writes."""
     with suppress(*UNWRITABLE):
         if stream.isatty():
             return 1

@@ -47,7 +47,7 @@ def _apply_what_is_left() -> None:
 
 def _raise_unless_raced(error: DatabaseError, *, is_late: bool) -> None:
     """Raise the error, unless it may mean that another process was faster."""
-    # Django raises its own error in place of the database's if there is no table for it to record migrations.
+    # Django raises its own error in place of the database's if it has no table in which to record migrations.
     cause = error.__context__ if isinstance(error, MigrationSchemaMissing) and error.__context__ else error
     lack = errors.lack(cause)
     if lack is None and errors.is_connection_lost(cause):

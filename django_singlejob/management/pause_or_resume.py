@@ -64,7 +64,7 @@ class GateCommand(CallableCommand):
     def close(self, given: dict[str, Any]) -> None:
         """What to say at the end."""
 
-    def told(self, how: dict[str, Any]) -> str:
+    def aside(self, how: dict[str, Any]) -> str:
         """What to add to the line of a job that was changed."""
         return ""
 
@@ -81,7 +81,7 @@ class GateCommand(CallableCommand):
             self._complain(name, "busy", "another transaction is using it. Try again.")
             return EX_TEMPFAIL
         (self._changed if is_changed else self._unchanged).append(name)
-        self.say(f"{self.done} {name!r}{self.told(how)}." if is_changed else f"{name!r} {self.not_done}.")
+        self.say(f"{self.done} {name!r}{self.aside(how)}." if is_changed else f"{name!r} {self.not_done}.")
         return 0
 
     def _complain(self, name: str, reason: str, why: str) -> None:

@@ -132,7 +132,7 @@ class TasksHere:
         self.begun = self.ended = 0
 
     def run_due(self, until: datetime | None, most: float) -> bool:
-        """Run the next task that is due. ``False``: none was run, and there is no more to do."""
+        """Run the next task that is due. ``False``: there was nothing to do."""
         begun = self.begun
         self.may_be_due = False
         if self._tasks is None or self._lease is not self._lock.lease:

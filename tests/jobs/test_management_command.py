@@ -41,7 +41,10 @@ def test_it_has_every_option_of_a_job_and_its_help_as_description() -> None:
         (["report"], r"'report' does not accept the arguments \[\]: the following arguments are required: day"),
         (["report", "today", "--fromat", "pdf"], r"'report' does not .* \['today', '--fromat', 'pdf'\]: unrecognized"),
         (["report", "today", "--format", "doc"], "'report' does not accept .*invalid choice: 'doc'"),
-        (["report", 5], "The arguments of the management command 'report' must be strings, as in a shell: 5 is none"),
+        (
+            ["report", 5],
+            "The arguments of the management command 'report' must be strings, as in a shell, and 5 is not one",
+        ),
         (["report", "--help"], "'report' would run nothing"),
     ],
 )

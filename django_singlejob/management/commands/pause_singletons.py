@@ -45,7 +45,7 @@ class Command(GateCommand):
             )
         return {"until": until, "reason": given["because"] or "", "by": this_user()}
 
-    def told(self, how: dict[str, Any]) -> str:
+    def aside(self, how: dict[str, Any]) -> str:
         return f" until {instant_in_words(how['until'])}" if how["until"] else ""
 
     def close(self, given: dict[str, Any]) -> None:

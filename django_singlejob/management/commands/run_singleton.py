@@ -286,7 +286,8 @@ def _job(given: dict[str, Any], command: ShellCommand | None) -> registry.Job:
 def _registered(name: str) -> registry.Job:
     if name in get_commands() and not registry.is_known(name):
         raise CommandError(
-            f"There is no job {name!r}, but a management command: run_singleton -m {name}", returncode=EX_USAGE
+            f"There is no job {name!r}. To run the management command of that name: run_singleton -m {name}",
+            returncode=EX_USAGE,
         )
     return registry.get(name)
 

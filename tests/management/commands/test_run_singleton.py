@@ -169,7 +169,9 @@ def test_a_mistake_in_it_is_told(arguments: list[str], words: str) -> None:
 
 
 def test_a_management_command_that_is_no_job_is_told_how_it_can_be_run() -> None:
-    with pytest.raises(CommandError, match="no job 'report', but a management command: run_singleton -m report"):
+    with pytest.raises(
+        CommandError, match=r"no job 'report'\. To run the management command of that name: run_singleton -m report"
+    ):
         told("report")
 
 
