@@ -25,11 +25,15 @@ INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 # A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo serve check test-changed test-fast test test-fast-sqlite test-slow-sqlite test-postgresql test-mysql test-browser test-clusters test-galera test-all long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
+.PHONY: demo freeze serve check test-changed test-fast test test-fast-sqlite test-slow-sqlite test-postgresql test-mysql test-browser test-clusters test-galera test-all long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
 	$(MANAGE) race --rounds 20
+
+freeze: $(INSTALLED)-demo
+	$(MANAGE) migrate --verbosity 0
+	$(MANAGE) freeze
 
 # For example: make serve PORT=8001
 PORT ?= 8000
@@ -162,6 +166,7 @@ pictures: $(INSTALLED)-test
 	SINGLEJOB_PICTURES=docs/images $(PYTHON) -m pytest --database sqlite tests/browser/test_looks.py
 
 docs: $(INSTALLED)-docs
+	$(PYTHON) -m tests.pages
 	.venv/bin/zensical build --clean --strict
 
 .venv/created:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         JobDied,
         JobFailed,
         JobInterrupted,
+        JobStopped,
         JobTimeout,
         LeaseLost,
         LockHeld,
@@ -31,8 +32,12 @@ if TYPE_CHECKING:
     from django_singlejob.jobs.registry import Job
     from django_singlejob.locking.lease import Lease
     from django_singlejob.locking.request import Reason
+    from django_singlejob.monitoring.facts import status
+    from django_singlejob.running.current_run import CurrentRun, current_run, raise_if_stopped
     from django_singlejob.running.decorators import command_job, job_lock, singleton_job
-    from django_singlejob.running.runner import SKIPPED, CurrentRun, Outcome, current_run
+    from django_singlejob.running.runner import SKIPPED, Outcome
+
+__version__ = "0.1.0"
 
 __all__ = [
     "SKIPPED",
@@ -47,6 +52,7 @@ __all__ = [
     "JobDied",
     "JobFailed",
     "JobInterrupted",
+    "JobStopped",
     "JobTimeout",
     "Lease",
     "LeaseLost",
@@ -60,7 +66,9 @@ __all__ = [
     "command_job",
     "current_run",
     "job_lock",
+    "raise_if_stopped",
     "singleton_job",
+    "status",
 ]
 
 _HOMES = {
@@ -68,12 +76,14 @@ _HOMES = {
     "command_job": "running.decorators",
     "job_lock": "running.decorators",
     "SKIPPED": "running.runner",
-    "CurrentRun": "running.runner",
+    "CurrentRun": "running.current_run",
     "Outcome": "running.runner",
     "Reason": "locking.request",
-    "current_run": "running.runner",
+    "current_run": "running.current_run",
+    "raise_if_stopped": "running.current_run",
     "Lease": "locking.lease",
     "Job": "jobs.registry",
+    "status": "monitoring.facts",
 }
 
 

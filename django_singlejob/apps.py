@@ -38,6 +38,24 @@ CHECKS: dict[Callable[..., Sequence[CheckMessage]], Sequence[str]] = {
 }
 
 
+def _receiver(name: str) -> Callable[..., None]:
+    """The receiver of this name, whose module is imported when the first run begins that has a URL to ping."""
+
+    def receive(*, run: Any, **kwargs: Any) -> None:
+        options = import_string("django_singlejob.conf.options")
+        if options().ping_url if run.job.ping_url is None else run.job.ping_url:
+            import_string(f"django_singlejob.integrations.{name}")(run=run, **kwargs)
+
+    return receive
+
+
+# By signal. Made once, because a signal has the same receiver only once.
+RECEIVERS: dict[str, Callable[..., None]] = {
+    "job_started": _receiver("pings.ping_start"),
+    "job_finished": _receiver("pings.ping_end"),
+}
+
+
 class SingleJobConfig(AppConfig):
     name = "django_singlejob"
     verbose_name = _("Single jobs")
@@ -50,3 +68,5 @@ class SingleJobConfig(AppConfig):
         self.loaded = frozenset(sys.modules)
         for check, tags in CHECKS.items():
             register(check, *tags)
+        for name, receive in RECEIVERS.items():
+            import_string(f"django_singlejob.signals.{name}").connect(receive)

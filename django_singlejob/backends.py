@@ -1,4 +1,4 @@
-"""A backend for Django's tasks framework, for Django 6.0 and later.
+"""A backend for Django's tasks framework: on Django 6.0 and later, or on 5.2 with the extra ``tasks``.
 
 ::
 
@@ -18,10 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core import checks
-from django.tasks import Task, TaskResult
-from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
-from django.tasks.signals import task_enqueued
 
 from django_singlejob.exceptions import quoted
 from django_singlejob.jobs.names import NAME_LENGTH
@@ -30,6 +26,14 @@ from django_singlejob.models.one_offs import one_offs
 from django_singlejob.running import django_tasks
 from django_singlejob.running.enqueue import AnyCall, Order
 from django_singlejob.running.task_modules import is_allowed, is_importable
+from django_singlejob.running.tasks_api import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    task_enqueued,
+)
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from operator import is_
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -11,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_singlejob.exceptions import quoted
 
 ZERO = timedelta()
+WEB_URL = "an ASCII URL that begins with https:// or http://, without a user"
 LOCAL_TIME = "USE_TZ is False, but leases are judged in UTC, by the database's clock."
 
 
@@ -35,6 +37,8 @@ class Options(NamedTuple):
     """Runs that are older than this many days are pruned."""
     history_keep: int = 1000
     """How many runs of each job are kept; older ones are pruned."""
+    output: int = 10_000
+    """How many characters of what a run printed are kept with it; 0 means none."""
     record_command: str | Callable[[list[str]], str] = "name"
     """How much of a command line is stored: ``"name"``, ``"none"``, or a function that takes the list of arguments and
     returns the text to store, or its dotted path."""
@@ -44,6 +48,10 @@ class Options(NamedTuple):
     """Whether an ordinary grant, and its release, are one statement each, on PostgreSQL."""
     hostname: str | None = None
     """The name of this server; ``None`` means the operating system's hostname."""
+    ping_url: str | None = None
+    """The URL that is pinged when a run begins and ends, with ``{name}`` in it; ``None`` means that there is none."""
+    health_token: str | None = None
+    """What a request must present to read the whole status; ``None`` means that no request may."""
 
 
 KEYS = {name.upper(): name for name in Options._fields}
@@ -87,7 +95,9 @@ def problems(given: Any) -> Iterator[tuple[str | None, str]]:
         if key not in KEYS:
             yield key, f"SINGLEJOB contains the unknown key {quoted(key)}. The valid keys are: {', '.join(KEYS)}."
         elif wanted := _wanted(key, value):
-            yield key, f"SINGLEJOB[{key!r}] is {quoted(value)}, but must be {wanted}."
+            # Nobody may read in a log what may be a secret.
+            given_value = f"of the type {type(value).__name__}" if key == "HEALTH_TOKEN" else quoted(value)
+            yield key, f"SINGLEJOB[{key!r}] is {given_value}, but must be {wanted}."
 
 
 def _wanted(key: str, value: object) -> str | None:
@@ -110,6 +120,18 @@ def _is_name_of_module(value: object) -> bool:
 
 def _is_dotted_path(value: object) -> bool:
     return _is_name_of_module(value) and "." in str(value)
+
+
+def is_web_url(value: object) -> bool:
+    """Whether the value is a URL of a web server: ``WEB_URL`` says so in words."""
+    if not (isinstance(value, str) and value.isascii() and value.isprintable() and " " not in value):
+        return False
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and "@" not in parts.netloc
 
 
 def _is_duration(value: object) -> bool:
@@ -146,6 +168,10 @@ _RULES: dict[str, tuple[str, Any]] = {
         lambda value: _is_count(value) and value <= _LONGEST.days,
     ),
     "HISTORY_KEEP": (f"a whole number of runs, 0 or more, and {_MOST} at most", _is_count),
+    "OUTPUT": (
+        "a whole number of characters, from 0 to 1,000,000",
+        lambda value: _is_count(value) and value <= 1_000_000,
+    ),
     "RECORD_COMMAND": (
         '"name", "none", or a function or its dotted path',
         lambda value: callable(value) or value in ("name", "none") or _is_dotted_path(value),
@@ -156,4 +182,9 @@ _RULES: dict[str, tuple[str, Any]] = {
     ),
     "SINGLE_STATEMENT": ("True or False", lambda value: isinstance(value, bool)),
     "HOSTNAME": ("a hostname, or None", _is_name_or_none),
+    "PING_URL": (
+        f"{WEB_URL} that contains {{name}}, or None",
+        lambda value: value is None or (is_web_url(value) and "{name}" in value),
+    ),
+    "HEALTH_TOKEN": ("a text that is not empty, or None", _is_name_or_none),
 }

@@ -95,21 +95,38 @@ class JobFailed(SingleJobError):
     """The job raised an exception that cannot be passed from its process to its supervisor. This one has its words."""
 
 
+class JobStopped(SingleJobError):
+    """A user stopped the run.
+
+    Attributes:
+        by: the user.
+    """
+
+    def __init__(self, by: str) -> None:
+        super().__init__(f"The run was stopped by {by}.")
+        self.by = by
+
+    def __reduce__(self) -> tuple[type["JobStopped"], tuple[str]]:
+        return type(self), (self.by,)
+
+
 class JobInterrupted(KeyboardInterrupt):
-    """The process received SIGTERM, SIGINT or SIGHUP while the job was running.
+    """The process received SIGTERM, SIGINT or SIGHUP while the job was running, or a user stopped the run.
 
     This is not an ``Exception``, so a job's ``except Exception`` does not swallow it.
 
     Attributes:
         signum: the signal's number; 0 if it is not known.
+        stopped_by: the user who stopped the run; empty if nobody did.
     """
 
-    def __init__(self, signum: int = 0) -> None:
-        super().__init__(f"The job was interrupted{f' by signal {signum}' if signum else ''}.")
-        self.signum = signum
+    def __init__(self, signum: int = 0, stopped_by: str = "") -> None:
+        by = f"stopped by {stopped_by}" if stopped_by else f"interrupted{f' by signal {signum}' if signum else ''}"
+        super().__init__(f"The job was {by}.")
+        self.signum, self.stopped_by = signum, stopped_by
 
-    def __reduce__(self) -> tuple[type["JobInterrupted"], tuple[int]]:
-        return type(self), (self.signum,)
+    def __reduce__(self) -> tuple[type["JobInterrupted"], tuple[int, str]]:
+        return type(self), (self.signum, self.stopped_by)
 
 
 class SkipRun(Exception):

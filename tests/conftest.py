@@ -7,8 +7,10 @@ from urllib.parse import urlsplit
 import pytest
 from django.conf import settings
 from django.db import connection
+from django.db.backends.postgresql.operations import DatabaseOperations
 
 from django_singlejob.locking import keeper, recording
+from tests import flush
 from tests.children import ROOT, Spawn
 from tests.locking.keeping import dismiss
 from tests.proxy import Proxy
@@ -26,6 +28,14 @@ def database_url(django_db_setup: None) -> str:
     if connection.vendor == "sqlite":
         return f"sqlite:///{name}"
     return urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_needless_files() -> Iterator[None]:
+    """PostgreSQL keeps the files of the tables that are emptied between two tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseOperations, "sql_flush", flush.delete)
+        yield
 
 
 @pytest.fixture(autouse=True)

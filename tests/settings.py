@@ -32,6 +32,8 @@ INSTALLED_APPS = [
     "django_singlejob",
     "tests.app.apps.TestAppConfig",
 ]
+if django.VERSION < (6, 0):
+    INSTALLED_APPS.append("django_tasks")
 
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -88,6 +90,11 @@ if env.bool("SINGLEJOB_TEST_SINGLE_STATEMENT", default=False):
 
 if not env.bool("SINGLEJOB_TEST_ENABLED", default=True):
     SINGLEJOB = {"ENABLED": False}
+
+if (output := env.int("SINGLEJOB_TEST_OUTPUT", default=None)) is not None:
+    SINGLEJOB = {"OUTPUT": output}
+if ping_url := env("SINGLEJOB_TEST_PING_URL", default=""):
+    SINGLEJOB = {**SINGLEJOB, "PING_URL": ping_url}
 
 # Django 5.2 ignores this.
 TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend", "QUEUES": []}}

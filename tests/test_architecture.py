@@ -15,7 +15,7 @@ import pytest
 from tests.children import ROOT
 from tests.house import arrows, circle, floors, lines_of_code
 from tests.mirror import PACKAGE, TESTED_BY, TESTS, has_test, mirrors_of, modules
-from tests.ties import LIMITS, ties
+from tests.ties import LIMITS, nodes, ties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.on_database("sqlite")
 
 
-DECISIONS = (ROOT / "docs" / "explanation" / "decisions.md").read_text()
+DECISIONS = (ROOT / "docs" / "contributors" / "decisions.md").read_text()
 
 
 def test_a_module_imports_only_from_floors_below_its_own() -> None:
@@ -80,6 +80,7 @@ def test_the_tests_of_a_change_are_found() -> None:
     assert mirrors_of([*changed, "docs/index.md", "tests/test_that_was_deleted.py"]) == found
 
 
+@pytest.mark.slow
 def test_the_tests_are_tied_to_no_more_names_of_the_package_than_before() -> None:
     """They freeze the house. If there are fewer now, lower the limits in tests/ties.py."""
     assert ties() == LIMITS
@@ -101,6 +102,7 @@ ASSERTIONS = {"assert", "expect", "fail", "raises", "warns", "django_assert_num_
 Place = tuple[Path, str]
 
 
+@pytest.mark.slow
 def test_every_test_asserts_something() -> None:
     """It asserts itself, or through a function of tests/ that it names. Otherwise it would pass whatever the result."""
     words = defaultdict[Place, set[str | Place]](set)
@@ -116,16 +118,16 @@ def test_every_test_asserts_something() -> None:
 
 def words_of(path: Path) -> Iterator[tuple[Place, str | Place]]:
     """Each name in each function in the file, and its file if it is a function of tests/."""
-    tree = ast.parse(path.read_text())
+    file = nodes(ast.parse(path.read_text()))
     origins = {
         alias.name: ROOT.joinpath(*(node.module or "").split(".")).with_suffix(".py")
-        for node in ast.walk(tree)
+        for node in file
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    for function in ast.walk(tree):
+    for function in file:
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for node in ast.walk(function):
+            for node in nodes(function):
                 if isinstance(node, ast.Assert):
                     yield (path, function.name), "assert"
                 elif isinstance(node, ast.Attribute):

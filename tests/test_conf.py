@@ -27,10 +27,13 @@ DEFAULTS = {
     "OVERRUN_FACTOR": 3.0,
     "HISTORY_DAYS": 30,
     "HISTORY_KEEP": 1000,
+    "OUTPUT": 10_000,
     "RECORD_COMMAND": "name",
     "AUTODISCOVER": ("jobs", "tasks"),
     "SINGLE_STATEMENT": False,
     "HOSTNAME": None,
+    "PING_URL": None,
+    "HEALTH_TOKEN": None,
 }
 OTHERS = {
     "ENABLED": False,
@@ -42,10 +45,13 @@ OTHERS = {
     "OVERRUN_FACTOR": 2,
     "HISTORY_DAYS": 0,
     "HISTORY_KEEP": 0,
+    "OUTPUT": 0,
     "RECORD_COMMAND": "shop.holders.command",
     "AUTODISCOVER": ["jobs", "reports.nightly"],
     "SINGLE_STATEMENT": True,
     "HOSTNAME": "web-1",
+    "PING_URL": "https://pings.example.org/secret/{name}?create=1",
+    "HEALTH_TOKEN": "s3cret",
 }
 IMPOSSIBLE: dict[str, list[object]] = {
     "ENABLED": ["False", "", 0, 1, None],
@@ -57,10 +63,27 @@ IMPOSSIBLE: dict[str, list[object]] = {
     "OVERRUN_FACTOR": [1, 0.5, "3", float("nan"), None, float("inf"), 10**400],
     "HISTORY_DAYS": [-1, timedelta(days=30)],
     "HISTORY_KEEP": [-1, None, 2**31, sys.maxsize],
+    "OUTPUT": [-1, None, "10000", True, 1_000_001],
     "RECORD_COMMAND": ["everything", "full", "", None, ["name"], "full.", "shop. command", 1],
     "AUTODISCOVER": ["jobs", None, [1], ["jobs.py "], ["jobs/nightly"], {"jobs"}],
     "SINGLE_STATEMENT": [1, "True", None],
     "HOSTNAME": ["", 1],
+    "PING_URL": [
+        "",
+        1,
+        "pings.example.org/{name}",
+        "ftp://pings.example.org/{name}",
+        "file:///{name}",
+        "https:///{name}",
+        "https://pings.example.org/all",
+        "https://me:secret@pings.example.org/{name}",
+        "https://pings.example.org:port/{name}",
+        "https://[pings/{name}",
+        "https://pings.example.org/ä/{name}",
+        "https://pings.example.org/{name}\n",
+        "https://pings.example.org/a job/{name}",
+    ],
+    "HEALTH_TOKEN": ["", b"s3cret", 1],
 }
 
 
@@ -125,7 +148,8 @@ def test_a_value_that_cannot_work_is_refused_with_what_it_must_be(settings: Sett
     settings.SINGLEJOB = OTHERS | {key: value}
     with pytest.raises(ImproperlyConfigured) as refusal:
         options()
-    assert str(refusal.value).startswith(f"SINGLEJOB[{key!r}] is {value!r:.64}")
+    told = f"of the type {type(value).__name__}" if key == "HEALTH_TOKEN" else f"{value!r:.64}"  # it may be a secret
+    assert str(refusal.value).startswith(f"SINGLEJOB[{key!r}] is {told}")
     assert ", but must be " in str(refusal.value)
     assert str(refusal.value).endswith(".")
 

@@ -7,15 +7,12 @@ import inspect
 import re
 import shlex
 import sys
-import tomllib
-import unittest
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, get_overloads
 
 import pytest
@@ -25,7 +22,7 @@ from django.dispatch import Signal
 
 import django_singlejob
 from django_singlejob import CurrentRun, Lease, Outcome, Reason, conf, job_lock, models, signals, singleton_job
-from django_singlejob.jobs import registry, schedule, slots
+from django_singlejob.jobs import schedule, slots
 from django_singlejob.jobs.names import NAME_LENGTH
 from django_singlejob.management import exit_status
 from django_singlejob.management.commands import singleton_status
@@ -33,8 +30,11 @@ from django_singlejob.monitoring import checks, findings, health
 from django_singlejob.process.logs import about
 from django_singlejob.running import command, values
 from django_singlejob.running.enqueue import Order
+from tests import pages
 from tests.children import ROOT
+from tests.mirror import TESTS
 from tests.monitoring import test_verdict
+from tests.recipes import snippets
 from tests.test_signals import SENDERS
 
 if TYPE_CHECKING:
@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-PAGES = sorted([ROOT / "README.md", *(ROOT / ".github").glob("*.md"), *DOCS.rglob("*.md")])
+PAGES = sorted(
+    path
+    for path in [ROOT / "README.md", *(ROOT / ".github").glob("*.md"), *DOCS.rglob("*.md")]
+    if path.name not in pages.MADE
+)
 COMMANDS = [
     "cancel_one_offs",
     "clear_stale_locks",
@@ -53,8 +57,13 @@ COMMANDS = [
     "run_singleton",
     "singleton_migrate",
     "singleton_status",
+    "singleton_stop",
     "singleton_worker",
 ]
+
+# The README's links are absolute, since the package index shows it too.
+_REPOSITORY = "django-singlejob/django-singlejob"
+HOMES = [f"https://github.com/{_REPOSITORY}/blob/main/", f"https://raw.githubusercontent.com/{_REPOSITORY}/main/"]
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -96,20 +105,32 @@ def parser_of(name: str) -> Any:
 # --- the reference
 
 
-def test_every_public_name_has_a_section() -> None:
-    assert set(re.findall(r"^##+ `(\w+)`$", section("python.md"), re.MULTILINE)) == set(django_singlejob.__all__)
+def test_every_public_name_stands_there_once() -> None:
+    exceptions = first_names(section("python.md", "Exceptions"), "Exception")
+    documented = [*re.findall(r"^##+ `(\w+)`$", section("python.md"), re.MULTILINE), *exceptions]
+    assert sorted(documented) == sorted(django_singlejob.__all__)
 
 
 @pytest.mark.parametrize(
-    "function", [get_overloads(singleton_job)[-1], job_lock], ids=lambda function: function.__name__
+    ("function", "titles"),
+    [(get_overloads(singleton_job)[-1], ["Parameter", "Other parameter"]), (job_lock, ["Parameter"])],
+    ids=["singleton_job", "job_lock"],
 )
-def test_every_parameter_stands_there_with_its_default(function: Callable[..., Any]) -> None:
-    documented = {names(row[0])[0]: row[1] for row in table(section("python.md", function.__name__), "Parameter")}
+def test_every_parameter_stands_there_with_its_default(function: Callable[..., Any], titles: list[str]) -> None:
+    rows = [row for title in titles for row in table(section("python.md", function.__name__), title)]
+    documented = {name: row[1] for row in rows for name in names(row[0])}
     parameters = inspect.signature(function).parameters
-    assert list(documented) == list(parameters)
+    assert sorted(documented) == sorted(parameters)
     for name, parameter in parameters.items():
         default = value(documented[name]) if documented[name] else inspect.Parameter.empty
         assert default == parameter.default, name
+
+
+def test_the_everyday_parameters_come_first() -> None:
+    everyday = first_names(section("python.md", "singleton_job"), "Parameter")
+    others = first_names(section("python.md", "singleton_job"), "Other parameter")
+    assert everyday == ["name", "schedule", "lock", "max_runtime", "retries"]
+    assert others == [name for name in inspect.signature(get_overloads(singleton_job)[-1]).parameters if name in others]
 
 
 def test_the_length_of_a_name_is_told() -> None:
@@ -151,8 +172,14 @@ def test_every_option_stands_there(command: str) -> None:
     assert documented == parser_of(command)._option_string_actions.keys() - djangos.keys()
 
 
+@pytest.mark.parametrize("command", ["singleton_worker", "run_singleton", "singleton_status"])
+def test_the_help_has_the_options_of_every_day_first_too(command: str) -> None:
+    documented = [name.split()[0] for name in first_names(section("commands.md", command), "Option")]
+    assert documented == [name for name in parser_of(command)._option_string_actions if name in documented]
+
+
 def test_every_limit_of_what_is_kept_stands_there() -> None:
-    documented = str(table((DOCS / "how-to" / "one-offs.md").read_text(), "Limit"))
+    documented = str(table((DOCS / "recipes" / "queues.md").read_text(), "Limit"))
     assert f"nested {values.DEPTH} deep" in documented
     assert f"{values.JSON_LENGTH:,} characters of JSON" in documented
     assert f"{sys.int_info.default_max_str_digits:,} digits" in documented
@@ -164,14 +191,15 @@ def test_every_exit_status_stands_there() -> None:
     assert documented == ["0", *map(str, sorted([*ours, command.NOT_EXECUTABLE, command.NOT_FOUND])), "128+n"]
 
 
-def test_every_exit_status_of_singleton_status_stands_there() -> None:
-    documented = [row[0] for row in table(section("commands.md", "Exit status of `singleton_status`"), "Status")]
-    ours = [exit_status.EX_UNAVAILABLE, exit_status.EX_NOPERM, exit_status.EX_CONFIG]
-    assert documented == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN, *ours])]
+def test_every_exit_status_of_a_check_stands_there() -> None:
+    documented = [row[0] for row in table(section("commands.md", "singleton_status"), "Status")]
+    assert documented == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN])]
 
 
 def test_every_state_stands_there_with_its_level() -> None:
-    documented = [(row[0], row[2].upper()) for row in table((DOCS / "how-to" / "operating.md").read_text(), "State")]
+    documented = [
+        (row[0], row[2].upper()) for row in table((DOCS / "contributors" / "verdict.md").read_text(), "State")
+    ]
     assert documented == [(str(state.label), state.level.name) for state in health.State]
 
 
@@ -182,11 +210,11 @@ def test_every_kind_of_finding_stands_there() -> None:
 
 def test_every_key_of_the_status_as_json_stands_there() -> None:
     told = first_names(section("commands.md", "singleton_status"), "Key")
-    assert told == ["level", "enabled", "is_cut", "findings", "jobs", "queues", "workers"]
+    assert told == ["version", "level", "enabled", "is_cut", "findings", "jobs", "queues", "workers"]
 
 
 def test_the_situations_that_need_attention_are_those_that_are_tested() -> None:
-    rows = table((DOCS / "how-to" / "operating.md").read_text(), "If")
+    rows = table((DOCS / "contributors" / "verdict.md").read_text(), "If")
     told = {(label.strip("*"), level) for _situation, label, level in rows if label.startswith("*")}
     kinds = {kind.value: str(kind.label) for kind in (*health.State, *findings.Trouble)}
     tested = {
@@ -194,6 +222,14 @@ def test_the_situations_that_need_attention_are_those_that_are_tested() -> None:
     }
     assert told == tested
     assert len(rows) >= 15
+
+
+def test_what_to_do_stands_there_for_each_state_that_needs_attention() -> None:
+    rows = table((DOCS / "recipes" / "admin.md").read_text(), "State")
+    told = [label for row in rows for label in re.findall(r"\*([^*]+)\*", row[0])]
+    kinds = [*health.State, *findings.Trouble]
+    assert {str(state.label) for state in health.State if state.level} <= {*told} <= {str(kind.label) for kind in kinds}
+    assert len(told) == len({*told})
 
 
 def test_every_outcome_of_a_misfire_stands_there() -> None:
@@ -250,45 +286,21 @@ def test_every_check_stands_there() -> None:
     assert documented == sorted(ours)
 
 
-# --- the page on tests
+# --- the snippets
 
 
-@pytest.fixture
-def a_projects_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The modules that the examples import. The schedule's slots are a year apart, so that none is due."""
-    registry.autodiscover()  # A module registers its jobs only once.
-    monkeypatch.setattr(registry, "_jobs", {})
-
-    @singleton_job(schedule="5 0 1 1 *")
-    def hourly_report() -> None: ...
-
-    @singleton_job(lock="catalogue")
-    def rebuild_search_index() -> None: ...
-
-    @singleton_job
-    def confirm_order(order_id: int) -> None: ...
-
-    jobs: list[Any] = [hourly_report, rebuild_search_index, confirm_order]
-    for package, known in ("reports", jobs[:2]), ("shop", jobs[2:]):
-        module = ModuleType(f"{package}.jobs")
-        vars(module).update({job.name: job for job in known})
-        monkeypatch.setitem(sys.modules, package, ModuleType(package))
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+@cache
+def run_by_tests() -> frozenset[snippets.Key]:
+    return frozenset(key for path in TESTS.rglob("*.py") for key in snippets.run_by(path))
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("a_projects_jobs")
-def test_the_examples_of_the_page_on_tests_pass() -> None:
-    page = DOCS / "how-to" / "testing.md"
-    names: dict[str, Any] = {}
-    for text in blocks(page, "python"):
-        if "shop.tasks" not in text:  # for Django 6.0 and newer
-            exec(text, names)
-    cases = [case for case in names.values() if isinstance(case, type) and case.__module__ == "builtins"]
-    suite = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, cases))
-    result = suite.run(unittest.TestResult())
-    assert result.testsRun == 6
-    assert not result.errors + result.failures
+@pytest.mark.parametrize("page", snippets.PAGES)
+def test_a_test_runs_every_snippet(page: str) -> None:
+    assert not sorted(snippets.snippets(page).keys() - run_by_tests())
+
+
+def test_no_test_names_a_snippet_that_is_gone() -> None:
+    assert not sorted(run_by_tests() - {key for page in snippets.PAGES for key in snippets.snippets(page)})
 
 
 # --- every page
@@ -332,10 +344,11 @@ def test_commands_exist(page: Path) -> None:
 @every_page
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if target.startswith(("https://", "http://")):
+        ours = next((target.removeprefix(home) for home in HOMES if target.startswith(home)), None)
+        if ours is None and target.startswith(("https://", "http://")):
             continue
-        path, _, anchor = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
+        path, _, anchor = (ours or target).partition("#")
+        there = ((ROOT if ours else page.parent) / path).resolve() if path else page
         assert there.is_file(), target
         assert not anchor or anchor in anchors(there), target
 
@@ -351,8 +364,6 @@ def test_make_targets_exist(page: Path) -> None:
     assert set(re.findall(r"(?:^\s*\$ |`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets
 
 
-def test_every_page_is_in_the_navigation() -> None:
-    nav = str(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"])
-    assert {str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS)} == set(
-        re.findall(r"[\w/-]+\.md", nav)
-    )
+def test_every_page_of_a_user_is_in_the_navigation() -> None:
+    users = {str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS)}
+    assert {path for path in users if not path.startswith("contributors/")} == {page.path for page in pages.pages()}

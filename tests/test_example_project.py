@@ -64,10 +64,11 @@ def test_an_address_that_is_no_url_is_explained(manage: Manage, url: str) -> Non
 
 @pytest.fixture
 def shop(manage: Manage) -> Iterator[Manage]:
-    """The example's manage.py, with the tables of the shop and of the tests."""
-    said(manage("migrate", "shop"))
+    """The example's manage.py, with its own tables and those of the tests."""
+    said(manage("migrate"))
     yield manage
-    unmigrate("shop")
+    for app in "shop", "freeze":
+        unmigrate(app)
 
 
 def unmigrate(app: str) -> None:
@@ -286,3 +287,84 @@ def test_a_history_that_differs_from_the_wins_is_a_fault(verdict: Verdict, histo
 def test_a_call_that_failed_is_a_fault(verdict: Verdict) -> None:
     race = [verdict.won("A", 1, 0.0, 0.1), verdict.lost("B", error="OperationalError: no")]
     assert verdict.on(race, history=[1]) == ["Round 1: B failed, OperationalError: no"]
+
+
+# --- the freeze
+
+
+@pytest.fixture
+def freeze(shop: Manage) -> Manage:
+    """Freezes a worker. An invoice takes no time."""
+    return partial(shop, "freeze", "--pace", "0")
+
+
+def test_a_worker_that_was_frozen_writes_with_a_plain_lock_but_not_with_ours(freeze: Manage) -> None:
+    output = said(freeze())
+    assert all(figures in output for figures in FIGURES), output
+    assert [output.count(what) for what in ("kill -STOP", "kill -CONT", "AGAIN", "is refused")] == [2, 2, 7, 1]
+    assert "is refused customer 4's invoice: LeaseLost" in output
+    assert max(map(len, output[output.index("A job writes") :].splitlines())) <= 80
+    assert invoices() == {
+        ("a plain lock", 1): [*range(1, 11)],
+        ("a plain lock", 2): [*range(4, 11)],
+        ("django-singlejob", 1): [1, 2, 3],
+        ("django-singlejob", 2): [*range(4, 11)],
+    }
+    assert not JobLock.objects.exists()
+
+
+FIGURES = [
+    "written by worker 1, before it was frozen                 3                 3",
+    "written by worker 2, which took over                      7                 7",
+    "written by worker 1, after it woke                        7                 0",
+    "invoices for 10 customers                                17                10",
+    "customers with two invoices                               7                 0",
+    "how worker 1 ended                                 no error         LeaseLost",
+]
+
+
+def invoices() -> dict[tuple[str, int], list[int]]:
+    """The customers for whom each worker has written an invoice."""
+    found: dict[tuple[str, int], list[int]] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {connection.ops.quote_name('lock')}, worker, customer FROM freeze_invoice ORDER BY id")
+        for lock, worker, customer in cursor.fetchall():
+            found.setdefault((lock, worker), []).append(customer)
+    return found
+
+
+IN_A_TERMINAL = """
+import os, pty, sys
+sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, *sys.argv[1:]])))
+"""
+
+
+@pytest.mark.usefixtures("freeze")
+def test_in_a_terminal_it_is_a_table_that_changes_in_place(spawn: Spawn) -> None:
+    command = [str(EXAMPLE / "manage.py"), "freeze", "--pace", "0", "--no-color"]
+    env = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    output = said(spawn("-c", IN_A_TERMINAL, *command, **env))
+    assert all(figures in output for figures in FIGURES), output
+    last = [line.rstrip() for line in output.rpartition("\x1b[14F")[2].splitlines()]
+    assert max(map(len, last)) <= 80
+    assert last[1:3] == [
+        "              worker 1       worker 2       worker 1       worker 2",
+        "              done           done           LeaseLost      done",
+    ]
+    assert last[6:9] == [
+        "  customer  3 invoice                       invoice",
+        "  customer  4 INVOICE AGAIN  invoice        refused        invoice",
+        "  customer  5 INVOICE AGAIN  invoice                       invoice",
+    ]
+
+
+def test_a_freeze_that_is_stopped_leaves_nobody_frozen(freeze: Manage) -> None:
+    child = freeze()
+    child.wait_for("kill -STOP")
+    os.killpg(child.pid, signal.SIGINT)
+    output = said(child, status=130)
+    assert output.endswith("The comparison was stopped.\n")
+    for pid in re.findall(r"kill -STOP (\d+)", output):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+    assert not JobLock.objects.exists()

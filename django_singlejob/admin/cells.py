@@ -99,6 +99,11 @@ def grouped(count: int) -> str:
     return number_format(count, force_grouping=True)
 
 
+def figure(number: float) -> str:
+    """Any number, rounded to six digits if it is not whole: ``0.25``, or ``0,25`` if the user writes it so."""
+    return grouped(number) if isinstance(number, int) else number_format(f"{number:.6g}")
+
+
 def duration(length: timedelta | None) -> str:
     """Two units at most, on one line: ``350 ms``, ``1.2 s``, ``2 min 7 s``, ``3 d 4 h``."""
     return NOTHING if length is None else _in_units(max(length, ZERO)).replace(" ", NO_BREAK_SPACE)

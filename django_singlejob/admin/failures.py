@@ -1,16 +1,21 @@
 """What went wrong: an error, the line of the project's own code that it comes from, and the traceback."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from django.db.models import TextField
+from django.db.models.functions import Cast, Right
 from django.utils.safestring import SafeString
 
 from django_singlejob.admin.cells import cut, preformatted
 from django_singlejob.locking.endings import ORIGIN_LENGTH, TRACEBACK_LENGTH
+from django_singlejob.models.one_offs import ERRORS_LENGTH, errors_in, one_offs
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.frames import Frame
 
 # With more of an error, the frame below it would not be on the first screen of a phone.
 ERROR_LENGTH = 300
+# Nobody looks at more errors of one one-off.
+MOST_ERRORS = 20
 
 
 class Failure(NamedTuple):
@@ -33,3 +38,13 @@ def failure_of(error: str, traceback: str, origin: str = "") -> Failure | None:
     return Failure(
         brief, Frame.recorded(shown(origin[:ORIGIN_LENGTH], keep="\n")), preformatted(details) if details else ""
     )
+
+
+def failures_of(row: Any) -> tuple[Failure | None, list[Failure | None]]:
+    """What went wrong in the last attempt at a one-off, and in the earlier ones, the oldest first."""
+    kept = one_offs().filter(pk=row.pk).values_list(Right(Cast("errors", TextField()), ERRORS_LENGTH), flat=True)
+    earlier = list(errors_in(kept.first() or ""))[-MOST_ERRORS:]
+    if row.shown_error and earlier and earlier[-1]["error"] == row.shown_error:
+        del earlier[-1]
+    failures = [failure_of(error["error"], error["traceback"], error["origin"]) for error in earlier]
+    return failure_of(row.shown_error, row.shown_traceback, row.shown_origin), failures

@@ -15,7 +15,7 @@ from django_singlejob.models import JobRun
 from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.models.runs import JobRunQuerySet, runs
+from django_singlejob.models.runs import FAILURES, JobRunQuerySet, runs
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
@@ -291,7 +291,7 @@ class LastError(NamedTuple):
 def last_errors(names: Collection[str]) -> dict[str, LastError]:
     """The latest error of each of these jobs that is failing, without those whose run has been pruned since."""
     # Two runs may have begun at the same instant, and both columns are to be of the same one.
-    latest = runs().filter(job_name=OuterRef("name"), status__in=[*BAD, "interrupted"]).order_by("-started_at", "-pk")
+    latest = runs().filter(job_name=OuterRef("name"), status__in=FAILURES).order_by("-started_at", "-pk")
     failing = gates().filter(name__in=names, consecutive_failures__gt=0)
     found = failing.annotate(run=Subquery(latest.values("pk")[:1]), error=Subquery(latest.values("error")[:1]))
     return {name: LastError(pk, error) for name, pk, error in found.values_list("name", "run", "error") if pk}

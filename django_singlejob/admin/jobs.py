@@ -13,7 +13,6 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext, gettext_lazy as _
@@ -43,6 +42,7 @@ from django_singlejob.admin.reading import (
     user_name,
 )
 from django_singlejob.admin.states import state
+from django_singlejob.admin.stopping import stop_page
 from django_singlejob.conf import options
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import is_storable
@@ -217,6 +217,7 @@ class JobStatusAdmin(ReadOnlyAdmin):
             ],
             "may_run": self.has_run_permission(request),
             "may_pause": self.has_pause_permission(request),
+            "stop_page": stop_page(health.lock, "jobstatus", name) if self.has_stop_permission(request) else "",
             "may_clear": self.may(request, "view_joblock") and self.may(request, "clear_joblock"),
         }
 
@@ -255,18 +256,15 @@ class JobStatusAdmin(ReadOnlyAdmin):
 
     def _ask_to_pause(self, request: HttpRequest, form: PauseForm) -> HttpResponse:
         context = {
-            **self.admin_site.each_context(request),
             "title": gettext("Pause jobs"),
             "original": gettext("Pause"),  # for the breadcrumbs
-            "has_view_permission": True,
-            "opts": self.opts,
             "media": self.media + form.media,
             "names": _chosen(request),
             "form": form,
             "back": request.POST.get("back"),
             "confirmed": CONFIRMED,
         }
-        return TemplateResponse(request, "admin/django_singlejob/jobstatus/pause.html", context)
+        return self.ask(request, context, "jobstatus/pause.html")
 
     @admin.action(description=_("Resume"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: object) -> HttpResponse | None:

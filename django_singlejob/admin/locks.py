@@ -31,7 +31,6 @@ from django_singlejob.admin.cells import (
     narrow,
     noted,
 )
-from django_singlejob.admin.charts import share
 from django_singlejob.admin.clearing import (
     ClickAnswer,
     Sighting,
@@ -43,9 +42,11 @@ from django_singlejob.admin.clearing import (
     read,
     sign,
 )
-from django_singlejob.admin.reading import ReadOnlyAdmin, RowsFilter, outside_transactions
-from django_singlejob.admin.states import how_long
-from django_singlejob.conf import ZERO, options
+from django_singlejob.admin.reading import ReadOnlyAdmin, RowsFilter
+from django_singlejob.admin.states import held_for, how_long, with_progress
+from django_singlejob.admin.stopping import ask_to_stop, stop_all, stop_page, target_of_run, targets_in, way_back
+from django_singlejob.conf import ZERO
+from django_singlejob.database.transactions import outside_requests
 from django_singlejob.jobs.names import is_storable
 from django_singlejob.locking.clear import clear_at_once
 from django_singlejob.locking.liveness import SECOND, margin
@@ -97,7 +98,7 @@ class JobLockAdmin(ReadOnlyAdmin):
     list_display = ["title", "state", "holder", "command_line", "held_for", "heartbeat", "expires"]
     list_filter = [StaleFilter, HostFilter]
     search_fields = ["name", "hostname", "command"]
-    actions = ["clear"]
+    actions = ["stop", "clear"]
     fields = [
         "name",
         "state",
@@ -135,6 +136,8 @@ class JobLockAdmin(ReadOnlyAdmin):
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         context["may_clear"] = self.has_clear_permission(request)
+        may_stop = self.has_stop_permission(request)
+        context["stop_page"] = stop_page(context["original"]) if may_stop else ""
         return super().render_change_form(request, context, *args, **kwargs)
 
     def has_clear_permission(self, request: HttpRequest) -> bool:
@@ -156,7 +159,8 @@ class JobLockAdmin(ReadOnlyAdmin):
             shown = noted(badge("impossible", _("impossible")), why)
         else:
             shown = badge("stale", _("stale")) if lock.is_stale else badge("held", _("held"))
-        return narrow(shown, how_long(lock))
+            shown = noted(shown, gettext("stopped by %s") % lock.stopped_by if lock.stopped_by else "")
+        return with_progress(narrow(shown, how_long(lock)), lock)
 
     @admin.display(description=_("holder"), ordering="hostname")
     def holder(self, lock: JobLock) -> SafeString:
@@ -168,12 +172,7 @@ class JobLockAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("held for"), ordering="-acquired_at")
     def held_for(self, lock: Any) -> str:
-        held_for = lock.now - lock.acquired_at
-        if lock.mean is None:
-            return duration(held_for)
-        part = held_for / lock.mean / options().overrun_factor
-        kind = "bad" if lock.is_suspected else "warn" if part >= 1 else "busy"
-        return noted(duration(held_for), share(part, gettext("mean %s") % duration(lock.mean), kind))
+        return held_for(lock)
 
     @admin.display(description=_("last heartbeat"), ordering="heartbeat_at")
     def heartbeat(self, lock: JobLock) -> str:
@@ -202,11 +201,31 @@ class JobLockAdmin(ReadOnlyAdmin):
             return NOTHING
         return format_html('<a href="{}">{}</a>', list_of("jobrun", token=lock.token.hex), _("in the history"))
 
+    # --- stopping
+
+    @admin.action(description=_("Stop runs"), permissions=["stop"])
+    def stop(self, request: HttpRequest, queryset: QuerySet[JobLock]) -> HttpResponse:
+        return ask_to_stop(self, request, [target_of_run(lock) for lock in queryset])
+
+    def stop_view(self, request: HttpRequest) -> HttpResponse:
+        """On GET, ask whether to stop the named runs and tasks. On POST, stop them, and none that came after them."""
+        if not self.has_stop_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return ask_to_stop(self, request, targets_in(request.GET))
+        for level, message in stop_all(request, targets_in(request.POST)):
+            self.message_user(request, message, level)
+        return HttpResponseRedirect(way_back(request.POST))
+
     # --- clearing
 
     def get_urls(self) -> list[URLPattern]:
-        view = outside_transactions(self.admin_site.admin_view(self.clear_view))
-        return [path("clear/", view, name="django_singlejob_joblock_clear"), *super().get_urls()]
+        ours = {"clear": self.clear_view, "stop": self.stop_view}
+        views = {name: outside_requests(self.admin_site.admin_view(view)) for name, view in ours.items()}
+        return [
+            *(path(f"{name}/", view, name=f"django_singlejob_joblock_{name}") for name, view in views.items()),
+            *super().get_urls(),
+        ]
 
     @admin.action(description=_("Clear stale locks"), permissions=["clear"])
     def clear(self, request: HttpRequest, queryset: object) -> HttpResponse:

@@ -10,13 +10,13 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.db.models import Q, QuerySet, TextField
-from django.db.models.functions import Cast, Left, Right
+from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
 from django_singlejob.admin import history
+from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import (
     NOTHING,
     badge,
@@ -30,7 +30,7 @@ from django_singlejob.admin.cells import (
     noted,
     preformatted,
 )
-from django_singlejob.admin.failures import Failure, failure_of
+from django_singlejob.admin.failures import failures_of
 from django_singlejob.admin.one_off_form import OneOffForm
 from django_singlejob.admin.reading import (
     CONFIRMED,
@@ -43,15 +43,14 @@ from django_singlejob.admin.reading import (
     user_name,
 )
 from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT
+from django_singlejob.admin.stopping import ask_to_stop, note_of_stop, stop_page_of_one_off, target_of_one_off
 from django_singlejob.admin.values import SHOWN_LENGTH, as_call, as_shown
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.one_offs import (
     ENDED,
-    ERRORS_LENGTH,
     PRIORITIES,
     UNSUCCESSFUL,
     OneOffJobQuerySet,
-    errors_in,
     one_offs,
 )
 from django_singlejob.models.runs import runs
@@ -61,8 +60,10 @@ from django_singlejob.running.enqueue import place
 # The columns of which only the beginning is read: a row that was written by hand may have any length there, and JSON
 # that Python cannot read.
 LONG = ("args", "kwargs", "result", "error", "traceback", "origin", "worker_ids")
-# Nobody looks at more errors of one row.
-MOST_ERRORS = 20
+WHAT_IS_LOST = _(
+    "These one-offs have ended. If you delete them, their arguments and results are lost. The history keeps their "
+    "runs, with their errors. One that is retried meanwhile is left alone."
+)
 BEGINNINGS = {f"shown_{name}": Left(Cast(name, TextField()), SHOWN_LENGTH + 1) for name in LONG}
 
 
@@ -126,7 +127,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
     search_fields = ["job_name", "task_path", "queue_name", "hostname"]
     ordering = ["-pk"]
     sortable_by = ()
-    actions = ["cancel", "retry", "discard"]
+    actions = ["cancel", "stop", "retry", "discard"]
     change_form_template = "admin/django_singlejob/oneoffjob/change_form.html"
     shown = [
         "job",
@@ -194,7 +195,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         if row.is_dead:
             shown = noted(badge(history.STALE, history.label(history.STALE)), gettext("its worker is dead"))
         else:
-            doubt = gettext("is a worker running?") if is_late else ""
+            doubt = gettext("is a worker running?") if is_late else note_of_stop(row)
             shown = noted(badge(row.status, row.get_status_display()), doubt)
         return narrow(shown, self.took(row), self.problem(row))
 
@@ -269,7 +270,8 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         context["may_retry"] = row and row.status in UNSUCCESSFUL and self.has_order_permission(request)
         context["may_discard"] = row and row.status in ENDED and self.has_discard_permission(request)
         if row:
-            context["failure"], context["earlier"] = _failures_of(row)
+            context["stop_page"] = stop_page_of_one_off(row) if self.has_stop_permission(request) else ""
+            context["failure"], context["earlier"] = failures_of(row)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: OneOffJob, form: Any, change: bool) -> None:
@@ -317,19 +319,25 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         return self._report(request, (count, done), (left, not_done))
 
     def _ask_to_discard(self, request: HttpRequest, rows: list[OneOffJob]) -> HttpResponse:
-        seen = _seen_versions(request)
+        seen, ended = _seen_versions(request), [row for row in rows if row.status in ENDED]
+        refused = gettext("%(row)s has not ended, so you cannot delete it. Cancel it first if it is waiting.")
+        keys = [(ACTION_CHECKBOX_NAME, str(row.pk)) for row in ended]
+        versions = [("version", seen.get(str(row.pk), str(row.version))) for row in ended]
         context = {
-            **self.admin_site.each_context(request),
             "title": gettext("Delete one-offs"),
             "original": gettext("Delete"),  # for the breadcrumbs
-            "has_view_permission": True,
-            "opts": self.opts,
-            "media": self.media,
-            "rows": [(row, seen.get(str(row.pk), str(row.version))) for row in rows if row.status in ENDED],
-            "refused": [row for row in rows if row.status not in ENDED],
-            "confirmed": CONFIRMED,
+            "target": address("oneoffjob_changelist"),
+            "fields": [("action", "discard"), (CONFIRMED, "yes"), *keys, *versions],
+            "explanation": WHAT_IS_LOST,
+            "rows": ended,
+            "refused": [refused % {"row": row} for row in rows if row.status not in ENDED],
+            "button": gettext("Delete"),
         }
-        return TemplateResponse(request, "admin/django_singlejob/oneoffjob/discard.html", context)
+        return self.ask(request, context)
+
+    @admin.action(description=_("Stop one-offs in progress"), permissions=["stop"])
+    def stop(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> HttpResponse:
+        return ask_to_stop(self, request, [target_of_one_off(row) for row in queryset], "oneoffjob")
 
     def _each(
         self,
@@ -360,16 +368,6 @@ class OneOffJobAdmin(ReadOnlyAdmin):
 
 def _kind(row: OneOffJob) -> str:
     return gettext("job") if row.job_name else gettext("task")
-
-
-def _failures_of(row: Any) -> tuple[Failure | None, list[Failure | None]]:
-    """What went wrong in the last attempt, and in the earlier ones, the oldest first."""
-    kept = one_offs().filter(pk=row.pk).values_list(Right(Cast("errors", TextField()), ERRORS_LENGTH), flat=True)
-    earlier = list(errors_in(kept.first() or ""))[-MOST_ERRORS:]
-    if row.shown_error and earlier and earlier[-1]["error"] == row.shown_error:
-        del earlier[-1]
-    failures = [failure_of(error["error"], error["traceback"], error["origin"]) for error in earlier]
-    return failure_of(row.shown_error, row.shown_traceback, row.shown_origin), failures
 
 
 def _seen_versions(request: HttpRequest) -> dict[str, str]:

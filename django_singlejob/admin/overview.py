@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model
-from django.forms import Script
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
@@ -23,7 +22,7 @@ from django.views.decorators.http import require_safe
 from django_singlejob.admin import day, history, recent
 from django_singlejob.admin.cells import badge, breakable, clock_time, duration, first_line, grouped, link, list_of
 from django_singlejob.admin.history import LastError, Period
-from django_singlejob.admin.reading import ReadOnlyAdmin, register_jobs
+from django_singlejob.admin.reading import LIVE, ReadOnlyAdmin, is_refreshing, register_jobs
 from django_singlejob.admin.states import how_long
 from django_singlejob.jobs.names import NAME_LENGTH, is_storable
 from django_singlejob.locking.request import Reason
@@ -50,7 +49,7 @@ class OverviewAdmin(ReadOnlyAdmin):
     class Media:
         extend = False
         css = {"all": ["django_singlejob/admin.css", "django_singlejob/overview.css"]}
-        js = [Script("django_singlejob/overview.js", defer=True)]
+        js = [LIVE]
 
     def get_urls(self) -> list[URLPattern]:
         pages = {
@@ -97,8 +96,7 @@ class OverviewAdmin(ReadOnlyAdmin):
         not be registered, if they could not."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        # A refresh must not render messages: that would take them away from the page that they are for.
-        is_refresh = "Singlejob-Refresh" in request.headers
+        is_refresh = is_refreshing(request)
         return is_refresh, register_jobs(request, is_refresh=is_refresh)
 
     def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:

@@ -10,9 +10,10 @@ from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList, ChangeListSearchForm
 from django.core.exceptions import BadRequest, ValidationError
 from django.core.paginator import Paginator
-from django.db import connections, transaction
 from django.db.models import Model, QuerySet
+from django.forms import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext, gettext_lazy as _
 
@@ -42,6 +43,8 @@ MOST_LINKS = 20
 MOST_WORDS = 10
 # What a page sends that asked before it did something.
 CONFIRMED = "confirmed"
+# Keeps a page up to date that is open. Django's stubs know only the names of scripts.
+LIVE: Any = Script("django_singlejob/live.js", defer=True)
 # What all databases can compare in all time zones.
 YEARS = range(1900, 9000)
 
@@ -228,6 +231,21 @@ class ReadOnlyAdmin(BaseAdmin):
             return False
         return is_storable(text)
 
+    def ask(self, request: HttpRequest, context: dict[str, Any], template: str = "asking.html") -> HttpResponse:
+        """The page that asks before something is done: see the templates."""
+        usual = {
+            **self.admin_site.each_context(request),
+            "has_view_permission": True,
+            "opts": self.opts,
+            "media": self.media,
+            "way_back": address(f"{self.opts.model_name}_changelist"),
+        }
+        return TemplateResponse(request, f"admin/django_singlejob/{template}", usual | context)
+
+    def has_stop_permission(self, request: HttpRequest) -> bool:
+        """The permission to stop runs and tasks, and to see the page that asks first."""
+        return self.may(request, "view_joblock") and self.may(request, "stop_joblock")
+
     def may(self, request: HttpRequest, permission: str) -> bool:
         """Whether the user has this permission of our app, such as ``run_jobstatus``."""
         return request.user.has_perm(f"{self.opts.app_label}.{permission}")
@@ -270,13 +288,6 @@ def _refusing(view: Any) -> Any:
     return refusing
 
 
-def outside_transactions(view: Any) -> Any:
-    """The view, whose changes are short transactions of their own, and must not wait for the end of the request."""
-    for alias in connections:
-        view = transaction.non_atomic_requests(using=alias)(view)
-    return view
-
-
 def user_name(request: HttpRequest) -> str:
     """The user, as our rows record them."""
     return printable(request.user.get_username(), USER_LENGTH)
@@ -296,6 +307,12 @@ def register_jobs(request: HttpRequest, *, is_refresh: bool = False) -> Exceptio
         messages.error(request, message % f"{type(error).__name__}: {error}")
         return error
     return None
+
+
+def is_refreshing(request: HttpRequest) -> bool:
+    """Whether a page that is open asks for its part that changes. That must not render messages, which would take them
+    away from the page that they are for."""
+    return "Singlejob-Refresh" in request.headers
 
 
 def back(request: HttpRequest, model: str) -> HttpResponse | None:

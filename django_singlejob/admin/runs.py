@@ -8,8 +8,11 @@ from django.contrib import admin
 from django.contrib.admin.utils import label_for_field
 from django.db import DataError
 from django.db.models import Max, Min, Q, QuerySet
+from django.forms import Media
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.formats import date_format
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_lazy as _
@@ -18,6 +21,7 @@ from django_singlejob.admin.cells import (
     NOTHING,
     badge,
     breakable,
+    distance,
     duration,
     first_line,
     link,
@@ -25,21 +29,30 @@ from django_singlejob.admin.cells import (
     moment,
     narrow,
     noted,
+    preformatted,
     when,
 )
 from django_singlejob.admin.failures import failure_of
 from django_singlejob.admin.history import STALE, PastRun, dead_among, label, neighbours
-from django_singlejob.admin.reading import NOW, ReadOnlyAdmin, RowsFilter, register_jobs
+from django_singlejob.admin.reading import LIVE, NOW, ReadOnlyAdmin, RowsFilter, is_refreshing, register_jobs
+from django_singlejob.admin.states import held_for, progress
+from django_singlejob.admin.stopping import stop_page
 from django_singlejob.jobs import registry
+from django_singlejob.locking.stopping import lock_of
 from django_singlejob.models import JobRun, JobStatus
 from django_singlejob.models.jobs import gates
-from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import UNSUCCESSFUL, one_offs
 from django_singlejob.models.runs import JobRunQuerySet, runs
+from django_singlejob.process.clock import saturated
+from django_singlejob.process.escaping import shown
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
 
+# No list needs these.
+LONG = ("traceback", "origin", "output")
+# A text that was written by hand may have any length.
+MOST_OUTPUT = 1_000_000
 # The filter knows the servers of this many of the newest runs.
 LOOKED_AT = 1000
 # If a search finds more jobs, it is the history that is searched: then its newest runs soon fill a page.
@@ -152,7 +165,7 @@ class JobRunAdmin(ReadOnlyAdmin):
     fields = readonly_fields = facts
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobRun]:
-        found: DatedRuns = DatedRuns(JobRun, using=runs().db).annotate(**NOW).defer("traceback", "origin")
+        found: DatedRuns = DatedRuns(JobRun, using=runs().db).annotate(**NOW).defer(*LONG)
         return found
 
     def furnish(self, rows: Sequence[Any]) -> None:
@@ -233,9 +246,8 @@ class JobRunAdmin(ReadOnlyAdmin):
         return f"{run.hostname}, pid {run.pid}"
 
     @admin.display(description=_("lock"))
-    def lock(self, run: JobRun) -> str:
-        lock = locks().filter(token=run.token).first() if run.status == "running" else None
-        return link("joblock", lock.name, lock.name) if lock else NOTHING
+    def lock(self, run: Any) -> str:
+        return link("joblock", run.held.name, run.held.name) if run.held else NOTHING
 
     @admin.display(description=_("one-off"))
     def one_off(self, run: Any) -> str:
@@ -248,12 +260,21 @@ class JobRunAdmin(ReadOnlyAdmin):
         return run
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        run = context["original"]
-        register_jobs(request)
-        around, run.order = neighbours(run), requested_by(run)
+        run, is_refresh = context["original"], is_refreshing(request)
+        register_jobs(request, is_refresh=is_refresh)
+        run.refresh_from_db(fields=LONG)
+        around, run.order, run.held = neighbours(run), requested_by(run), held(run)
+        may_stop = self.has_stop_permission(request)
         context |= {
+            "is_running": run.status == "running",
             "is_dead": run.is_dead,
+            "held": run.held,
+            "stop_page": stop_page(run.held, "jobrun", run.pk) if may_stop else "",
+            "at": date_format(timezone.localtime(run.now), "H:i:s"),
+            "state": self.outcome(run),
+            "now": list(_now(run.held)) if run.held else [],
             "failure": None if run.status == "skipped" else failure_of(run.error, run.traceback, run.origin),
+            "output": preformatted(shown(run.output[-MOST_OUTPUT:], keep="\n\t")) if run.output else "",
             "facts": list(self._facts(run)),
             "again": self._again(request, run),
             "retry_at": _retry_at(run.order),
@@ -263,6 +284,10 @@ class JobRunAdmin(ReadOnlyAdmin):
                 (gettext("Other attempts at its slot"), _shown(around.of_slot, run.now)),
             ],
         }
+        if is_refresh:
+            return TemplateResponse(request, "admin/django_singlejob/jobrun/live.html", context)
+        if run.status == "running":
+            context["media"] += Media(js=[LIVE])
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _facts(self, run: JobRun) -> Iterator[tuple[str, Any]]:
@@ -284,6 +309,25 @@ class JobRunAdmin(ReadOnlyAdmin):
         # The arguments of a call are not recorded.
         words = gettext("Run again") if run.trigger == "schedule" else gettext("Run now")
         return RunAgain(list_of("jobstatus"), "run_now", JobStatus(name=run.job_name), words)
+
+
+def held(run: JobRun) -> Any:
+    """The lock under which it runs, with the ``mean`` duration of its job; ``None`` if it does not run."""
+    lock: Any = lock_of(run.token) if run.status == "running" else None
+    if lock:
+        lock.mean = gates().filter(name=lock.job_name).means().get(lock.job_name)
+    return lock
+
+
+def _now(lock: Any) -> Iterator[tuple[str, Any]]:
+    """How the run that holds the lock is doing: what a page that is open keeps up to date."""
+    yield gettext("Elapsed"), held_for(lock)
+    if told := progress(lock):
+        yield gettext("Progress"), told
+    yield gettext("Holder"), noted(breakable(lock.holder), breakable(lock.command))
+    yield gettext("Last heartbeat"), distance(lock.heartbeat_at, lock.now)
+    if lock.heartbeat_interval and not lock.is_suspected:
+        yield gettext("Next heartbeat"), distance(lock.heartbeat_at + saturated(lock.heartbeat_interval), lock.now)
 
 
 def requested_by(run: JobRun) -> Any:

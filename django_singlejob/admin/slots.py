@@ -136,7 +136,7 @@ def _ran(
     dead = set(of_dead_holders().filter(job_name__in=names).values_list("job_name", flat=True))
     lately = runs().filter(wanted, started_at__gte=begin_of(span.first) - EARLY)
     counted = lately.order_by().values("job_name", "status", quarter=Quarter(Coalesce("slot", "started_at")))
-    # A slot whose holder died is run again, as another attempt.
+    # A slot whose run was cut off is run again, as another attempt.
     numbers = counted.annotate(count=Count("pk"), slots=Count("pk", filter=Q(slot__isnull=False, attempt=1)))
     ran: dict[str, dict[int, Counter[SlotState]]] = {}
     started: Counter[tuple[str, int]] = Counter()

@@ -1,19 +1,30 @@
 """How a job is doing, in a few words."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_singlejob.admin.cells import badge, duration, noted
+from django_singlejob.admin.cells import badge, breakable, cut, duration, figure, noted
+from django_singlejob.admin.charts import share
+from django_singlejob.conf import options
 from django_singlejob.models import JobLock, JobStatus
-from django_singlejob.monitoring.health import Health, State
+from django_singlejob.models.progress import LINE_LENGTH, Progress
+from django_singlejob.monitoring.health import Health, State, due_since
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
+
+# Of the last line, a list shows this much.
+LISTED = 80
 
 
 def state(health: Health) -> SafeString:
     """The job's state, with a few details."""
-    return noted(badge(health.state, health.state.label), story(health))
+    found = noted(badge(health.state, health.state.label), story(health))
+    return with_progress(found, health.lock) if health.lock else found
 
 
 def story(health: Health) -> str:
@@ -31,8 +42,8 @@ def _of_state(health: Health) -> str:
             return _("%(holder)s: no sign of life for %(silence)s") % facts
         case State.IMPOSSIBLE if lock:
             return _why_impossible(lock)
-        case State.OVERDUE if status and status.next_slot:
-            return _("by %s") % duration(status.now - status.next_slot)
+        case State.OVERDUE if status and (due := due_since(status)):
+            return _("by %s") % duration(status.now - due)
         case State.AHEAD:
             return _("the database's clock was set back")
         case State.FAILING if status and status.consecutive_failures > 1:
@@ -75,3 +86,45 @@ def how_long(lock: JobLock) -> str:
     if lock.is_stale:
         return _("silent for %s") % duration(lock.now - lock.heartbeat_at)
     return _("for %s") % duration(lock.now - lock.acquired_at)
+
+
+def held_for(lock: Any) -> str:
+    """For how long a lock has been held, and a bar that is full at ``lock.mean``, the mean duration of its job
+    (``None`` if there is none)."""
+    length = lock.now - lock.acquired_at
+    if lock.mean is None:
+        return duration(length)
+    times = length / lock.mean
+    kind = "bad" if lock.is_suspected else "warn" if times >= options().overrun_factor else "busy"
+    return noted(duration(length), share(times, _("mean %s") % duration(lock.mean), kind))
+
+
+# --- how far a run is
+
+
+def with_progress(state: SafeString, lock: JobLock) -> SafeString:
+    """A state, and below it how far the run that holds the lock is, if that is known."""
+    return format_html("{}{}", state, progress(lock, most=LISTED))
+
+
+def progress(lock: JobLock, *, most: int = LINE_LENGTH) -> SafeString:
+    """How far the run that holds the lock is: a bar, the figures, and the last line of its output, cut to ``most``
+    characters. Empty if nothing is known. There is no bar for a dead holder: it does not run."""
+    told = Progress.read(lock.progress)
+    words, line = ", ".join(_words(told)), breakable(cut(told.line, most))
+    bar = "" if told.share is None or lock.is_suspected else _bar(told.share, words)
+    return noted(noted(bar, breakable(words)), line)
+
+
+def _bar(part: float, words: str) -> SafeString:
+    bar = '<progress class="singlejob-progress" max="1" value="{}" aria-label="{}"></progress>'
+    return format_html(bar, f"{part:.3f}", words)
+
+
+def _words(told: Progress) -> Iterator[str]:
+    """``120 of 500``, ``importing``."""
+    if told.done is not None:
+        done, total = figure(told.done), told.total
+        yield done if total is None else _("%(done)s of %(total)s") % {"done": done, "total": figure(total)}
+    if told.text:
+        yield shown(told.text)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
+from math import ceil
 from typing import Any
 
 from django.db import connections
@@ -19,13 +20,15 @@ def limited(alias: str, patience: timedelta) -> AbstractContextManager[object]:
     """Make a statement in the block fail if it takes longer than ``patience``. The connection may be lost with it.
 
     On PostgreSQL this does nothing, because ``database.durable`` sets the limit when the transaction begins, which
-    saves a round trip. MySQL limits only how long a statement waits for others.
+    saves a round trip. MySQL limits only how long a statement waits for a change of the table, in whole seconds. For a
+    row, it waits as long as ``innodb_lock_wait_timeout`` says.
     """
     connection = connections[alias]
     if connection.vendor == "sqlite":
         return _limited_by_steps(connection, patience)
-    if connection.vendor == "mysql" and connection.mysql_is_mariadb:  # type: ignore[attr-defined]
-        return connection.execute_wrapper(partial(_execute_limited, patience))
+    if connection.vendor == "mysql":
+        on = _on_mariadb if connection.mysql_is_mariadb else _on_mysql  # type: ignore[attr-defined]
+        return connection.execute_wrapper(partial(_execute_limited, partial(on, patience.total_seconds())))
     return nullcontext()
 
 
@@ -41,6 +44,15 @@ def _limited_by_steps(connection: BaseDatabaseWrapper, patience: timedelta) -> I
 
 
 def _execute_limited(
-    patience: timedelta, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]
+    limit: Callable[[str], str], execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    return execute(f"SET STATEMENT max_statement_time = {patience.total_seconds()} FOR {sql}", params, many, context)
+    return execute(limit(sql), params, many, context)
+
+
+def _on_mariadb(seconds: float, sql: str) -> str:
+    return f"SET STATEMENT max_statement_time = {seconds} FOR {sql}"
+
+
+def _on_mysql(seconds: float, sql: str) -> str:
+    verb, _, rest = sql.partition(" ")
+    return f"{verb} /*+ SET_VAR(lock_wait_timeout = {ceil(seconds)}) */ {rest}"

@@ -55,6 +55,14 @@ def _known(alias: str, source: str) -> str:
     )
 
 
+def outside_requests(view: Callable[..., Any]) -> Callable[..., Any]:
+    """The view, which no ``ATOMIC_REQUESTS`` puts into a transaction: its changes must not wait for the end of the
+    request, and it can answer if a database does not."""
+    for name in connections:
+        view = transaction.non_atomic_requests(using=name)(view)
+    return view
+
+
 def is_on_one_host(alias: str) -> bool:
     """Whether the database and all its clients are on one machine, and so share its clocks."""
     return connections[alias].vendor == "sqlite"

@@ -27,7 +27,7 @@ class ManagementCommand:
         command = _loaded(name)
         _check(command, name, self.arguments)
         # The first line describes the job.
-        self.__doc__ = f"{shlex.join([name, *self.arguments])}: {command.help}"
+        self.__doc__ = f"{shlex.join([name, *self.arguments])}: {command.help}".removesuffix(": ")
 
     def __eq__(self, other: object) -> bool:
         """Whether the other one runs the same, wherever it was declared."""

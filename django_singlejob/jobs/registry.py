@@ -14,7 +14,7 @@ import django
 from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
-from django_singlejob.conf import ZERO, options
+from django_singlejob.conf import WEB_URL, ZERO, is_web_url, options
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob, quoted
 from django_singlejob.jobs import slots
 from django_singlejob.jobs.hashed import without_h
@@ -60,6 +60,7 @@ class Job:
     max_attempts: int = 3
     retries: int = 0
     retry_delay: timedelta = timedelta(minutes=1)
+    ping_url: str | None = field(default=None, repr=False)  # it is a secret
 
     def __post_init__(self) -> None:
         validate_name(self.name)
@@ -83,7 +84,15 @@ class Job:
                     f"Job {self.name!r}: {name} is {quoted(count)}, but must be {least} or more, and "
                     f"{MOST_ATTEMPTS} at most."
                 )
+        self._validate_ping_url()
         self._validate_schedule()
+
+    def _validate_ping_url(self) -> None:
+        if not (self.ping_url is None or self.ping_url == "" or is_web_url(self.ping_url)):
+            raise SingleJobError(
+                f"Job {self.name!r}: ping_url is {quoted(self.ping_url)}, but must be {WEB_URL}, or an empty text for "
+                "no pings."
+            )
 
     def _validate_schedule(self) -> None:
         if self.catch_up not in get_args(CatchUp):
@@ -323,19 +332,18 @@ def remedy_for(error: Exception) -> str:
 def _is_about_task(error: Exception) -> bool:
     """Whether a backend of another package refuses a task, as those of Django refuse a job."""
     # By its name: most processes have no tasks, and do not import them.
-    if type(error).__name__ != "InvalidTask":
-        return False
-    backends = _backends_of_tasks()
-    return bool(backends) and "django_singlejob.backends.SingleJobBackend" not in backends
+    kind = f"{type(error).__module__}.{type(error).__name__}"
+    is_refusal = kind in ("django.tasks.exceptions.InvalidTask", "django_tasks.exceptions.InvalidTaskError")
+    return is_refusal and "django_singlejob.backends.SingleJobBackend" not in _backends_of_tasks()
 
 
 def has_tasks() -> bool:
     """Whether the project may have tasks that workers run: ``TASKS`` names a backend that is not one of Django's."""
-    return any(not path.startswith("django.") for path in _backends_of_tasks())
+    return any(not path.startswith(("django.", "django_tasks.")) for path in _backends_of_tasks())
 
 
 def _backends_of_tasks() -> list[str]:
-    # Django has this setting since 6.0.
+    # Django has this setting since 6.0. Before that, django-tasks needs none.
     return [str(given.get("BACKEND")) for given in getattr(settings, "TASKS", {}).values()]
 
 

@@ -133,8 +133,13 @@ def _cron(text: str, zone: ZoneInfo) -> Cron:
 
 
 def _zone(name: str) -> ZoneInfo:
+    # First, because a machine may lack them too: Debian has a package of its own for the last two.
+    if name in ("localtime", "posixrules", "Factory") or str(name).startswith(("posix/", "right/")):
+        raise InvalidSchedule(
+            f"{quoted(name)} is not the same on every server: use an IANA name, such as 'Europe/Rome'."
+        )
     try:
-        zone = ZoneInfo(name)
+        return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
         if not available_timezones():
             raise InvalidSchedule(
@@ -144,11 +149,6 @@ def _zone(name: str) -> ZoneInfo:
         raise InvalidSchedule(
             f"{quoted(name)} is not a valid time zone: use an IANA name, such as 'Europe/Rome'."
         ) from None
-    if name in ("localtime", "posixrules", "Factory") or name.startswith(("posix/", "right/")):
-        raise InvalidSchedule(
-            f"{quoted(name)} is not the same on every server: use an IANA name, such as 'Europe/Rome'."
-        )
-    return zone
 
 
 def _expression(text: str) -> str:

@@ -92,8 +92,8 @@ def claim(
 ) -> Claim | None:
     """What to do about the slots from ``due`` on, or ``None`` if none is due yet.
 
-    ``early``: how long before its slot a run may begin. ``again``: an earlier slot whose holder died. It is run again
-    unless a newer slot takes its place.
+    ``early``: how long before its slot a run may begin. ``again``: an earlier slot whose run was cut off. It is run
+    again unless a newer slot takes its place.
     """
     due, now, again = due.astimezone(UTC), now.astimezone(UTC), again and again.astimezone(UTC)
     at = reach(policy.schedule, now, early)

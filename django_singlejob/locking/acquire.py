@@ -134,7 +134,7 @@ class Acquisition:
 
     def leave_nothing(self) -> bool:
         """Release what may have been granted. ``False`` if that is uncertain: the lock, if any, is left to expire."""
-        are_released = [release_granted(token) for token in self._in_doubt]
+        are_released = [release_granted(token, has_begun=False) for token in self._in_doubt]
         self._in_doubt.clear()
         return all(are_released)
 

@@ -30,18 +30,18 @@ def forget(token: UUID) -> None:
     _granted.pop(token, None)
 
 
-def release_granted(token: UUID) -> bool:
+def release_granted(token: UUID, *, has_begun: bool = True) -> bool:
     """Release the lock if it was granted under this token (best effort).
 
-    Returns ``False`` if its row was not found or could not be released. A COMMIT under way may still insert the row,
-    which is then left to expire.
+    ``has_begun``: whether its run may have begun. If not, its slot is run again, as after a death. Returns ``False`` if
+    the row was not found or could not be released. A COMMIT under way may still insert it; then it is left to expire.
     """
     granted = _granted.pop(token, None)
     if granted is None:
         return True
     name, _ = granted
     try:
-        return _release_row(name, token)
+        return _release_row(name, token, has_begun=has_begun)
     except Exception as error:
         message = "The lock %r could not be released, and is left to expire: %s"
         logger.warning(message, name, errors.words_of(error), extra=about(lock=name, token=token, reason=error))
@@ -57,7 +57,7 @@ def release_at_exit() -> None:
             release_granted(token)
 
 
-def _release_row(name: str, token: UUID) -> bool:
+def _release_row(name: str, token: UUID, *, has_begun: bool) -> bool:
     alias = transactions.alias()
     # An interrupt may have left the connection in the middle of a statement.
     transactions.drop(alias)
@@ -70,6 +70,8 @@ def _release_row(name: str, token: UUID) -> bool:
         with transactions.durable(alias, statement_timeout=history.patience):
             if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):
                 history.write(partial(one_offs().release, lock.token))
+                if lock.slot and not has_begun:
+                    gates().abandon(lock)
                 end_for(lock, result, history)
 
     with_history(release, lock.lease)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.db import Error
 
 from django_singlejob.database import errors, transactions
-from django_singlejob.exceptions import JobInterrupted, JobTimeout, SkipRun
+from django_singlejob.exceptions import JobInterrupted, JobStopped, JobTimeout, SkipRun
 from django_singlejob.jobs.names import PATH_LENGTH
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.frames import own_frame
@@ -75,24 +75,26 @@ class AlsoWrite:
 class Ending(NamedTuple):
     """The result that is recorded in ``JobStatus`` and ``JobRun``.
 
-    ``is_failure``: whether it counts as a consecutive failure. ``also_write``: a further write in the transaction that
-    records the result.
+    ``is_failure``: whether it counts as a consecutive failure. ``is_cut_off``: whether a signal ended the run of a
+    slot, which is run again. ``also_write``: a further write in the transaction that records the result.
     """
 
     status: str
     duration: timedelta
     acquire_duration: timedelta | None = None
     is_failure: bool = False
+    is_cut_off: bool = False
     error: str = ""
     error_class: str = ""
     traceback: str = ""
     origin: str = ""
+    output: str = ""
     also_write: AlsoWrite | None = None
 
     @property
     def result(self) -> dict[str, Any]:
         """What the history records of it."""
-        names = ("status", "duration", "acquire_duration", "error", "traceback", "origin")
+        names = ("status", "duration", "acquire_duration", "error", "traceback", "origin", "output")
         return {name: getattr(self, name) for name in names}
 
 
@@ -129,7 +131,7 @@ def status_of(failure: BaseException | None) -> str:
     if isinstance(failure, SkipRun):
         return "skipped"
     # The job does not cause a GeneratorExit or a CancelledError either.
-    if isinstance(failure, JobTimeout | JobInterrupted | GeneratorExit | asyncio.CancelledError):
+    if isinstance(failure, JobTimeout | JobStopped | JobInterrupted | GeneratorExit | asyncio.CancelledError):
         return "interrupted"
     return "failed"
 

@@ -81,6 +81,8 @@ class Grant(NamedTuple):
             "heartbeat_interval": request.heartbeat_interval,
             "expires_at": DBNow() + request.lease,
             "sent_at": sent_at,
+            "stopped_by": "",
+            "progress": {},
         }
         return cls(
             **run,
@@ -91,6 +93,11 @@ class Grant(NamedTuple):
             entry=entry if request.trigger is not None else None,
             columns=columns,
         )
+
+    @property
+    def is_last_of_slot(self) -> bool:
+        """Whether this is the last attempt at its slot; ``False`` if it has none."""
+        return self.slot is not None and not self.request.allows_rerun(self.attempt)
 
     @property
     def run_id(self) -> int | None:

@@ -23,14 +23,14 @@ logger = logging.getLogger("django_singlejob")
 HURRY = 4
 # A heartbeat may be sent this part of an interval too soon, along with others.
 EARLY = 1 / 4
-# The most leases that one statement renews. Each of them has two parameters, and SQLite may accept no more than 999.
-AT_ONCE = 400
+# The most leases that one statement renews. Each of them has four parameters, and SQLite may accept no more than 999.
+AT_ONCE = 200
 
 
 class Heartbeats:
     """The leases that one thread keeps. Others may come and go in any thread, at any time.
 
-    ``woken`` is called when a lease may be lost.
+    ``woken`` is called when a lease may be lost, or its run is to be stopped.
     """
 
     def __init__(self, woken: Callable[[], object] = lambda: None) -> None:
@@ -106,6 +106,8 @@ class _Kept:
                 self.retry_soon(OperationalError("Another transaction has locked its row."))
             else:
                 self.lease.renew()
+                if self.lease.stopped_by:
+                    self._woken()
         except LeaseLost:
             self.due_at = float("inf")
             self._woken()
@@ -155,16 +157,19 @@ def _renew_together(some: list[_Kept]) -> list[_Kept]:
     """Renew these leases, which have one length, with one statement. Returns those that have to be renewed one by one:
     rows that are gone, or that wait for another transaction, must not hold up the others."""
     sent_at = local_now()
+    leases = [kept.lease for kept in some]
+    news = {lease.token: told for lease in leases if (told := lease.news()) is not None}
     try:
         with transactions.durable(transactions.alias()):
-            renewed = locks().renew_together([kept.lease for kept in some], some[0].length, transactions.sent_now())
+            renewed = locks().renew_together(leases, some[0].length, transactions.sent_now(), news)
     except Exception as error:
         if errors.is_connection_lost(error) or errors.is_transient(error):
             for kept in some:
                 kept.retry_soon(error)
             return []
         return some  # one of the rows may be the reason
-    for kept in some:
-        if kept.lease.token in renewed:
-            kept.lease.proven(sent_at)
+    for lease in leases:
+        if lease.token in renewed:
+            lease.proven(sent_at)
+            lease.told(news.get(lease.token))
     return [kept for kept in some if kept.lease.token not in renewed]

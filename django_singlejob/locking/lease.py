@@ -10,26 +10,29 @@ distrust itself (Gray and Cheriton 1989, "Leases"). The fence is the fencing tok
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from django.db import Error, connections, transaction
 
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.errors import interrupt_behind
-from django_singlejob.exceptions import JobTimeout, LeaseLost
+from django_singlejob.exceptions import JobStopped, JobTimeout, LeaseLost
 from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
+from django_singlejob.locking.lease_state import LeaseState
 from django_singlejob.locking.release import Release
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
+from django_singlejob.models.progress import Progress
 from django_singlejob.process.clock import backoff, local_now, sleep
-from django_singlejob.process.received_signals import kept_out
+from django_singlejob.process.received_signals import kept_out, of_this_thread
 
 logger = logging.getLogger("django_singlejob")
 
@@ -37,22 +40,6 @@ logger = logging.getLogger("django_singlejob")
 FENCE_LEASES = 10
 # How many times a failed fenced transaction checks whether the lock was taken over, while others are in the way.
 LOOKS = 3
-
-
-class LeaseState:
-    """What changes about a lease. A supervisor and its child keep it in memory that both of them see.
-
-    Attributes:
-        proven_at: when the last successful request was sent, as ``local_now()``.
-        is_lost: whether the lock is known to be another's, or nobody's.
-        is_ending: whether a release is under way. It decides what happened to the row, not a heartbeat that finds none.
-        is_over: whether the lease was released, or ended in another way.
-        is_only_writer: whether the child is in a fenced transaction that keeps its supervisor from writing.
-    """
-
-    def __init__(self, proven_at: float) -> None:
-        self.proven_at = proven_at
-        self.is_lost = self.is_ending = self.is_over = self.is_only_writer = False
 
 
 class Lease:
@@ -81,6 +68,8 @@ class Lease:
         self._own_transaction: Callable[[], bool] | None = None
         #: When the run's ``max_runtime`` is over, as ``local_now()``.
         self.runtime_ends_at = float("inf")
+        #: What ``check()`` has raised where signals raise, too. They need not raise the same once more.
+        self.raised: type[Exception] | None = None
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
@@ -124,9 +113,23 @@ class Lease:
         # A forked child has a copy of everything, and owns nothing.
         return os.getpid() != self._pid
 
+    @property
+    def stopped_by(self) -> str:
+        """The user who has asked to stop the run; empty if nobody has, as far as the last heartbeat knows."""
+        return self._state.stopped_by
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is."""
+        return self._state.progress_with_line
+
+    def take_progress(self, progress: Progress) -> None:
+        """Have the next heartbeat record how far the run is."""
+        self._state.progress = progress
+
     def share(self, state: LeaseState) -> None:
         """Keep what changes in ``state`` from now on, which another process may see and change."""
-        state.proven_at, state.is_lost, state.is_over = self._state.proven_at, self._state.is_lost, self._state.is_over
+        state.begin_as(self._state)
         self._state = state
 
     @contextmanager
@@ -143,12 +146,18 @@ class Lease:
         self._state.is_lost = True
 
     def check(self) -> None:
-        """Raise ``LeaseLost`` unless the lease can be trusted at this moment, and ``JobTimeout`` if the run has taken
-        longer than its ``max_runtime``. Does not query the database."""
+        """Raise ``LeaseLost`` unless the lease can be trusted at this moment, ``JobStopped`` if a user has stopped the
+        run, and ``JobTimeout`` if it has taken longer than its ``max_runtime``. Does not query the database."""
+        if error := self._why_to_end():
+            self.raised = type(error) if of_this_thread() else self.raised
+            raise error
+
+    def _why_to_end(self) -> Exception | None:
         if self.lost:
-            raise LeaseLost(self.why_lost())
-        if local_now() >= self.runtime_ends_at:
-            raise JobTimeout
+            return LeaseLost(self.why_lost())
+        if self.stopped_by:
+            return JobStopped(self.stopped_by)
+        return JobTimeout() if local_now() >= self.runtime_ends_at else None
 
     def prove(self) -> None:
         """Raise ``LeaseLost`` unless the lease can be trusted, before the job starts. A lease that has expired, for
@@ -188,17 +197,39 @@ class Lease:
             raise LeaseLost(self.why_lost())
 
     def _beat(self) -> bool:
-        sent_at = local_now()
+        sent_at, news, known = local_now(), self.news(), self.stopped_by
+        self._state.is_reserved = news is not None
         with transactions.durable(transactions.alias()):
-            is_kept = self._renew_row()
+            is_kept = self._renew_row(news)
+        self.told(news)  # not before the commit
+        if self.stopped_by != known:
+            message = "The run of %r has to end: it was stopped by %s."
+            logger.warning(message, self.grant.request.own_name, self.stopped_by, extra=self.grant.facts())
         if is_kept:
             self.proven(sent_at)
         elif not (self._state.is_ending or self._state.is_over):
             self._state.is_lost = True
         return is_kept
 
-    def _renew_row(self) -> bool:
-        return locks().renew(self.name, self.token, self.grant.request.lease, transactions.sent_now())
+    def _renew_row(self, news: Mapping[str, Any] | None) -> bool:
+        is_kept = self._renew_marked(news, self.stopped_by)
+        if not is_kept and (mark := locks().stopped_by(self.name, self.token)):
+            self._state.stopped_by = mark
+            is_kept = self._renew_marked(news, mark)
+        return is_kept
+
+    def _renew_marked(self, news: Mapping[str, Any] | None, mark: str) -> bool:
+        """Record a heartbeat if the row's mark is this one. This is the one statement of an ordinary heartbeat."""
+        lease, sent_at = self.grant.request.lease, transactions.sent_now()
+        return locks().renew(self.name, self.token, lease, sent_at, news=news, stopped_by=mark)
+
+    def news(self) -> Mapping[str, Any] | None:
+        """What is new about the progress, see ``LeaseState.news``."""
+        return self._state.news()
+
+    def told(self, news: Mapping[str, Any] | None) -> None:
+        """Take note that a heartbeat has recorded these news."""
+        self._state.told(news)
 
     def proven(self, sent_at: float) -> None:
         """Count the lease from this instant, at which a successful heartbeat was sent."""
@@ -280,7 +311,7 @@ class Lease:
 
     def _renew_at_the_end(self) -> None:
         sent_at = local_now()
-        if not self._renew_row():
+        if not self._renew_row(None):
             self._state.is_lost = True
             raise LeaseLost(self.why_lost())
         self.proven(sent_at)

@@ -50,6 +50,8 @@ SECOND = timedelta(seconds=1)
 # How far the clocks of two servers may be apart though both are right. Two intervals are usually longer.
 _CLOSE = 2 * SECOND
 _SHORTEST = timedelta(milliseconds=50)
+# Between the signal that ends a body and SIGKILL.
+_LONGEST_GRACE = 10 * SECOND
 
 
 class Watch:
@@ -143,6 +145,12 @@ def margin_of(interval: timedelta | None, lease: timedelta) -> timedelta:
     """How long after its lease a holder is left alone even if the clocks agree: clocks that are right differ a little
     too, and to end a body takes a moment. With heartbeats, (a) and (b) take at least as long."""
     return interval * WATCHED_INTERVALS if interval else min(_CLOSE, lease / 3)
+
+
+def grace_of(interval: timedelta | None, lease: timedelta) -> timedelta:
+    """How long a body has to end by itself once it has to: only after the whole margin may anybody else have the
+    lock."""
+    return min(margin_of(interval, lease) // 2, _LONGEST_GRACE)
 
 
 def _lease_and_margin(lock: "JobLock") -> timedelta:

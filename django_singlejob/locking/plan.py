@@ -50,7 +50,8 @@ class Snapshot(NamedTuple):
 
     @property
     def is_slot_abandoned(self) -> bool:
-        """Whether the holder that ran the last slot died. Its lock may still exist, or was cleared or taken over."""
+        """Whether the run of the last slot was cut off: a signal ended it, or its holder died, whose lock may still
+        exist, or was cleared or taken over."""
         own, dead = self.own, self.dead_run
         is_of_last_slot = dead is not None and (dead.slot, dead.attempt) == (own.last_slot, own.last_attempt)
         return own.last_slot is not None and (own.abandoned or is_of_last_slot)
@@ -61,7 +62,7 @@ class PlannedRun(NamedTuple):
 
     Attributes:
         slot: its slot; ``None`` if no schedule starts it.
-        attempt: 1, or more if it repeats a run whose holder died or retries a one-off.
+        attempt: 1, or more if it repeats a run that was cut off or retries a one-off.
         changes: what to change in the job's gate.
         misfires: the slots that no server ran in time.
         min_interval: how long ago the job's last start must be.
@@ -114,7 +115,7 @@ def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun:
 
 
 def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> PlannedRun | Refusal | Claim:
-    """The run of the slot that is due, or a rerun of the slot whose holder died."""
+    """The run of the slot that is due, or a rerun of the slot whose run was cut off."""
     own = snapshot.own
     assert own.next_slot  # noqa: S101  (it follows the schedule)
     again = own.last_slot if snapshot.is_slot_abandoned and request.allows_rerun(own.last_attempt) else None

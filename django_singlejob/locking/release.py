@@ -14,7 +14,7 @@ from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.endings import Ending, WriteRefused
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.recording import Writer, with_history
-from django_singlejob.models.jobs import gates
+from django_singlejob.models.jobs import IF_SECOND, gates
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.received_signals import is_second_signal_received
@@ -112,8 +112,14 @@ class Release:
         if self._ending is None:
             return gates().hold(self._name, self._token)
         end, own_name = self._ending, self._grant.request.own_name
+        failures = IF_SECOND if end.is_cut_off else int(end.is_failure)
         how = end.status, end.duration
-        return gates().finish(self._name, self._token, *how, is_failure=end.is_failure, own_name=own_name)
+        if not gates().finish(self._name, self._token, *how, failures=failures, own_name=own_name):
+            return False
+        # A user may have stopped it without a heartbeat in between.
+        if end.is_cut_off and (slot := self._grant.slot) and not locks().stopped_by(self._name, self._token):
+            gates().put_back(own_name, slot, self._grant.attempt)
+        return True
 
     def _record(self, history: Writer) -> bool:
         """Write what only reports. Returns whether the history has the run's end."""

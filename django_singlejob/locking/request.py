@@ -67,7 +67,7 @@ class LockRequest(NamedTuple):
         return self.policy if self.is_scheduled else None
 
     def allows_rerun(self, attempt: int) -> bool:
-        """Whether to rerun a run whose holder died in this attempt."""
+        """Whether to rerun a run that was cut off in this attempt."""
         return attempt < self.max_attempts
 
 

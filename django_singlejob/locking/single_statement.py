@@ -71,7 +71,7 @@ def is_ordinary_release(grant: Grant, ending: Ending | None, history: Writer) ->
     and a run that ends has its row in the history."""
     if not is_chosen():
         return False
-    if ending is not None and (ending.also_write or grant.entry is None or grant.entry.pk is None):
+    if ending is not None and (ending.is_cut_off or ending.also_write or grant.entry is None or grant.entry.pk is None):
         return False
     return (ending is None or _has_one_gate(grant.request)) and _is_possible(history)
 
@@ -225,6 +225,8 @@ _LEASE = {
     "slot": "NULL",
     "attempt": "1",
     "queues": "%(queues)s::jsonb",
+    "stopped_by": "''",
+    "progress": "'{}'::jsonb",
 }
 
 _RUN = {
@@ -245,6 +247,7 @@ _RUN = {
     "error": "''",
     "traceback": "''",
     "origin": "''",
+    "output": "''",
 }
 
 # What a gate must be like.
@@ -301,7 +304,7 @@ _FINISHED = f"""last_status = %(status)s, last_finished_at = {_NOW}, run_count =
 # See ``runs().finish``.
 _ENDED = f"""status = %(status)s, finished_at = {_NOW}, duration = %(duration)s::interval,
     acquire_duration = %(acquire_duration)s::interval, error = %(error)s, traceback = %(traceback)s,
-    origin = %(origin)s"""
+    origin = %(origin)s, output = %(output)s"""
 
 
 @cache

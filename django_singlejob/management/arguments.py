@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 from django.utils import timezone
@@ -18,6 +19,8 @@ from django_singlejob.process.clock import CENTURY, YEARS, storable
 # More of anything makes no sense, and some databases cannot count further.
 MOST = 2**31 - 1
 _LAST_KEY = 2**63 - 1
+# The group of the options that few people need, in --help.
+RARE = "rarely needed"
 
 
 class CallableCommand(BaseCommand):
@@ -156,6 +159,14 @@ def whole_number(value: object) -> int:
 def key(value: object) -> int:
     """The number of a row, which may be text."""
     return _number_up_to(_LAST_KEY, value)
+
+
+def token(value: object) -> UUID:
+    """The token of a lock: a ``UUID``, or its text."""
+    try:
+        return value if isinstance(value, UUID) else UUID(text(value))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is not a UUID.") from None
 
 
 def _number_up_to(most: int, value: object) -> int:

@@ -17,6 +17,7 @@ from django_singlejob.exceptions import (
     DatabaseUnusable,
     JobDied,
     JobInterrupted,
+    JobStopped,
     Lack,
     LeaseLost,
     SingleJobError,
@@ -122,6 +123,8 @@ def _of_error(error: BaseException | None, child_status: int | None, signum: int
 def _of_failure(error: BaseException | None, where: str) -> tuple[int, str]:
     if isinstance(error, CommandError):  # of a management command; it is for people, who need no traceback
         return error.returncode or EX_FAILED, f"failed, {summary(error)}"
+    if isinstance(error, JobStopped):
+        return EX_FAILED, f"interrupted, {summary(error)}"
     if isinstance(error, JobDied):  # it has none
         return EX_FAILED, f"failed, {summary(error)}"
     return EX_FAILED, f"failed, {summary(error)}{where}"

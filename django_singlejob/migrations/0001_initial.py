@@ -56,6 +56,25 @@ class Migration(migrations.Migration):
                         verbose_name="queues",
                     ),
                 ),
+                (
+                    "stopped_by",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="The user who has asked to stop the run; blank if nobody has.",
+                        max_length=255,
+                        verbose_name="stopped by",
+                    ),
+                ),
+                (
+                    "progress",
+                    models.JSONField(
+                        blank=True,
+                        default=dict,
+                        help_text="What the last heartbeat said.",
+                        verbose_name="progress",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "lock",
@@ -63,6 +82,7 @@ class Migration(migrations.Migration):
                 "permissions": [
                     ("clear_joblock", "Can clear stale locks"),
                     ("force_joblock", "Can clear locks whose holders may be alive"),
+                    ("stop_joblock", "Can stop runs and tasks"),
                 ],
                 "constraints": [
                     models.CheckConstraint(condition=models.Q(("attempt__gte", 1)), name="singlejob_lock_attempt"),
@@ -154,6 +174,15 @@ class Migration(migrations.Migration):
                         verbose_name="origin",
                     ),
                 ),
+                (
+                    "output",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="The last part of what it printed, with control characters escaped.",
+                        verbose_name="output",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "run",
@@ -225,7 +254,7 @@ class Migration(migrations.Migration):
                     "abandoned",
                     models.BooleanField(
                         default=False,
-                        help_text="The last slot's holder died, and the slot has not been rerun.",
+                        help_text="The last slot's run was cut off, and the slot has not been rerun.",
                         verbose_name="abandoned",
                     ),
                 ),
@@ -499,6 +528,16 @@ class Migration(migrations.Migration):
                         help_text="The user who added or last retried it in the admin; blank if nobody did.",
                         max_length=255,
                         verbose_name="requested by",
+                    ),
+                ),
+                (
+                    "stopped_by",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="The user who has asked to stop the task in this attempt; blank if nobody has.",
+                        max_length=255,
+                        verbose_name="stopped by",
                     ),
                 ),
             ],

@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import DurationField, F, Func, Max, Q, QuerySet, TextField, Value
-from django.db.models.functions import Coalesce, Concat, Least
+from django.db.models import (
+    Case,
+    DateTimeField,
+    DurationField,
+    F,
+    Func,
+    Max,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    TextField,
+    Value,
+    When,
+)
+from django.db.models.functions import Coalesce, Concat, Least, Substr
 from django.db.models.lookups import Exact, GreaterThan
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
@@ -19,7 +33,7 @@ from django_singlejob.database.timeline import GRANT_BITS, Timeline, ask_with_ti
 from django_singlejob.database.transactions import alias, durable
 from django_singlejob.jobs.names import NAME_LENGTH, REASON_LENGTH, USER_LENGTH
 from django_singlejob.models.rows import Row, allowed, in_utc, readable, whether
-from django_singlejob.models.runs import JobRun, RunStatus
+from django_singlejob.models.runs import FAILURES, JobRun, RunStatus, runs
 from django_singlejob.process.clock import DBNow
 from django_singlejob.process.escaping import printable
 
@@ -35,6 +49,8 @@ if TYPE_CHECKING:
 MILLISECOND = timedelta(milliseconds=1)
 # How many finished runs a job needs before its mean duration is used.
 LEAST_RUNS = 5
+# No list shows more characters of an error.
+ERROR_LENGTH = 1_000
 
 _NEW_LINE = Value("\n")
 
@@ -114,12 +130,32 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def worst_first(self, overdue: timedelta) -> JobStatusQuerySet:
         """With ``is_ill``: those that are failing, or whose slot has been due for longer than ``overdue``, first, then
         those that have a schedule or are paused. Of these, the slot that is furthest ahead comes first."""
-        # Without the test for null, the comparison would be null as well, and PostgreSQL sorts that first.
+        # Without the tests for null, a comparison would be null as well, and PostgreSQL sorts that first.
         is_late = Q(next_slot__isnull=False, next_slot__lt=DBNow() - overdue)
+        is_late |= Q(abandoned=True, last_status="interrupted", last_finished_at__lt=DBNow() - overdue)
         is_ill = _is_active() & (Q(consecutive_failures__gt=0) | (is_late & _is_active(overdue)))
         facts = {"is_ill": whether(is_ill), "is_idle": whether(Q(schedule="") & _is_active())}
         order = ("-is_ill", "is_idle", "-next_slot", "name")
         return self.annotate(**facts).order_by(*order)
+
+    def with_last_runs(self) -> JobStatusQuerySet:
+        """With ``last_error``, of the last failure if the job is failing, and ``last_success_at``. They are ``None`` if
+        that run has been pruned. The history is read only for jobs whose last run was not successful."""
+        ended = runs().filter(job_name=OuterRef("name")).order_by("-started_at", "-pk")
+        # Not filter(): SQLite would prefer the status's index to the job's, and read the runs of all jobs for each.
+        failed = ended.exclude(status__in={*RunStatus.values} - {*FAILURES})
+        successful = ended.exclude(status__in={*RunStatus.values} - {"successful"})
+        error = Subquery(failed.values(start=Substr("error", 1, ERROR_LENGTH))[:1])
+        success = Case(
+            When(last_status="successful", then=F("last_finished_at")),
+            When(consecutive_failures__gt=0, then=Subquery(successful.values("finished_at")[:1])),
+            output_field=DateTimeField(),
+        )
+        facts = {
+            "last_error": Case(When(consecutive_failures__gt=0, then=error), output_field=TextField()),
+            "last_success_at": success,
+        }
+        return self.annotate(**facts)
 
     def survey(self, most: int | None = None) -> dict[str, JobStatus]:
         """Read these rows, by name, with ``now``: all, or the first ``most``."""
@@ -207,7 +243,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         return self.filter(name=name, hidden=True).update(hidden=False) == 1
 
     def due(self) -> JobStatusQuerySet:
-        """Gates with a slot that is due or whose holder died, oldest first."""
+        """Gates with a slot that is due, or whose run was cut off, oldest first."""
         return self.filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), _is_active()).order_by("next_slot")
 
     def ready(self, min_interval: timedelta) -> JobStatusQuerySet:
@@ -227,16 +263,16 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         self.filter(name=name).update(fence=F("fence"))
 
     def finish(
-        self, name: str, token: UUID, status: str, duration: timedelta, *, is_failure: bool = False, own_name: str = ""
+        self, name: str, token: UUID, status: str, duration: timedelta, *, failures: Any = 0, own_name: str = ""
     ) -> bool:
-        """Record how a run ended. ``own_name``: the job's own gate, if it is not the lock's. Returns ``False`` if
-        another caller has passed the lock's gate since, or if the own gate was deleted by hand."""
-        changes: dict[str, Any] = {"last_status": status, "last_finished_at": DBNow()}
+        """Record how a run ended. ``failures``: by how much that raises the number of consecutive failures.
+        ``own_name``: the job's own gate, if it is not the lock's. Returns ``False`` if another caller has passed the
+        lock's gate since, or if the own gate was deleted by hand."""
+        # On MySQL, an expression sees what was assigned before it.
+        changes: dict[str, Any] = {"consecutive_failures": F("consecutive_failures") + failures} if failures else {}
         if status == "successful":
             changes |= {"consecutive_failures": 0, "mean_duration": mean_with(duration)}
-        elif is_failure:
-            changes |= {"consecutive_failures": F("consecutive_failures") + 1}
-        changes |= {"run_count": F("run_count") + 1}  # last: on MySQL, the mean would otherwise use the new count
+        changes |= {"last_status": status, "last_finished_at": DBNow(), "run_count": F("run_count") + 1}
         if own_name in ("", name):
             return self.passed(name, token).update(**changes) == 1
         # The job's own gate may be another lock's, so its token is not ours: hold the lock's gate meanwhile.
@@ -244,15 +280,19 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def abandon(self, dead: JobLock) -> None:
         """Record that the holder of a job's run died. Its slot will be run again, unless a later one has begun."""
-        rows = self.filter(name=dead.job_name)
-        rows.update(
+        self.filter(name=dead.job_name).update(
             run_count=F("run_count") + 1,
             last_status="abandoned",
             consecutive_failures=F("consecutive_failures") + 1,
         )
         if dead.slot:
-            # Only this package writes these, so they can be compared with "=".
-            rows.filter(last_slot=dead.slot, last_attempt=dead.attempt).update(abandoned=True)
+            self.put_back(dead.job_name, dead.slot, dead.attempt)
+
+    def put_back(self, name: str, slot: datetime, attempt: int) -> None:
+        """Have the slot of this attempt run again, unless a later one has begun, or the job has left its schedule."""
+        # Only this package writes these, so they can be compared with "=".
+        rows = self.filter(name=name, last_slot=slot, last_attempt=attempt, next_slot__isnull=False)
+        rows.update(abandoned=True)
 
     def revoke(self, name: str) -> bool:
         """Take the gate from its holder, so that no later write of that holder finds its token. Returns ``False`` if
@@ -263,6 +303,10 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The mean duration of each job that has run often enough for it to be meaningful."""
         known = self.filter(run_count__gte=LEAST_RUNS, mean_duration__gt=ZERO)
         return {name: mean for name, mean in known.values_list("name", "mean_duration") if mean}
+
+
+#: One more failure if the run before was interrupted too.
+IF_SECOND = Case(When(last_status="interrupted", then=1), default=0)
 
 
 class JobStatus(Row):
@@ -287,7 +331,7 @@ class JobStatus(Row):
         _("last attempt"), default=1, help_text=_("Attempt number at the last slot.")
     )
     abandoned = models.BooleanField(
-        _("abandoned"), default=False, help_text=_("The last slot's holder died, and the slot has not been rerun.")
+        _("abandoned"), default=False, help_text=_("The last slot's run was cut off, and the slot has not been rerun.")
     )
     paused = models.BooleanField(_("paused"), default=False)
     paused_until = models.DateTimeField(
@@ -327,8 +371,10 @@ class JobStatus(Row):
 
     objects = JobStatusQuerySet.as_manager()
 
-    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.startable, survey and worst_first
+    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.startable, survey, with_last_runs and worst_first
         now: datetime
+        last_error: str | None
+        last_success_at: datetime | None
         started_recently: bool | None
         is_ill: bool
         timeline: int
@@ -337,6 +383,17 @@ class JobStatus(Row):
     def is_paused(self) -> bool:
         """Whether the job was paused ``now``, when this was read."""
         return self.paused and (self.paused_until is None or self.paused_until > self.now)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a signal ended the run of the last slot, which has yet to be run again."""
+        return self.abandoned and self.last_status == "interrupted"
+
+    @property
+    def last_duration(self) -> timedelta | None:
+        """How long the last run took; ``None`` if it has not ended, or if its holder died."""
+        started, finished = self.last_started_at, self.last_finished_at
+        return finished - started if started and finished and finished >= started else None
 
     @property
     def next_fence(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -14,13 +16,13 @@ from django.utils.translation import gettext_lazy as _
 from django_singlejob.conf import ZERO, options
 from django_singlejob.database.timeline import Timeline, ask_with_timeline
 from django_singlejob.database.transactions import alias
-from django_singlejob.jobs.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH
+from django_singlejob.jobs.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH, USER_LENGTH
 from django_singlejob.models.rows import Row, allowed, delete_rows, in_utc, readable, whether
 from django_singlejob.process.clock import CENTURY, DBNow, saturated
 from django_singlejob.process.logs import about
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
 
 #: No job may have a longer one. A minute more, for a heartbeat may be as late.
@@ -110,34 +112,67 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         alive."""
         return self._unchanged(seen).suspected().update(**columns) == 1
 
-    def renew(self, name: str, token: UUID, lease: timedelta, sent_at: datetime) -> bool:
-        """Record a heartbeat, sent at ``sent_at`` by the holder's clock. Returns ``False`` if the row is another
-        holder's, or gone."""
-        return self.filter(name=name, token=token).update(**_beat(lease, sent_at)) == 1
+    def renew(
+        self,
+        name: str,
+        token: UUID,
+        lease: timedelta,
+        sent_at: datetime,
+        *,
+        news: Mapping[str, Any] | None = None,
+        stopped_by: str | None = None,
+    ) -> bool:
+        """Record a heartbeat, sent at ``sent_at`` by the holder's clock, with what is new of the progress. Returns
+        ``False`` if the row is another holder's, or gone, or is not marked as ``stopped_by``, unless that is ``None``.
+        """
+        unmarked = {} if stopped_by is None else {"stopped_by": stopped_by}
+        changes = _beat(lease, sent_at) | ({} if news is None else {"progress": news})
+        return self.filter(name=name, token=token, **unmarked).update(**changes) == 1
 
-    def renew_together(self, held: Collection[Held], lease: timedelta, sent_at: datetime) -> set[UUID]:
+    def stop(self, name: str, token: UUID, by: str) -> bool:
+        """Mark the row, so that the holder's next heartbeat finds out that its run is to be stopped. Returns ``False``
+        if the row is another holder's, or gone, or marked already."""
+        return self.filter(name=name, token=token, stopped_by="").update(stopped_by=by) == 1
+
+    def stopped_by(self, name: str, token: UUID) -> str:
+        """The user who has asked to stop the run; empty if nobody has, or if the row is another holder's."""
+        return self.filter(name=name, token=token).values_list("stopped_by", flat=True).first() or ""
+
+    def renew_together(
+        self,
+        held: Collection[Held],
+        lease: timedelta,
+        sent_at: datetime,
+        news: Mapping[UUID, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> set[UUID]:
         """The same for several holders of this process, inside a transaction. Returns the tokens of those whose
         heartbeat is recorded.
 
-        The others have to try alone: their rows are another holder's, gone, or locked by a transaction.
+        The others have to try alone: their rows are another holder's, gone, marked, or locked by a transaction.
         """
-        tokens = {each.token for each in held}
-        # By the names as well, which have an index: a server that reads all rows would lock those of others.
-        ours = self.filter(name__in=[each.name for each in held])
+        names = {each.token: each.name for each in held}
         features = connections[self.db].features
         if features.has_select_for_update:  # SQLite locks no rows, but everything
             if not features.has_select_for_update_skip_locked:
                 return set()
-            at_hand = ours.filter(token__in=tokens).select_for_update(skip_locked=True)
-            tokens = set(at_hand.values_list("token", flat=True))
-        is_complete = ours.filter(token__in=tokens).update(**_beat(lease, sent_at)) == len(tokens)
-        return tokens if is_complete else set()
+            at_hand = self._unmarked(names).select_for_update(skip_locked=True)
+            names = dict(at_hand.values_list("token", "name"))
+        changes = _beat(lease, sent_at) | _told({token: told for token, told in news.items() if token in names})
+        # Not by the names of the others: MySQL waits for a row that it finds by its name, whatever the token.
+        is_complete = self._unmarked(names).update(**changes) == len(names)
+        return set(names) if is_complete else set()
+
+    def _unmarked(self, names: Mapping[UUID, str]) -> JobLockQuerySet:
+        """The rows with these tokens that nobody has marked. By the names as well, which have an index: a server that
+        reads all rows would lock those of others."""
+        return self.filter(name__in=names.values(), token__in=names, stopped_by="")
 
     def is_locked(self, name: str, token: UUID) -> bool:
-        """Whether the holder's row is there and another transaction has locked it, if ``renew_together`` has left it
-        out. ``False`` if the database cannot tell."""
+        """Whether the holder's row is there, without a mark, and another transaction has locked it, if
+        ``renew_together`` has left it out. ``False`` if the database cannot tell."""
         features = connections[self.db].features
-        return features.has_select_for_update_skip_locked and self.filter(name=name, token=token).exists()
+        unmarked = self.filter(name=name, token=token, stopped_by="")
+        return features.has_select_for_update_skip_locked and unmarked.exists()
 
     def release(self, name: str, token: UUID) -> bool:
         """Delete the holder's own row. Returns ``False`` if the row is no longer that holder's."""
@@ -179,6 +214,14 @@ class JobLock(Row):
     queues = models.JSONField(
         _("queues"), default=list, blank=True, help_text=_("The queues that a worker serves; empty: all queues.")
     )
+    stopped_by = models.CharField(
+        _("stopped by"),
+        max_length=USER_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("The user who has asked to stop the run; blank if nobody has."),
+    )
+    progress = models.JSONField(_("progress"), default=dict, blank=True, help_text=_("What the last heartbeat said."))
 
     objects = JobLockQuerySet.as_manager()
 
@@ -194,6 +237,7 @@ class JobLock(Row):
         permissions = [
             ("clear_joblock", _("Can clear stale locks")),
             ("force_joblock", _("Can clear locks whose holders may be alive")),
+            ("stop_joblock", _("Can stop runs and tasks")),
         ]
         constraints = [
             allowed("singlejob_lock_attempt", attempt__gte=1),
@@ -236,3 +280,10 @@ def _beat(lease: timedelta, sent_at: datetime) -> dict[str, Any]:
     newest = Case(When(sent_at__gt=sent_at, then=F("sent_at")), default=sent_at, output_field=DateTimeField())
     beat = {"heartbeats": F("heartbeats") + 1, "heartbeat_at": DBNow(), "expires_at": DBNow() + lease}
     return {"sent_at": newest, **beat}
+
+
+def _told(news: Mapping[UUID, Mapping[str, Any]]) -> dict[str, Any]:
+    """What a heartbeat of several changes beside that: what is new of their progress, by their tokens."""
+    field = JobLock._meta.get_field("progress")
+    cases = [When(token=token, then=Value(told, output_field=field)) for token, told in news.items()]
+    return {"progress": Case(*cases, default=F("progress"), output_field=field)} if cases else {}

@@ -34,7 +34,12 @@ if TYPE_CHECKING:
     from django_singlejob.models.holder import Holder
     from django_singlejob.models.locks import JobLock
 
-RELEASED: Mapping[str, Any] = {"status": "waiting", "attempt": Greatest(F("attempt"), Value(1)) - 1}
+# A task that a user has stopped does not begin again.
+AGAIN: Mapping[str, Any] = {
+    "status": Case(When(stopped_by="", then=Value("waiting")), default=Value("cancelled")),
+    "finished_at": Case(When(~Q(stopped_by=""), then=DBNow()), default=None),
+}
+RELEASED: Mapping[str, Any] = {**AGAIN, "attempt": Greatest(F("attempt"), Value(1)) - 1}
 
 ENDED = ("done", "failed", "cancelled")
 UNSUCCESSFUL = ("failed", "cancelled")
@@ -175,7 +180,19 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             "worker_ids": Concat(F("worker_ids"), Value(worker_id(holder)), output_field=TextField()),
             "started_at": DBNow(),
             "finished_at": None,
+            "stopped_by": "",
         }
+
+    def stop(self, by: str) -> int:
+        """Mark tasks in progress, which find out when they ask. Returns the number of rows changed: those that are
+        marked already, and jobs, which are stopped by their locks, are left alone."""
+        # The version stays: by that, the end of the attempt is recorded.
+        return self.in_progress().parallel().filter(stopped_by="").update(stopped_by=by)
+
+    def stopped_by(self, attempt: OneOffJob) -> str:
+        """The user who has asked to stop this attempt at a task; empty if nobody has, or if it is over."""
+        found = self.in_progress().filter(pk=attempt.pk, version=attempt.version)
+        return found.values_list("stopped_by", flat=True).first() or ""
 
     def finish(self, token: UUID, result: Mapping[str, Any]) -> bool:
         """Record how the run under that token ended. Returns ``False`` if it does not run a one-off, or no longer."""
@@ -205,9 +222,9 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         return self.filter(are_orphans).put_back(error)
 
     def put_back(self, error: str, kind: type[Exception] = LeaseLost) -> int:
-        """Put those in progress back to waiting; after their last attempt they have failed instead. ``kind``: the class
-        of the error. Returns the number of rows changed."""
-        is_last = Q(attempt__gte=F("max_attempts"))
+        """Put those in progress back to waiting; after their last attempt, or if a user has stopped them, they have
+        failed instead. ``kind``: the class of the error. Returns the number of rows changed."""
+        is_last = Q(attempt__gte=F("max_attempts")) | ~Q(stopped_by="")
         ending = {"error": error, "error_class": f"{kind.__module__}.{kind.__name__}"}
         ending |= {"traceback": "", "origin": ""}
         changes = {
@@ -238,6 +255,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             "version": F("version") + 1,
             "run_after": DBNow(),
             "finished_at": None,
+            "stopped_by": "",
         }
         most = Greatest(F("max_attempts"), F("attempt") + 1)
         return self.unsuccessful().update(max_attempts=most, requested_by=requested_by, **again)
@@ -336,6 +354,13 @@ class OneOffJob(Row):
         blank=True,
         default="",
         help_text=_("The user who added or last retried it in the admin; blank if nobody did."),
+    )
+    stopped_by = models.CharField(
+        _("stopped by"),
+        max_length=USER_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("The user who has asked to stop the task in this attempt; blank if nobody has."),
     )
 
     objects = OneOffJobQuerySet.as_manager()

@@ -48,6 +48,8 @@ _INSTANTS = (
     "slot",
     "next_slot",
     "last_slot",
+    "last_finished_at",
+    "last_success_at",
     "paused_until",
     "acquired_at",
     "heartbeat_at",

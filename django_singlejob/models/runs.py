@@ -89,6 +89,9 @@ class RunStatus(models.TextChoices):
     SKIPPED = "skipped", _("skipped")
 
 
+FAILURES = ("failed", "abandoned", "interrupted")
+
+
 class RunTrigger(models.TextChoices):
     CALL = "call", _("call")
     COMMAND = "command", _("command")
@@ -134,6 +137,13 @@ class JobRun(Row):
         blank=True,
         default="",
         help_text=_("The line of the project's own code that raised the error."),
+    )
+
+    output = models.TextField(
+        _("output"),
+        blank=True,
+        default="",
+        help_text=_("The last part of what it printed, with control characters escaped."),
     )
 
     objects = JobRunQuerySet.as_manager()

@@ -285,7 +285,7 @@ def _server_problems(alias: str) -> Iterator[CheckMessage]:
             f"The database {alias!r} is a node of a Galera cluster, so a read may miss what another node has just "
             "committed, such as a new one-off.",
             hint=f"DATABASES[{alias!r}].setdefault('OPTIONS', {{}})['init_command'] = "
-            "'SET SESSION wsrep_sync_wait = 1'; see 'Run on a cluster' in the documentation.",
+            "'SET SESSION wsrep_sync_wait = 1'; see 'Failover and Galera' in the documentation.",
             id="singlejob.W009",
         )
 

@@ -5,7 +5,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,7 +17,15 @@ from django.utils.translation import gettext, gettext_lazy as _, ngettext_lazy
 
 from django_singlejob.conf import ZERO
 from django_singlejob.jobs import registry
-from django_singlejob.monitoring.health import MOST as WORST, Health, Level, State, has_other_schedule, zone_of_schedule
+from django_singlejob.monitoring.health import (
+    MOST as WORST,
+    Health,
+    Level,
+    State,
+    due_since,
+    has_other_schedule,
+    zone_of_schedule,
+)
 from django_singlejob.monitoring.queues import LATE, Queue
 from django_singlejob.monitoring.workers import SeenWorker, serves
 from django_singlejob.process.clock import instant_in_words
@@ -63,6 +71,7 @@ class Finding(NamedTuple):
             table and its primary key; for rows that were not judged, what they are.
         what_happened: a sentence for people.
         what_to_do: the advice that follows it.
+        since: when it began (UTC); ``None`` if the rows do not tell.
     """
 
     kind: Kind
@@ -71,6 +80,7 @@ class Finding(NamedTuple):
     subject: str
     what_happened: "_StrOrPromise"
     what_to_do: "_StrOrPromise"
+    since: datetime | None = None
 
     @property
     def rank(self) -> tuple[int, int, str]:
@@ -193,6 +203,13 @@ _ABANDONED = KINDS[State.FAILING]._replace(
         "count",
     )
 )
+_INTERRUPTED = KINDS[State.FAILING]._replace(
+    what_happened=ngettext_lazy(
+        "The last run of the job {name!r} was interrupted.",
+        "The last {count} runs of the job {name!r} did not succeed. The last one was interrupted.",
+        "count",
+    )
+)
 _SKIPPED_SINCE = KINDS[State.FAILING]._replace(
     what_happened=ngettext_lazy(
         "The job {name!r} failed, and its last run skipped itself.",
@@ -200,6 +217,8 @@ _SKIPPED_SINCE = KINDS[State.FAILING]._replace(
         "count",
     )
 )
+# By the status of the last run.
+_AFTER = {"abandoned": _ABANDONED, "interrupted": _INTERRUPTED, "skipped": _SKIPPED_SINCE}
 _UNCOUNTED = KINDS[Trouble.FAILED]._replace(
     what_happened=ngettext_lazy(
         "{failed} one-off of the queue {name!r} failed in the last hour.",
@@ -215,11 +234,19 @@ _WAITING = ngettext_lazy(
 
 
 def _finding(
-    kind: Kind, about: About, subject: str, facts: Facts, words: Words | None = None, *, is_mild: bool = False
+    kind: Kind,
+    about: About,
+    subject: str,
+    facts: Facts,
+    words: Words | None = None,
+    *,
+    is_mild: bool = False,
+    since: datetime | None = None,
 ) -> Finding:
     """``words``: the variant that applies; ``None``: what ``KINDS`` says. ``is_mild``: whether it is only a warning."""
-    told = [format_lazy(text, **facts) for text in words or KINDS[kind]]
-    return Finding(kind, Level.WARNING if is_mild else kind.level, about, subject, *told)
+    happened, remedy = (format_lazy(text, **facts) for text in words or KINDS[kind])
+    level = Level.WARNING if is_mild else kind.level
+    return Finding(kind, level, about, subject, happened, remedy, since)
 
 
 # --- jobs and locks
@@ -231,7 +258,8 @@ def of_health(health: Health, failures: int) -> Iterator[Finding]:
     status, state = health.status, health.state
     if state.level:
         is_mild = bool(state == State.FAILING and status and status.consecutive_failures < failures)
-        yield _finding(state, about, health.name, _facts(health), _variant(health), is_mild=is_mild)
+        facts, since = _facts(health), _since(health)
+        yield _finding(state, about, health.name, facts, _variant(health), is_mild=is_mild, since=since)
     if status and has_other_schedule(status):
         yield _finding(Trouble.OTHER_SCHEDULE, "job", health.name, _facts(health))
 
@@ -241,7 +269,23 @@ def _variant(health: Health) -> Words | None:
     if health.state == State.IMPOSSIBLE and health.lock and health.lock.is_too_long:
         return _TOO_LONG
     if health.state == State.FAILING and health.status:
-        return {"abandoned": _ABANDONED, "skipped": _SKIPPED_SINCE}.get(health.status.last_status)
+        return _AFTER.get(health.status.last_status)
+    return None
+
+
+def _since(health: Health) -> datetime | None:
+    """When the state began, as far as the rows tell; of a failure, when the last one ended; of a run that takes too
+    long, when it began."""
+    status, lock = health.status, health.lock
+    if health.state == State.STALE and lock:
+        return lock.expires_at
+    if health.state == State.OVERRUNNING and lock:
+        return lock.acquired_at
+    if health.state in (State.OVERDUE, State.DELAYED) and status:
+        return due_since(status)
+    # Of an abandoned run, nobody knows when it ended.
+    if health.state == State.FAILING and status and status.last_status in ("failed", "interrupted"):
+        return status.last_finished_at
     return None
 
 
@@ -261,9 +305,9 @@ def _facts(health: Health) -> Facts:
             "mean": _roughly(status.mean_duration or ZERO),
             "schedule": f"{status.schedule} {status.time_zone}",
         }
-        if status.next_slot:
-            slot = instant_in_words(status.next_slot, zone_of_schedule(status))
-            facts |= {"slot": slot, "late": _roughly(status.now - status.next_slot)}
+        if due := due_since(status):
+            slot = instant_in_words(due, zone_of_schedule(status))
+            facts |= {"slot": slot, "late": _roughly(status.now - due)}
     return facts
 
 
@@ -296,7 +340,7 @@ def of_queue(queue: Queue, workers: Sequence[SeenWorker], failures: int) -> Iter
         count, age = in_figures(queue.due, is_cut=queue.is_cut), _roughly(queue.oldest)
         waiting = format_lazy(_WAITING, name=queue.name, count=count, number=queue.due, age=age)
         facts: Facts = {"waiting": waiting, "argument": shlex.quote(queue.name)}
-        yield _finding(_why_it_waits(queue, workers), "queue", queue.name, facts)
+        yield _finding(_why_it_waits(queue, workers), "queue", queue.name, facts, since=queue.due_since)
     if queue.failed:
         failed = in_figures(queue.failed, is_cut=queue.is_failed_cut)
         facts = {"name": queue.name, "failed": failed, "number": queue.failed, "count": queue.finished}
@@ -320,7 +364,8 @@ def of_worker(health: Health, *, is_last: bool) -> Iterator[Finding]:
     (``is_last``), because nothing puts back what this one was running."""
     if health.state == State.STALE:
         words = None if is_last else _DEAD_AMONG_OTHERS
-        yield _finding(Trouble.DEAD, "worker", health.name, _facts(health), words, is_mild=not is_last)
+        facts, since = _facts(health), _since(health)
+        yield _finding(Trouble.DEAD, "worker", health.name, facts, words, is_mild=not is_last, since=since)
     else:
         yield from of_health(health, 1)
 

@@ -105,23 +105,29 @@ class Survey(NamedTuple):
 
 
 def survey(
-    names: Collection[str] | None = None, *, part: str = "", ignored: Collection[str] = (), hidden: bool = False
+    names: Collection[str] | None = None,
+    *,
+    part: str = "",
+    ignored: Collection[str] = (),
+    hidden: bool = False,
+    with_last_runs: bool = False,
 ) -> Survey:
     """The jobs that are registered or have run, and the locks that are held: all, or those of ``names``; only those
     with ``part`` in their names, and without those that are ``ignored``. Hidden jobs are left out, unless ``names`` has
-    them; with ``hidden``, they are read instead of the others that have run. Takes two queries, or at most five if
-    there are more than ``MOST``."""
+    them; with ``hidden``, they are read instead of the others that have run. ``with_last_runs``: whether the gates tell
+    of the last runs, too. Takes two queries, or at most five if there are more than ``MOST``."""
+    rows = gates().with_last_runs() if with_last_runs else gates()
     chosen = _Choice(names=names, part=part, ignored=ignored, hidden=hidden)
     registered = {job.name for job in registry.registered() if chosen.has(job.name)}
     held = locks().filter(chosen.of_locks).worst_first().survey(MOST + 1)
     needed = {_job_of(lock) for lock in held[:MOST]} | (registered if len(registered) <= MOST else set())
-    telling = gates().filter(chosen.of_gates & (chosen.of_jobs | Q(name__in=needed)))
+    telling = rows.filter(chosen.of_gates & (chosen.of_jobs | Q(name__in=needed)))
     found = list(telling.worst_first(OVERDUE).survey(MOST + 1).values())
     statuses = {status.name: status for status in found[:MOST]}
     seen, are_gates_cut, are_locks_cut = held[:MOST], len(found) > MOST, len(held) > MOST
     told: AbstractSet[str] = statuses.keys()
     if are_gates_cut:
-        statuses |= gates().filter(name__in=needed - statuses.keys()).survey()
+        statuses |= rows.filter(name__in=needed - statuses.keys()).survey()
         told = set(telling.values_list("name", flat=True)) if len(registered) > MOST else statuses.keys()
     if are_locks_cut:
         unseen = statuses.keys() - {_job_of(lock) for lock in seen}
@@ -230,8 +236,14 @@ def _troubles(status: "JobStatus", lock: "JobLock | None") -> Iterator[State]:
 
 
 def _may_run_since(status: "JobStatus") -> datetime:
-    """When its next slot was or will be due, but not before a pause that ended by itself."""
-    return max(status.next_slot or status.now, status.paused_until or EPOCH)
+    """When a slot was or will be due, but not before a pause that ended by itself."""
+    return max(due_since(status) or status.now, status.paused_until or EPOCH)
+
+
+def due_since(status: "JobStatus") -> datetime | None:
+    """When the slot that is to be run next was or will be due: if a signal ended its run, since then. ``None`` if the
+    job has no schedule."""
+    return status.last_finished_at if status.is_interrupted else status.next_slot
 
 
 def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:

@@ -5,14 +5,18 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db.models import Count, Min
+from django.db import connections
+from django.db.models import Count, Exists, F, Min
 
 from django_singlejob.conf import ZERO
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
-    from django_singlejob.models.one_offs import OneOffJobQuerySet
+    from django.db.models import QuerySet
+
+    from django_singlejob.models.jobs import JobStatusQuerySet
+    from django_singlejob.models.one_offs import OneOffJob, OneOffJobQuerySet
 
 # One-offs that finished longer ago say nothing about how a queue is doing.
 LATELY = timedelta(hours=1)
@@ -30,6 +34,7 @@ class Queue(NamedTuple):
         due: the number of one-offs that are due and wait.
         is_cut: whether even more may be due: at most ``MOST`` are counted in all queues together.
         oldest: how long the oldest of them has been due; zero if none is due.
+        due_since: when the oldest of them became due; ``None`` if none is due.
         failed: the number of one-offs that failed in the last hour, at most ``MOST``.
         finished: the number of one-offs that finished in the last hour, successful or not, if any failed; ``None`` if
             there are too many to count.
@@ -40,6 +45,7 @@ class Queue(NamedTuple):
     due: int = 0
     is_cut: bool = False
     oldest: timedelta = ZERO
+    due_since: datetime | None = None
     failed: int = 0
     finished: int | None = 0
     failed_share: float = 0
@@ -51,12 +57,20 @@ class Queue(NamedTuple):
 
 
 def queues(
-    names: Collection[str] = (), *, ignored: Collection[str] = (), passed_jobs: Collection[str] = ()
+    names: Collection[str] = (),
+    *,
+    ignored: Collection[str] = (),
+    passed_jobs: Collection[str] = (),
+    paused: "JobStatusQuerySet | None" = None,
 ) -> list[Queue]:
     """The queues in which one-offs are due or have failed lately, sorted by name: all, or those of ``names``. The
-    one-offs of ``passed_jobs`` are not counted. Takes at most four queries, however many rows there are."""
+    one-offs of ``passed_jobs``, and of jobs with these ``paused`` gates, are not counted. Takes one query, or two if
+    more than ``MOST`` are due."""
     rows = one_offs().in_queues(list(names)).exclude(queue_name__in=ignored).exclude(job_name__in=passed_jobs)
-    backlogs, results = _backlogs(rows), _results(rows)
+    if paused is not None:
+        rows = rows.exclude(job_name__in=paused.values("name"))
+    seen = _look(rows)
+    backlogs, results = _backlogs(rows, seen.due), _results(seen.failed, seen.done)
     return [
         Queue(name=name, **backlogs.get(name, {}), **results.get(name, {}))
         for name in sorted(backlogs.keys() | results.keys())
@@ -68,18 +82,59 @@ def has_any(name: str) -> bool:
     return one_offs().filter(queue_name=name).exists()
 
 
+class _Seen(NamedTuple):
+    """A one-off: since when it has been due, or when it finished."""
+
+    queue: str
+    at: datetime
+    now: datetime
+
+
+class _Look(NamedTuple):
+    """Of each, the first ``MOST``."""
+
+    due: Sequence[_Seen]  # the oldest first, and one more to see whether there are more
+    failed: Sequence[_Seen]  # the newest first
+    done: Sequence[_Seen]  # the newest first, if any failed
+
+
+def _look(rows: "OneOffJobQuerySet") -> _Look:
+    lately = rows.filter(finished_at__gt=DBNow() - LATELY)
+    failed, done = (lately.filter(status=status) for status in ("failed", "done"))
+    due = _first(rows.due(), "run_after", MOST + 1)
+    found: dict[str, list[_Seen]] = {"waiting": [], "failed": [], "done": []}
+    for status, queue, at, now in due.union(
+        _first(failed, "-finished_at", MOST), _first(done.filter(Exists(failed)), "-finished_at", MOST), all=True
+    ):
+        if at:
+            # A connection's own time zone comes back with every instant, and two of one zone are compared by their
+            # wall clocks.
+            found[status].append(_Seen(queue, at.astimezone(UTC), now.astimezone(UTC)))
+    waiting, failures, successes = (sorted(some, key=lambda seen: seen.at) for some in found.values())
+    return _Look(waiting, failures[::-1], successes[::-1])
+
+
+def _first(rows: "OneOffJobQuerySet", order: str, most: int) -> "QuerySet[OneOffJob, Any]":
+    """The first of these rows, as a part of a union."""
+    column, cut = order.removeprefix("-"), rows.order_by(order)[:most]
+    if not connections[rows.db].features.supports_slicing_ordering_in_compound:
+        cut = one_offs().filter(pk__in=cut.values("pk"))  # SQLite
+    return cut.values_list("status", "queue_name", F(column), DBNow())
+
+
 # --- what is due
 
 
-def _backlogs(rows: "OneOffJobQuerySet") -> dict[str, dict[str, Any]]:
-    oldest_first = rows.due().order_by("run_after").values_list("queue_name", "run_after", DBNow())
-    seen = list(oldest_first[: MOST + 1])
-    counts = Counter(name for name, _run_after, _now in seen[:MOST])
+def _backlogs(rows: "OneOffJobQuerySet", seen: Sequence[_Seen]) -> dict[str, dict[str, Any]]:
+    counts = Counter(one.queue for one in seen[:MOST])
     is_cut = len(seen) > MOST
-    ages: dict[str, timedelta] = {}
-    for name, run_after, now in seen:
-        ages.setdefault(name, _age(run_after, now))
-    found = {name: {"due": count, "is_cut": is_cut, "oldest": ages[name]} for name, count in counts.items()}
+    oldest: dict[str, _Seen] = {}
+    for one in seen:
+        oldest.setdefault(one.queue, one)
+    found = {
+        name: {"due": count, "is_cut": is_cut, **_age(oldest[name].at, oldest[name].now)}
+        for name, count in counts.items()
+    }
     return found | _behind(rows, counts) if is_cut else found
 
 
@@ -90,29 +145,19 @@ def _behind(rows: "OneOffJobQuerySet", seen: Collection[str]) -> dict[str, dict[
         "queue_name", "count", "since", DBNow()
     )
     return {
-        name: {"due": min(due, MOST), "is_cut": due > MOST, "oldest": _age(since, now)}
+        name: {"due": min(due, MOST), "is_cut": due > MOST, **_age(since.astimezone(UTC), now.astimezone(UTC))}
         for name, due, since, now in found[:MOST]
     }
 
 
-def _age(run_after: datetime, now: datetime) -> timedelta:
-    # A connection's own time zone comes back with every instant, and two of one zone are compared by their wall clocks.
-    return max(now.astimezone(UTC) - run_after.astimezone(UTC), ZERO)
+def _age(since: datetime, now: datetime) -> dict[str, Any]:
+    return {"oldest": max(now - since, ZERO), "due_since": since}
 
 
 # --- what has failed
 
 
-class _Finished(NamedTuple):
-    queue: str
-    at: datetime
-
-
-def _results(rows: "OneOffJobQuerySet") -> dict[str, dict[str, Any]]:
-    failed = _newest(rows, "failed")
-    if not failed:
-        return {}
-    done = _newest(rows, "done")
+def _results(failed: Sequence[_Seen], done: Sequence[_Seen]) -> dict[str, dict[str, Any]]:
     # If one of the two samples is cut, compare only the time that both cover.
     ends = [sample[-1].at for sample in (failed, done) if len(sample) == MOST]
     since = max(ends, default=None)
@@ -127,12 +172,5 @@ def _results(rows: "OneOffJobQuerySet") -> dict[str, dict[str, Any]]:
     }
 
 
-def _newest(rows: "OneOffJobQuerySet", status: str) -> list[_Finished]:
-    lately = rows.filter(status=status, finished_at__gt=DBNow() - LATELY).order_by("-finished_at")
-    return [
-        _Finished(name, at.astimezone(UTC)) for name, at in lately.values_list("queue_name", "finished_at")[:MOST] if at
-    ]
-
-
-def _counts(sample: Sequence[_Finished], since: datetime | None = None) -> Counter[str]:
+def _counts(sample: Sequence[_Seen], since: datetime | None = None) -> Counter[str]:
     return Counter(finished.queue for finished in sample if since is None or finished.at >= since)

@@ -9,7 +9,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.models.jobs import gates
 from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_nothing, of_queue, of_worker
-from django_singlejob.monitoring.health import MOST, OVERDUE, Health, Level, survey
+from django_singlejob.monitoring.health import OVERDUE, Health, Level, Survey, survey
 from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
 from django_singlejob.monitoring.workers import SeenWorker, serves, workers
 
@@ -92,17 +92,25 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    scope: Scope = EVERYTHING, *, failures: int = 1, with_one_offs: bool = True, broken: Exception | None = None
+    scope: Scope = EVERYTHING,
+    *,
+    failures: int = 1,
+    with_one_offs: bool = True,
+    with_last_runs: bool = False,
+    broken: Exception | None = None,
 ) -> Verdict:
     """Judge everything in the scope.
 
     ``failures``: the number of failures at which a job or a queue is critical. ``broken``: why the jobs could not be
     registered, if they could not. If ``with_one_offs`` is false, for a
-    user without permission to see one-offs, no queue is judged. The number of queries does not depend on the number of
+    user without permission to see one-offs, no queue is judged. If ``with_last_runs`` is true, the jobs tell of their
+    last runs. The number of queries does not depend on the number of
     rows, and each reads a limited number. Raises ``UnknownName`` if the scope names a job or a queue that does not
     exist.
     """
-    verdict = _judge(scope, failures=failures, with_one_offs=with_one_offs)
+    names, ignored = (scope.jobs, ()) if scope.is_narrow else (None, scope.ignored)
+    surveyed = survey(names, ignored=ignored, with_last_runs=with_last_runs)
+    verdict = _judge(scope, surveyed, failures=failures, with_one_offs=with_one_offs)
     if not options().enabled:
         verdict = verdict._replace(findings=[], is_ill_cut=False, is_enabled=False)
     rows: list[Finding] = []
@@ -116,10 +124,10 @@ def judge(
     return verdict._replace(findings=_sorted([*verdict.findings, *rows])) if rows else verdict
 
 
-def _judge(scope: Scope, *, failures: int, with_one_offs: bool) -> Verdict:
-    surveyed = survey(scope.jobs) if scope.is_narrow else survey(ignored=scope.ignored)
-    everybody = workers()
+def _judge(scope: Scope, surveyed: Survey, *, failures: int, with_one_offs: bool) -> Verdict:
     own = [health for health in surveyed.healths if _is_lock_of_worker(health.name)]
+    is_complete = not (scope.is_narrow or scope.ignored or surveyed.is_cut)
+    everybody = workers([health.lock for health in own if health.lock] if is_complete else None)
     known = [health for health in surveyed.healths if not _is_lock_of_worker(health.name)]
     _refuse_unknown_jobs(scope, known)
     healths = [health for health in known if scope.has_job(health.name)]
@@ -150,8 +158,8 @@ def _is_lock_of_worker(name: str) -> bool:
 
 def _queues(scope: Scope, everybody: Sequence[SeenWorker]) -> list[Queue]:
     # If a pause has just ended by itself, no worker has had the time to run what waited.
-    paused = gates().paused(lately=OVERDUE).values_list("name", flat=True)[:MOST]
-    found = read_queues(scope.queues, ignored=scope.ignored, passed_jobs=[*paused, *scope.ignored])
+    paused = gates().paused(lately=OVERDUE)
+    found = read_queues(scope.queues, ignored=scope.ignored, passed_jobs=scope.ignored, paused=paused)
     named = {name for worker in everybody if worker.is_live for name in worker.queues}
     _refuse_unknown_queues(scope, named | {queue.name for queue in found})
     missing = {name for name in named | {*scope.queues} if scope.has_queue(name)} - {queue.name for queue in found}

@@ -1,13 +1,16 @@
 """Which workers there are, and which queues they serve. It only reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.models.locks import locks
 from django_singlejob.models.passes import passes
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock
 
 # Nobody reads about more, and a page that is refreshed every few seconds may not take longer for more.
 MOST = 1_000
@@ -34,10 +37,11 @@ class SeenWorker(NamedTuple):
     is_live: bool
 
 
-def workers() -> list[SeenWorker]:
+def workers(held: "Iterable[JobLock] | None" = None) -> list[SeenWorker]:
     """The workers whose locks exist, including dead ones until their locks are cleared, and then the passes of the
-    last ``REMEMBERED``: at most ``MOST`` of each. Takes two queries."""
-    return [*_running(), *_passes()]
+    last ``REMEMBERED``: at most ``MOST`` of each. ``held``: the judged locks of all workers, if they have been read.
+    Takes two queries, or one with ``held``."""
+    return [*_running(_locks() if held is None else held), *_passes()]
 
 
 def serves(worker: SeenWorker, queue: str) -> bool:
@@ -45,10 +49,13 @@ def serves(worker: SeenWorker, queue: str) -> bool:
     return not worker.queues or queue in worker.queues
 
 
-def _running() -> Iterator[SeenWorker]:
+def _locks() -> "list[JobLock]":
     live_first = ("is_impossible", "is_stale", "name")
-    found = locks().filter(name__startswith=f"{WORKER_LOCK}.").judged().order_by(*live_first).survey(MOST)
-    for lock in sorted(found, key=lambda lock: (lock.acquired_at, lock.name)):
+    return locks().filter(name__startswith=f"{WORKER_LOCK}.").judged().order_by(*live_first).survey(MOST)
+
+
+def _running(held: "Iterable[JobLock]") -> Iterator[SeenWorker]:
+    for lock in sorted(held, key=lambda lock: (lock.acquired_at, lock.name)):
         yield SeenWorker(
             holder=lock.holder,
             queues=_names(lock.queues),

@@ -14,16 +14,17 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn, cast
 
-from django_singlejob.exceptions import JobInterrupted, LeaseLost, SingleJobError
+from django_singlejob.exceptions import JobInterrupted, JobStopped, LeaseLost, SingleJobError
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ENDING_SIGNALS
 from django_singlejob.running.descendants import Group, Pipe
-from django_singlejob.running.in_child import LOST
+from django_singlejob.running.in_child import LOST, STOPPED
+from django_singlejob.running.output import Output
 from django_singlejob.running.process import Process
 from django_singlejob.running.shared import SharedMemory
-from django_singlejob.running.supervisor import Supervisor
+from django_singlejob.running.supervisor import NAP, Supervisor, passed_on
 from django_singlejob.running.watch import DAY, Child
 
 # The exit statuses that a shell uses.
@@ -85,17 +86,20 @@ def _not_started(error: OSError) -> CommandFailed:
     return CommandFailed(f"The command cannot be executed: {error}", NOT_EXECUTABLE)
 
 
-def supervise_command(supervisor: Supervisor, lease: Lease, command: ShellCommand) -> None:
-    """Run the command under the lease, and wait for all processes that hold its lock.
+def supervise_command(
+    supervisor: Supervisor, lease: Lease, command: ShellCommand, memory: SharedMemory, output: Output | None
+) -> None:
+    """Run the command under the lease, and wait for all processes that hold its lock. ``output`` passes on what they
+    print.
 
-    Raises ``CommandFailed`` if it did not succeed; ``JobInterrupted`` or ``LeaseLost`` if that has ended it.
+    Raises ``CommandFailed`` if it did not succeed; ``JobInterrupted``, ``JobStopped`` or ``LeaseLost`` if that was why.
     """
     try:
         pipe = None if command.is_alone else Pipe()
     except OSError as error:
         raise _not_started(error) from error
     try:
-        _CommandRun(supervisor, lease, command, pipe).run()
+        _CommandRun(supervisor, lease, command, memory, output, pipe).run()
     finally:
         if pipe:
             pipe.close()
@@ -104,12 +108,22 @@ def supervise_command(supervisor: Supervisor, lease: Lease, command: ShellComman
 class _CommandRun:
     """Looks after one command, and then after what it has left behind."""
 
-    def __init__(self, supervisor: Supervisor, lease: Lease, command: ShellCommand, pipe: Pipe | None) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        lease: Lease,
+        command: ShellCommand,
+        memory: SharedMemory,
+        output: Output | None,
+        pipe: Pipe | None,
+    ) -> None:
         self._supervisor, self._lease, self._command, self._pipe = supervisor, lease, command, pipe
-        self._memory = SharedMemory()
-        become = partial(_become, command, self._memory, pipe)
+        self._memory, self._output = memory, output
+        become = partial(_become, command, memory, pipe)
         try:
-            started = supervisor.start(lease, self._memory, become, child=_CommandChild, process=_CommandProcess)
+            started = supervisor.start(
+                lease, memory, become, child=_CommandChild, process=_CommandProcess, output=output
+            )
         finally:
             if pipe:
                 pipe.let_go()
@@ -121,6 +135,18 @@ class _CommandRun:
     def run(self) -> None:
         """Raises how it ended, unless it succeeded."""
         try:
+            code, was_signalled = self._wait()
+            try:
+                self._raise_end(code, is_cut_short=self._child.has_killed or not was_signalled)
+            finally:
+                for _ in passed_on(self._output, self._child):
+                    self._supervisor.pause(NAP)
+        finally:
+            self._supervisor.let_go(self._child)
+
+    def _wait(self) -> tuple[int, bool]:
+        """Wait until the lock is free. Returns the command's exit code, and whether a signal had come by its end."""
+        try:
             while not self._process.is_over():
                 self._supervisor.keep(DAY)
             code = self._process.collect()
@@ -131,9 +157,7 @@ class _CommandRun:
         except BaseException:
             self._process.kill()
             raise
-        finally:
-            self._supervisor.let_go(self._child)
-        self._raise_end(code, is_cut_short=self._child.has_killed or not was_signalled)
+        return code, was_signalled
 
     def _is_lock_free(self, timeout: float) -> bool:
         """Whether no process holds the lock any more, or waiting for one would protect nothing. Waits for that for at
@@ -174,6 +198,8 @@ class _CommandRun:
                 raise
         if self._memory.reason == LOST:
             raise LeaseLost(self._lease.why_lost())
+        if self._memory.reason == STOPPED:
+            raise JobStopped(self._lease.stopped_by)
         if signum and (self._command.status or is_cut_short):
             raise JobInterrupted(signum)
 

@@ -147,6 +147,7 @@ def singleton_job(
     max_attempts: int = 3,
     retries: int = 0,
     retry_delay: timedelta = timedelta(minutes=1),
+    ping_url: str | None = None,
 ) -> _Decorator: ...
 def singleton_job(name: Any = None, **settings: Any) -> Any:
     """Make a function, or an ``async def``, a job: across all servers, only one copy of it runs at once.
@@ -176,9 +177,12 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
             only ``Lease.check`` raises that.
         on_held: what to do if another caller holds the lock: ``"skip"`` the run or ``"raise"`` ``LockHeld``.
         wait: how long to wait for the lock; default: not at all.
-        max_attempts: how many attempts a run may take if its holders die; 1: it is not run again.
+        max_attempts: how many attempts a run may take if its holders die, or if signals interrupt the run of a slot; 1:
+            it is not run again.
         retries: how many times to retry the job after an exception.
         retry_delay: how long to wait before the first retry; doubled for each further retry, up to a day.
+        ping_url: the URL that is pinged when a run begins and ends; default: ``SINGLEJOB["PING_URL"]``. An empty text
+            means that there are no pings.
 
     Raises:
         InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, if the job can never work.

@@ -1,22 +1,28 @@
-"""Connects one-offs with Django's own tasks (``django.tasks``, new in Django 6.0): finds the task that a row is for,
-presents the row as a ``TaskResult``, and sends the tasks' signals. Django 5.2 has no tasks."""
+"""Connects one-offs with Django's tasks: finds the task that a row is for, presents the row as a ``TaskResult``, and
+sends the tasks' signals. Django 5.2 has tasks only with the package django-tasks."""
 
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import django
-
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.models.one_offs import errors_in
 from django_singlejob.running.task_modules import exception_at, found_at, is_allowed, is_broken
+from django_singlejob.running.tasks_api import HAS_TASKS
 
-if django.VERSION >= (6, 0):
-    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus
-    from django.tasks.base import TaskError
-    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend
-    from django.tasks.signals import task_finished, task_started
+if HAS_TASKS:
+    from django_singlejob.running.tasks_api import (
+        InvalidTask,
+        InvalidTaskBackend,
+        Task,
+        TaskContext,
+        TaskError,
+        TaskResult,
+        TaskResultStatus,
+        task_finished,
+        task_started,
+    )
 
     STATUSES = {
         "waiting": TaskResultStatus.READY,
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
 def find(row: "OneOffJob") -> "Task[..., Any] | None":
     """The task that the row is for: the task over its job, or the one at its dotted path. ``None`` if the row was not
     enqueued as a task, or if a worker cannot find the task here: ``why_unknown`` says why."""
-    if not row.backend or django.VERSION < (6, 0):
+    if not row.backend or not HAS_TASKS:
         return None
     if registry.is_known(row.job_name):
         # A job is found by its name, wherever it is defined now. This path comes from the code, not from the row.

@@ -17,7 +17,7 @@ from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost,
 from django_singlejob.jobs.names import NAME_LENGTH, is_storable
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.endings import Ending
-from django_singlejob.models.one_offs import PRIORITIES, RELEASED
+from django_singlejob.models.one_offs import AGAIN, PRIORITIES, RELEASED
 from django_singlejob.process.clock import YEARS, DBNow, storable
 from django_singlejob.running.insert import Call, insert
 from django_singlejob.running.values import Unstorable, comes_back, stored_arguments, stored_result
@@ -195,21 +195,32 @@ def retry_of(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callab
 
 
 def result_of_job(
-    job: Job, end: Ending, failure: BaseException | None, value: object, *, attempt: int
+    job: Job, end: Ending, failure: BaseException | None, value: object, *, attempt: int, is_stopped: bool = False
 ) -> dict[str, Any]:
     """What to record for a one-off whose run ended like this. If it was interrupted by a signal, or its lease could not
-    be proven for a while, it is started again. If it failed, it is retried as often as its job allows."""
-    result = one_off_result(end, failure, value, is_last=attempt >= job.most_attempts)
-    delay = job.delay_before_retry(attempt) if result["status"] == "failed" else None
+    be proven for a while, it is started again, unless it may begin only once. If it failed, it is retried as often as
+    its job allows.
+
+    ``is_stopped``: a user has stopped the run, so that it is not started again, however it has ended."""
+    result = one_off_result(
+        end,
+        failure,
+        value,
+        is_last=is_stopped or attempt >= job.most_attempts,
+        may_begin_again=not is_stopped and job.most_attempts > 1,
+    )
+    delay = job.delay_before_retry(attempt) if result["status"] == "failed" and not is_stopped else None
     if delay is None:
         return result
     return result | {"status": "waiting", "finished_at": None, "run_after": DBNow() + delay}
 
 
-def one_off_result(end: Ending, failure: BaseException | None, value: object, *, is_last: bool) -> dict[str, Any]:
+def one_off_result(
+    end: Ending, failure: BaseException | None, value: object, *, is_last: bool, may_begin_again: bool = True
+) -> dict[str, Any]:
     """The same for a one-off that is not retried when it fails. ``is_last``: it is not started again after a lost lease
-    either."""
-    if isinstance(failure, JobInterrupted):
+    either. ``may_begin_again``: it is after a signal, which uses up no attempt."""
+    if isinstance(failure, JobInterrupted) and may_begin_again:
         return dict(RELEASED)
     is_over = end.status in ("successful", "skipped")
     # Why a run has skipped itself is in the history: it is not an error.
@@ -217,7 +228,7 @@ def one_off_result(end: Ending, failure: BaseException | None, value: object, *,
     error |= {"origin": end.origin}
     is_ctrl_c = isinstance(failure, KeyboardInterrupt) and end.status == "interrupted"
     if (is_ctrl_c or isinstance(failure, LeaseLost)) and not is_last:
-        return error | {"status": "waiting"}
+        return {**error, **AGAIN}
     status = "done" if is_over else "failed"
     return error | {"status": status, "result": value_kept(value), "finished_at": _NOW}
 

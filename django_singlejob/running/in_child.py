@@ -11,15 +11,16 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn, cast
 
 from django.db import connections
 
 from django_singlejob.database.errors import interrupt_behind
-from django_singlejob.exceptions import JobFailed, JobInterrupted, JobTimeout, LeaseLost
+from django_singlejob.exceptions import JobFailed, JobInterrupted, JobStopped, JobTimeout, LeaseLost
+from django_singlejob.locking import liveness
 from django_singlejob.locking.endings import Ending, summary
 from django_singlejob.locking.lease import Lease
-from django_singlejob.locking.liveness import margin_of
 from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ReceivedSignals
@@ -29,13 +30,16 @@ from django_singlejob.running.shared import SharedMemory, flush_streams
 LogInChild = Callable[[BaseException, Lease], object]
 
 # Why a body has to end: one of these, or a signal's number.
-LOST, TIMEOUT = 1001, 1002
-
-# Seconds between the signal that ends a body and SIGKILL, at most.
-LONGEST_GRACE = 10.0
+LOST, TIMEOUT, STOPPED = 1001, 1002, 1003
+# What ``check()`` raises for the same reason.
+_RAISED_BY_CHECK = {LOST: LeaseLost, TIMEOUT: JobTimeout, STOPPED: JobStopped}
 
 # The first line of the note of an exception that a child has raised, and logged.
 NOTE = "It was raised in the process of the job:"
+#: The first line of the note with the last lines that the body printed.
+OUTPUT_NOTE = "The last lines of its output:"
+# How long the child waits for those lines, at most, and how often it looks. Seconds.
+LONGEST_READING, _MOMENT = 1.0, 0.002
 # The most bytes of an exception that is passed to the supervisor.
 _MOST_OF_FAILURE = 100_000
 # Of Linux: which signal a process gets when its parent dies.
@@ -46,14 +50,22 @@ def exception_for(reason: int, lease: Lease) -> BaseException:
     """What a body is ended with for this reason."""
     if reason == LOST:
         return LeaseLost(lease.why_lost())
+    if reason == STOPPED:
+        return JobInterrupted(signal.SIGTERM, lease.stopped_by)
     return JobTimeout() if reason == TIMEOUT else JobInterrupted(reason)
+
+
+def for_caller(failure: BaseException) -> BaseException:
+    """The failure of a body, as its caller gets it: to stop a run must not end the caller's process."""
+    if isinstance(failure, JobInterrupted) and failure.stopped_by:
+        return JobStopped(failure.stopped_by).with_traceback(failure.__traceback__)
+    return failure
 
 
 def grace_of(lease: Lease) -> float:
     """How many seconds a body has to end by itself once its lease is lost."""
     request = lease.grant.request
-    # Only after the whole margin may anybody else have the lock.
-    return min(margin_of(request.heartbeat_interval, request.lease).total_seconds() / 2, LONGEST_GRACE)
+    return liveness.grace_of(request.heartbeat_interval, request.lease).total_seconds()
 
 
 class BodyEnd(NamedTuple):
@@ -104,12 +116,13 @@ def run_as_child(
         except BaseException as error:
             if os.getpid() != pid:
                 _exit_at_once(_status_after(error))  # a process that the body has forked
-            failure = interrupt_behind(error) or error
+            failure = for_caller(interrupt_behind(error) or error)
         if os.getpid() != pid:
             _exit_at_once()
         ended = end(value, failure)
         memory.message = _packed(ended)
         if ended.failure:
+            add_output(ended.failure, _last_lines(memory))
             log(ended.failure, lease)
     if is_interruptible and received_signals.has_other_threads():
         received_signals.stop_handling()  # the body is over: a signal ends the threads that go on
@@ -128,6 +141,25 @@ def _leave_finalizers() -> None:
     """Leave what the supervisor has to tidy up when it exits, such as its temporary directories, to the supervisor."""
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
         finalizer.atexit = False
+
+
+def add_output(failure: BaseException, lines: str) -> None:
+    """Have the log show these lines, the last ones that the body printed, below the failure."""
+    if lines:
+        failure.add_note(f"{OUTPUT_NOTE}\n{lines}")
+
+
+def _last_lines(memory: SharedMemory) -> str:
+    """The last lines that this process has printed; empty if that is not known."""
+    if not (memory.has_output and memory.output_waker):
+        return ""
+    flush_streams()
+    memory.wants_lines = True
+    memory.output_waker.wake()
+    end = local_now() + LONGEST_READING
+    while memory.wants_lines and local_now() < end:
+        sleep(_MOMENT)
+    return "" if memory.wants_lines else str(memory.last_lines)
 
 
 def _watch(lease: Lease, memory: SharedMemory) -> None:
@@ -150,6 +182,15 @@ class _Signals(ReceivedSignals):
     def __init__(self, memory: SharedMemory, lease: Lease) -> None:
         super().__init__()
         self._memory, self._lease = memory, lease
+
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        """Handle a signal. A body that has found out by ``check()`` already may clean up undisturbed."""
+        known = _RAISED_BY_CHECK.get(self._memory.reason)
+        if known and self._lease.raised is known:
+            # Of this burst: the supervisor and the child both watch the deadline. What comes later is another one.
+            self._lease.raised, self._raised_at = None, local_now()
+        else:
+            super().handle(signum, frame)
 
     def reason(self, signum: int) -> BaseException:
         return exception_for(self._memory.reason or signum, self._lease)

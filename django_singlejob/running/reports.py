@@ -26,7 +26,7 @@ from django_singlejob.locking.request import Reason
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
 from django_singlejob.running import runner
-from django_singlejob.running.in_child import NOTE, LogInChild
+from django_singlejob.running.in_child import NOTE, OUTPUT_NOTE, LogInChild
 from django_singlejob.running.supervisor import Steps, Supervisor, can_supervise
 
 logger = logging.getLogger("django_singlejob")
@@ -72,6 +72,13 @@ class Report(NamedTuple):
         return any(note.startswith(NOTE) for note in getattr(self.error, "__notes__", ()))
 
     @property
+    def is_slot_lost(self) -> bool:
+        """Whether a signal ended the run of a slot that is not run again."""
+        if self.lease is None or self.lease.stopped_by:
+            return False
+        return isinstance(self.error, JobInterrupted) and self.lease.grant.is_last_of_slot
+
+    @property
     def is_hopeless(self) -> bool:
         """Whether nothing else can be run either, until the database is changed."""
         return self.unusable is not None and self.unusable.is_lasting
@@ -83,12 +90,21 @@ class Report(NamedTuple):
         return self.lease.grant.facts(job=self.name, reason=error)
 
 
-def report_of(job: Job, run: Callable[..., runner.Outcome]) -> Report:
-    """Call ``run``, which is ``runner.run`` with arguments, and report its outcome or its exception."""
+def report_of(
+    job: Job, run: Callable[..., runner.Outcome], *, on_grant: Callable[[Lease], object] | None = None
+) -> Report:
+    """Call ``run``, which is ``runner.run`` with arguments, and report its outcome or its exception. ``on_grant`` is
+    called with the lease if the lock is granted."""
     pid = os.getpid()
     leases: list[Lease] = []
+
+    def note(lease: Lease) -> None:
+        leases.append(lease)
+        if on_grant:
+            on_grant(lease)
+
     try:
-        return Report(job.name, run(on_grant=leases.append), lease=next(iter(leases), None))
+        return Report(job.name, run(on_grant=note), lease=next(iter(leases), None))
     except BaseException as error:
         if os.getpid() != pid:
             raise  # a forked child is exiting, and what follows belongs to its parent
@@ -118,15 +134,16 @@ def run_due(
     *,
     early: timedelta = ZERO,
     log_in_child: LogInChild | None = None,
+    on_grant: Callable[[Lease], object] | None = None,
 ) -> Iterator[Report]:
     """Run the job's due slot and, with ``catch_up="all"``, the slots after it, up to the maximum for catching up.
 
-    ``early``: how long before its slot a run may begin. ``log_in_child``: see ``runner.run``. Yields at least one
-    report, which may say that the job was skipped. Raises nothing but a Ctrl-C.
+    ``early``: how long before its slot a run may begin. ``log_in_child``, ``on_grant``: see ``runner.run``. Yields at
+    least one report, which may say that the job was skipped. Raises nothing but a Ctrl-C.
     """
     for count in range(most_slots(job)):
         run = partial(runner.run, job, args, kwargs, trigger="schedule", early=early, log_in_child=log_in_child)
-        report = report_of(job, run)
+        report = report_of(job, run, on_grant=on_grant)
         if report.error and is_ctrl_c(report.error):
             raise report.error
         if not (report.reason and count):
@@ -164,14 +181,23 @@ def _log(report: Report) -> None:
     if isinstance(report.error, DatabaseUnreachable) or report.unusable:
         logger.error("%s", report.error, extra=extra)
     elif status == "interrupted":
-        level = logging.ERROR if isinstance(report.error, JobTimeout) else logging.WARNING
+        level = logging.ERROR if isinstance(report.error, JobTimeout) or report.is_slot_lost else logging.WARNING
         logger.log(level, "The %s %r was interrupted: %s", kind, report.name, summary(report.error), extra=extra)
     elif status != "successful" and report.is_logged:
         logger.warning("The %s %r failed: %s", kind, report.name, summary(report.error), extra=extra)
     elif isinstance(report.error, CommandError):  # it is for people, who need no traceback
-        logger.error("The %s %r failed: %s", kind, report.name, summary(report.error), extra=extra)
+        message = "The %s %r failed: %s"
+        logger.error(
+            message, kind, report.name, summary(report.error), exc_info=_with_output(report.error), extra=extra
+        )
     elif status != "successful":
         logger.error("The %s %r failed.", kind, report.name, exc_info=report.error, extra=extra)
+
+
+def _with_output(error: BaseException) -> Any:
+    """The error for a record, without its traceback but with the last lines of output; ``None`` if it has none."""
+    has_output = any(note.startswith(OUTPUT_NOTE) for note in getattr(error, "__notes__", ()))
+    return (type(error), error, None) if has_output else None
 
 
 def log_in_child(job: Job, log: Callable[[Report], object]) -> LogInChild | None:

@@ -4,7 +4,6 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -25,14 +24,16 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.holder import this_process
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import local_now, since, sleep
 from django_singlejob.process.logs import about, in_english
 from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, let_in, of_this_thread
 from django_singlejob.running.command import ShellCommand, supervise_command
+from django_singlejob.running.current_run import CURRENT, CurrentRun, row_of
 from django_singlejob.running.enqueue import result_of_job, retry_of, value_kept, without_values
 from django_singlejob.running.in_child import BodyEnd, LogInChild
 from django_singlejob.running.in_loop import acquire_in_loop, finished
+from django_singlejob.running.output import Output
+from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.supervisor import Steps, Supervisor, body_steps
 from django_singlejob.signals import job_finished, job_skipped, job_started
 
@@ -93,42 +94,7 @@ class Outcome:
     def run(self) -> "JobRun | None":
         """Its row in the history, read on first access. ``None`` if it did not run, if the history could not be
         written, or if the row has been pruned."""
-        return _row(self.run_id)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurrentRun:
-    """The run that the caller is part of.
-
-    Attributes:
-        job: the job.
-        lease: the right to run it. Call ``lease.check()`` in long loops, and write inside ``lease.atomic()``.
-        slot: the instant at which its schedule was due (aware, UTC); ``None`` if no schedule started it.
-        attempt: 1, or more if it repeats a run whose holder died.
-    """
-
-    job: Job
-    lease: Lease
-    slot: datetime | None
-    attempt: int
-
-    @cached_property
-    def run(self) -> "JobRun | None":
-        """Its row in the history, read on first access. ``None`` if the history could not be written, or if the row has
-        been pruned."""
-        return _row(self.lease.grant.run_id)
-
-
-def _row(run_id: int | None) -> "JobRun | None":
-    return None if run_id is None else runs().filter(pk=run_id).first()
-
-
-_current: ContextVar[CurrentRun | None] = ContextVar("django_singlejob_current_run", default=None)
-
-
-def current_run() -> CurrentRun | None:
-    """The run that the caller is part of. ``None`` outside a job, so check before you use the lease."""
-    return _current.get()
+        return row_of(self.run_id)
 
 
 def run(
@@ -279,6 +245,8 @@ class _Execution:
         self._lease = lease
         #: How the body ended, as its child process has reported; ``None`` if there was none, or no report.
         self._reported: Ending | None = None
+        #: What it prints; ``None`` if that is not kept.
+        self._output: Output | None = None
         self._run = CurrentRun(job=asked.job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
         self._acquire_duration = since(asked.asked_at)
         self._started_at = local_now()
@@ -299,21 +267,26 @@ class _Execution:
         self._lease.prove()
         with self._as_current():
             self._send_started()
-            if isinstance(self._asked.job.func, ShellCommand):
-                supervise_command(supervisor, self._lease, self._asked.job.func)
+            job, memory = self._asked.job, SharedMemory()
+            if isinstance(job.func, ShellCommand):
+                if not job.func.is_alone:  # what it leaves behind prints on when this process is over
+                    self._output = supervisor.output(job.name, memory, is_command=True)
+                supervise_command(supervisor, self._lease, job.func, memory, self._output)
                 return
-        body = self.body_in_loop if self._asked.job.is_async else self.body
-        max_runtime = self._asked.job.max_runtime
-        end = yield from body_steps(supervisor, self._lease, body, self._end_in_child, log, max_runtime=max_runtime)
+            self._output = supervisor.output(job.name, memory)
+        body = self.body_in_loop if job.is_async else self.body
+        end = yield from body_steps(
+            supervisor, self._lease, memory, self._output, body, self._end_in_child, log, max_runtime=job.max_runtime
+        )
         self._reported, self.value, self.failure = end
 
     @contextmanager
     def _as_current(self) -> Iterator[None]:
-        before = _current.set(self._run)
+        before = CURRENT.set(self._run)
         try:
             yield
         finally:
-            _current.reset(before)
+            CURRENT.reset(before)
 
     def _send_started(self) -> None:
         job_started.send_robust(sender=Job, name=self._asked.job.name, run=self._run)
@@ -326,7 +299,7 @@ class _Execution:
     def body(self) -> Any:
         """Call the job's function and return its value."""
         asked = self._asked
-        _current.set(self._run)  # in a child, nothing else has
+        CURRENT.set(self._run)  # in a child, nothing else has
         self._lease.prove()
         value = asked.job.func(*asked.args, **asked.kwargs)
         if inspect.iscoroutine(value) or inspect.isgenerator(value):
@@ -339,7 +312,7 @@ class _Execution:
 
     async def body_in_loop(self) -> Any:
         """The same for an ``async def``."""
-        _current.set(self._run)
+        CURRENT.set(self._run)
         if self._lease.lost:
             await finished(self._lease.prove)
         return await self._asked.job.func(*self._asked.args, **self._asked.kwargs)
@@ -366,7 +339,11 @@ class _Execution:
     def _ending(self) -> Ending:
         was_ctrl_c = self.failure is not None and is_ctrl_c(self.failure)
         end = self._reported or self._ending_of(self.failure, is_ctrl_c=was_ctrl_c)
-        return end._replace(also_write=self._also_write(end))
+        is_by_signal = end.status == "interrupted" and isinstance(self.failure, KeyboardInterrupt)
+        if is_by_signal and (grant := self._lease.grant).slot and not self._lease.stopped_by:
+            end = end._replace(is_cut_off=not grant.is_last_of_slot, is_failure=grant.is_last_of_slot)
+        output = self._output.text if self._output else ""
+        return end._replace(also_write=self._also_write(end), output=output)
 
     def _ending_of(self, failure: BaseException | None, *, is_ctrl_c: bool) -> Ending:
         return ending(
@@ -379,12 +356,13 @@ class _Execution:
 
     def _also_write(self, end: Ending) -> AlsoWrite | None:
         """Update the one-off that requested this run, or enqueue a one-off that retries it after a failure."""
-        job, facts = self._asked.job, self._lease.grant.facts
+        job, facts, is_stopped = self._asked.job, self._lease.grant.facts, bool(self._lease.stopped_by)
         if self._asked.one_off:
-            result = result_of_job(job, end, self.failure, self.value, attempt=self._lease.grant.attempt)
+            attempt = self._lease.grant.attempt
+            result = result_of_job(job, end, self.failure, self.value, attempt=attempt, is_stopped=is_stopped)
             writes = [partial(self._end_one_off, each) for each in (result, without_values(result))]
             return AlsoWrite(f"The result of a one-off of {job.name!r} was refused", *writes, facts=facts)
-        if not (end.is_failure and job.retries):
+        if not (end.is_failure and job.retries) or is_stopped:
             return None
         if again := retry_of(job, self._asked.args, self._asked.kwargs):
             return AlsoWrite(f"The one-off that retries {job.name!r} was refused", again, facts=facts)

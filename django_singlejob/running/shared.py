@@ -1,4 +1,5 @@
-"""What a supervisor and its child share: memory for the lease, why the body has to end, and how it ended; and streams.
+"""What a supervisor and its child share: memory for the lease, the progress, why the body has to end, and how it ended;
+and streams.
 
 The memory is anonymous, so it has no name and no file descriptor: nothing that the body closes takes it away.
 """
@@ -10,21 +11,43 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from django_singlejob.locking.lease import LeaseState
+from django_singlejob.locking.lease_state import LeaseState
+from django_singlejob.models.progress import TEXT_LENGTH, Progress
+from django_singlejob.running.waker import Waker
 
 # Of what a child may say about its end. The memory that it does not use costs nothing.
 MOST_BYTES = 4_000_000
-_FIRST_BYTE = 128
+# How many numbers come first.
+_NUMBERS = 24
+# Where the rest begins: the progress, the user who stopped the run, the last lines of output, and the message.
+_PROGRESS_AT, _STOPPED_AT, _LINES_AT, _FIRST_BYTE = 192, 512, 2048, 16_384
+# Of the progress: which numbers are known, both of them, and the text.
+_PROGRESS = struct.Struct("=BBdd255p")
 
 
 def number(place: int, kind: Callable[[float], Any]) -> Any:
     """An attribute that is stored as the number at this place."""
 
     def read(memory: "SharedMemory") -> Any:
-        return kind(struct.unpack_from("d", memory.bytes, 8 * place)[0])
+        return kind(memory.numbers[place])
 
     def write(memory: "SharedMemory", value: float) -> None:
-        struct.pack_into("d", memory.bytes, 8 * place, value)
+        memory.numbers[place] = value
+
+    return property(read, write)
+
+
+def text(place: int, first: int) -> Any:
+    """A text that is stored from this byte on. Its length is the number at this place."""
+
+    def read(memory: "SharedMemory") -> str:
+        length = int(memory.numbers[place])
+        return memory.bytes[first : first + length].decode(errors="replace")
+
+    def write(memory: "SharedMemory", value: str) -> None:
+        written = value.encode(errors="replace")
+        memory.bytes[first : first + len(written)] = written
+        memory.numbers[place] = len(written)
 
     return property(read, write)
 
@@ -34,6 +57,8 @@ class SharedMemory(LeaseState):
 
     Attributes:
         reason: why the body has to end, see ``in_child``; 0: it need not.
+        has_output: whether the supervisor passes on what the body prints.
+        wants_lines: whether the child waits for ``last_lines``, the last ones that it has printed.
     """
 
     proven_at = number(0, float)
@@ -43,10 +68,32 @@ class SharedMemory(LeaseState):
     is_only_writer = number(4, bool)
     reason = number(5, int)
     _length = number(6, int)
+    stopped_by = text(16, _STOPPED_AT)
+    wants_lines = number(17, bool)
+    has_output = number(18, bool)
+    last_lines = text(19, _LINES_AT)
+    #: Wakes what passes on the output, if there is such a thing.
+    output_waker: Waker | None = None
 
     def __init__(self) -> None:
         self.bytes = mmap.mmap(-1, _FIRST_BYTE + MOST_BYTES)
+        # Each is written in one piece. struct.pack_into() writes zeros first, which the other process may see.
+        self.numbers = memoryview(self.bytes)[: 8 * _NUMBERS].cast("d")
         super().__init__(0.0)
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is. A process that the body has forked may say so too."""
+        has_done, has_total, done, total, text = _PROGRESS.unpack_from(self.bytes, _PROGRESS_AT)
+        words = text.decode(errors="ignore")  # it may be cut
+        return Progress(done if has_done else None, total if has_total else None, words)
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        known = progress.done is not None, progress.total is not None
+        text = progress.text[:TEXT_LENGTH].encode(errors="replace")
+        packed = _PROGRESS.pack(*known, progress.done or 0.0, progress.total or 0.0, text)
+        self.bytes[_PROGRESS_AT : _PROGRESS_AT + len(packed)] = packed
 
     @property
     def message(self) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from math import inf
 from typing import Any, NoReturn, Self, TypeVar, cast
 
 from django_singlejob.database import transactions
@@ -19,11 +20,21 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ENDING_SIGNALS, blocked_signals
-from django_singlejob.running.in_child import LOST, BodyEnd, LogInChild, exception_for, run_as_child, unpacked
+from django_singlejob.running.in_child import (
+    LOST,
+    BodyEnd,
+    LogInChild,
+    add_output,
+    exception_for,
+    for_caller,
+    run_as_child,
+    unpacked,
+)
+from django_singlejob.running.output import Output, Printer, output_of
 from django_singlejob.running.process import Process, how_it_ended, leave_connections
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.waker import Waker, wait_for
-from django_singlejob.running.watch import DAY, Child, ChildWatch
+from django_singlejob.running.watch import DAY, LAST_WORDS, Child, ChildWatch
 
 T = TypeVar("T")
 #: Goes on when a child is over, or after this number of seconds.
@@ -60,8 +71,19 @@ class Supervisor:
         waker: ends a wait of ``keep``.
     """
 
-    def __init__(self, patience: timedelta | None = None, *, has_terminal: bool = True) -> None:
+    def __init__(
+        self,
+        patience: timedelta | None = None,
+        *,
+        has_terminal: bool = True,
+        printer: Printer | None = None,
+        touch: Callable[[], float] = lambda: inf,
+    ) -> None:
+        """``printer`` is for what the children print. ``touch`` is called before each wait, and returns by when to call
+        it again, a value of ``local_now()``."""
         self.patience = patience
+        self._printer = printer or Printer()
+        self._touch = touch
         self.waker = Waker()
         self._has_terminal = has_terminal
         self._watch = ChildWatch(self.waker)
@@ -78,6 +100,7 @@ class Supervisor:
         """Kill the children that are left."""
         for child in list(self._children):
             self.collect(child)
+            self.let_go(child)
         self._life.close()
         self.waker.close()
 
@@ -89,29 +112,39 @@ class Supervisor:
         *,
         child: type[Child] = Child,
         process: type[Process] = Process,
+        output: Output | None = None,
         max_runtime: timedelta | None = None,
     ) -> Child:
-        """Have a child process call ``become``, with the lease's state in ``memory``, and keep the lease.
+        """Have a child process call ``become``, with the lease's state in ``memory``, and keep the lease. ``output``
+        passes on what it prints.
 
         Raises ``JobInterrupted`` if a signal had come before, unless there is patience.
         """
-        with blocked_signals():
-            if received_signals.in_force and self.patience is None:
-                received_signals.in_force.raise_remembered()
-            lease.share(memory)
-            begun = process(become, has_terminal=self._has_terminal)
-            started = child(begun, lease, memory, max_runtime=max_runtime, patience=self.patience)
-            self._children[started] = lease not in self._heartbeats
-            self._watch.add(started)
+        try:
+            with blocked_signals():
+                if received_signals.in_force and self.patience is None:
+                    received_signals.in_force.raise_remembered()
+                lease.share(memory)
+                begun = process(output.redirected(become) if output else become, has_terminal=self._has_terminal)
+                started = child(begun, lease, memory, max_runtime=max_runtime, patience=self.patience)
+                self._children[started] = lease not in self._heartbeats
+                self._watch.add(started)
+        finally:
+            if output:
+                output.let_go()
         self._heartbeats.keep(lease)
         return started
 
+    def output(self, title: str, memory: SharedMemory, *, is_command: bool = False) -> Output | None:
+        """How to pass on and keep what a child will print, see ``output_of``."""
+        return output_of(self._printer, title, memory, has_terminal=self._has_terminal, is_command=is_command)
+
     def collect(self, child: Child) -> int:
         """Kill the child, and what it has left behind, while the process group cannot be another's. Returns its exit
-        code, see ``Process.collect``."""
+        code, see ``Process.collect``. Its lease is kept until ``let_go``."""
         child.process.kill()
         code = child.process.collect()
-        self.let_go(child)
+        child.memory.is_only_writer = False
         if os.getpid() == 1:
             self._bury_orphans()
         return code
@@ -128,7 +161,6 @@ class Supervisor:
         self._watch.remove(child)
         if self._children.pop(child, False):
             self._heartbeats.leave(child.lease)
-        child.memory.is_only_writer = False
 
     def end_within(self, patience: timedelta) -> None:
         """End all children, as after a signal, with that much patience."""
@@ -183,7 +215,7 @@ class Supervisor:
         end = local_now() + seconds
         while True:
             self._heartbeats.beat()  # first, so that the leases are kept however much there is to do
-            if self._wait(wait, min(end, self._heartbeats.next_at) - local_now()):
+            if self._wait(wait, min(self._touch(), end, self._heartbeats.next_at) - local_now()):
                 return True
             if local_now() >= end:
                 return False
@@ -201,9 +233,22 @@ def _never(timeout: float) -> bool:
     return False
 
 
+def passed_on(output: Output | None, child: Child) -> Iterator[Child]:
+    """Pass on what the child, which is over, has printed, until that is done; not for long once it has to end. Each
+    step is a moment."""
+    seconds, give_up_at = NAP, inf
+    while output and not output.end(seconds) and local_now() < give_up_at:
+        if child.has_killed or child.memory.reason:
+            give_up_at = min(give_up_at, local_now() + LAST_WORDS)
+        seconds = 0.0
+        yield child
+
+
 def body_steps(
     supervisor: Supervisor,
     lease: Lease,
+    memory: SharedMemory,
+    output: Output | None,
     body: Callable[[], Any],
     end: Callable[[Any, BaseException | None], BodyEnd],
     log: LogInChild,
@@ -214,20 +259,28 @@ def body_steps(
     child reports ``end(value, failure)``, and calls ``log`` if that has a failure.
 
     Raises ``JobInterrupted`` if a signal had come before, so that nothing was begun; ``JobDied``, ``LeaseLost``,
-    ``JobTimeout`` or ``JobInterrupted`` if the child ended without a word.
+    ``JobTimeout``, ``JobStopped`` or ``JobInterrupted`` if the child ended without a word.
     """
-    memory = SharedMemory()
     become = partial(run_as_child, memory, lease, body, end, log)
-    child = supervisor.start(lease, memory, become, max_runtime=max_runtime)
+    child = supervisor.start(lease, memory, become, output=output, max_runtime=max_runtime)
     try:
-        while not child.process.is_over():
-            yield child
+        try:
+            while not child.process.is_over():
+                yield child
+        finally:
+            code = supervisor.collect(child)
+        has_killed, reason = child.has_killed, memory.reason
+        yield from passed_on(output, child)
     finally:
-        code = supervisor.collect(child)
+        supervisor.let_go(child)
     reported = unpacked(memory.message) if memory.message else None
     # If it was killed after a success, it has left threads behind, which had not ended.
     if reported and (code >= 0 or reported.failure):
         return reported
-    if child.has_killed or memory.reason == LOST or -code in ENDING_SIGNALS:
-        raise exception_for(memory.reason or -code, lease)
-    raise JobDied(f"Its process {how_it_ended(code)}{' before the job had ended' if code >= 0 else ''}.")
+    if has_killed or reason == LOST or -code in ENDING_SIGNALS:
+        failure = for_caller(exception_for(reason or -code, lease))
+    else:
+        failure = JobDied(f"Its process {how_it_ended(code)}{' before the job had ended' if code >= 0 else ''}.")
+    if output:
+        add_output(failure, output.last_lines)
+    raise failure

@@ -17,7 +17,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.process.clock import local_now, wait
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import ENDING_SIGNALS, SECOND_SIGNAL, start_thread
-from django_singlejob.running.in_child import LOST, TIMEOUT, grace_of
+from django_singlejob.running.in_child import LOST, STOPPED, TIMEOUT, grace_of
 from django_singlejob.running.process import Process
 from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.waker import Waker, wait_for
@@ -69,7 +69,7 @@ class Child:
         self.patience = patience
         self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
         self._pass_on_at = self._kill_at = self._kill_for_loss_at = float("inf")
-        self._is_loss_told = False
+        self._is_loss_told = self._is_stop_told = False
         self._first_signal_at = float("inf")
 
     def end_within(self, patience: timedelta) -> None:
@@ -118,6 +118,10 @@ class Child:
         if now >= self._timeout_at:
             self._timeout_at = float("inf")
             self._end(TIMEOUT)
+            self.kill_by(now + self.grace)
+        if self.lease.stopped_by and not self._is_stop_told:
+            self._is_stop_told = True
+            self._end(STOPPED)
             self.kill_by(now + self.grace)
         self._look_at_lease(now)
         if now >= min(self._kill_at, self._kill_for_loss_at):

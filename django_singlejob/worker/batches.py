@@ -27,7 +27,7 @@ from django_singlejob.models.one_offs import RELEASED, line_of, one_offs
 from django_singlejob.process.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_second_signal_received, let_in
-from django_singlejob.running import django_tasks, runner
+from django_singlejob.running import current_run, django_tasks, runner
 from django_singlejob.running.enqueue import arguments_of, one_off_result
 from django_singlejob.running.reports import Report
 from django_singlejob.running.task_modules import takes_import
@@ -115,7 +115,7 @@ class Claimed:
         terms: dict[str, Any] = {"duration": duration, "acquire_duration": ZERO, "is_ctrl_c": is_ctrl_c}
         end = ending(failure, package=package, **terms)
         self.result = one_off_result(end, failure, value, is_last=row.attempt >= row.max_attempts)
-        if "finished_at" in self.result:
+        if self.result["status"] in ("done", "failed"):
             _send_finished_before_recording(self, self.result)
 
     def _perform(self) -> object:
@@ -123,7 +123,8 @@ class Claimed:
         assert task is not None  # noqa: S101  (a task that is not known here is not claimed)
         args, kwargs = arguments_of(row)
         call = partial(task.func, *django_tasks.begin(row, task), *args, **kwargs)
-        value = let_in(call)
+        with current_run.attempt_at(row):
+            value = let_in(call)
         try:
             return stored_result(value)
         except Unstorable as error:

@@ -115,8 +115,8 @@ def anything_due(queues: Sequence[str] = ()) -> datetime | None:
 
 
 def due_jobs(names: AbstractSet[str] | None = None, until: datetime | None = None) -> list[Job]:
-    """The jobs, or those of ``names``, with a slot that is due, or was due at ``until``, or has to be rerun because its
-    holder died. The oldest slot is first."""
+    """The jobs, or those of ``names``, with a slot that is due, or was due at ``until``, or has to be rerun because
+    its run was cut off. The oldest slot is first."""
     due = gates().due() if names is None else gates().due().filter(name__in=names)
     # Sorted here: SQLite would go through all rows by the index, to sort the few that are due.
     statuses = due.order_by().survey().values()
@@ -262,4 +262,4 @@ def prune() -> str:
 
 
 # Once a day on all servers together. It is not registered, so that only workers run it.
-PRUNING = Job(name="django_singlejob.prune", func=prune, min_interval=timedelta(days=1))
+PRUNING = Job(name="django_singlejob.prune", func=prune, min_interval=timedelta(days=1), ping_url="")

@@ -18,6 +18,7 @@ from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
 from django_singlejob.running.misfires import MissedSlots
+from django_singlejob.running.output import Printer
 from django_singlejob.running.reports import FINAL, Report, logged
 from django_singlejob.running.supervisor import Supervisor, can_supervise
 from django_singlejob.running.watch import DAY
@@ -233,7 +234,9 @@ class Worker:
 
 def _supervisor(plan: Plan) -> Supervisor:
     # Jobs that run beside each other cannot share a terminal, and a worker decides when they get a signal.
-    return Supervisor() if plan.once else Supervisor(plan.grace, has_terminal=False)
+    if plan.once:
+        return Supervisor(printer=Printer(has_lines=True, has_titles=True), touch=plan.touch)
+    return Supervisor(plan.grace, has_terminal=False, printer=Printer(has_lines=True), touch=plan.touch)
 
 
 def _raise_ctrl_c(report: Report) -> None:

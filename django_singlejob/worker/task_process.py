@@ -190,6 +190,7 @@ class TaskProcess:
             return None
         self._child = None
         code = self._supervisor.collect(child)
+        self._supervisor.let_go(child)
         end = unpacked(self._memory.message) if self._memory.message else None
         failure = end.failure if end else None
         error = f"The process that ran it {how_it_ended(code)}."

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 
 from django_singlejob.exceptions import JobInterrupted
 from django_singlejob.jobs import registry
@@ -41,6 +42,8 @@ class Plan:
         grace: how long runs that are under way may go on after a signal.
         max_jobs: after about how many runs it ends; ``None``: there is no limit.
         is_outdated: whether its code has changed, so that it has to end.
+        touch: shows that it is alive, and returns by when to call it again, a value of ``local_now()``. Nothing calls
+            it while jobs and tasks run in the worker itself.
         in_children: whether it runs jobs and tasks in child processes, if it can. Otherwise it runs everything itself,
             one after the other.
     """
@@ -54,6 +57,7 @@ class Plan:
     grace: timedelta = timedelta(seconds=25)
     max_jobs: int | None = None
     is_outdated: Callable[[], bool] = lambda: False
+    touch: Callable[[], float] = lambda: inf
     in_children: bool = False
 
     @property

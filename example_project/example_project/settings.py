@@ -32,6 +32,9 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
         "init_command": "PRAGMA journal_mode=WAL",
     }
 
+# Only `manage.py freeze` uses it: its plain lock is a key of this cache.
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "freeze_cache"}}
+
 # Inside a container, the hostname is random.
 SINGLEJOB = {"HOSTNAME": env.str("SERVER_NAME", default=None)}
 
@@ -45,6 +48,7 @@ INSTALLED_APPS = [
     "django_singlejob",
     "shop",
     "race",
+    "freeze",
 ]
 
 MIDDLEWARE = [

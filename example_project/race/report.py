@@ -99,6 +99,10 @@ def next_steps(manage: str) -> str:
       and run the second one again with --wait 60: it takes over some seconds
       after the lease of 12 seconds has expired.
 
+  make freeze
+      A worker that is frozen and wakes too late, with a plain lock and with
+      ours.
+
   make serve
       The admin, with a user, a password and a history to look at.
 

@@ -76,7 +76,8 @@ def running(count: int, *, as_threads: bool) -> Iterator[list[Server]]:
 def _start_process(name: str) -> Server:
     # Spawned, not forked: like another machine, it shares nothing with us, neither a connection nor memory.
     line, far_end = Pipe()
-    process = get_context("spawn").Process(target=serve_as_process, args=(name, far_end), daemon=True)
+    arguments = ("race.servers.serve", name, far_end)
+    process = get_context("spawn").Process(target=serve_as_process, args=arguments, daemon=True)
     process.start()
     far_end.close()  # the server's own copy is the only one now, so we notice when it dies
     return Server(name, line, process)

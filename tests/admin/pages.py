@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib import admin
@@ -34,6 +35,7 @@ OPERATE = (
     "run_jobstatus",
     "change_jobstatus",
     "clear_joblock",
+    "stop_joblock",
     "add_oneoffjob",
     "change_oneoffjob",
     "delete_oneoffjob",
@@ -60,6 +62,12 @@ def clear_page(*names: str) -> str:
     return f"{reverse('admin:django_singlejob_joblock_clear')}?{'&'.join(f'name={name}' for name in names)}"
 
 
+def stop_page(*names: str, **more: str) -> str:
+    """The page that asks whether to stop what holds these locks now."""
+    wanted = [("run", f"{locks().get(name=name).token.hex}:{name}") for name in names]
+    return f"{reverse('admin:django_singlejob_joblock_stop')}?{urlencode([*wanted, *more.items()])}"
+
+
 def ours() -> Iterator[Any]:
     """The admin classes of our models."""
     yield from (found for model, found in admin.site._registry.items() if model._meta.app_label == "django_singlejob")
@@ -76,7 +84,7 @@ def names() -> list[str]:
 def address(name: str) -> str:
     """The URL with this name, of the first row if it needs a row."""
     name_of_model, _, page = name.partition("_")
-    if page in ("changelist", "add", "clear", "day", "winners"):
+    if page in ("changelist", "add", "clear", "stop", "day", "winners"):
         return reverse(f"admin:django_singlejob_{name}")
     change = page_of(name_of_model)
     return change.replace("/change/", "/" if page == "onwards" else f"/{page}/")

@@ -16,6 +16,7 @@ from django_singlejob.admin import day
 from django_singlejob.admin.slots import Day, SlotState, Span, begin_of, quarter_of
 from django_singlejob.models.jobs import gates
 from django_singlejob.monitoring.health import Health, State
+from django_singlejob.process.clock import utc_now
 from tests.admin.pages import Page, page_of, shown
 from tests.admin.test_admin_slots import NOW, known, ran
 from tests.contract.acts import HOUR
@@ -69,7 +70,7 @@ def test_the_worst_jobs_come_first_and_the_others_on_other_pages(
 ) -> None:
     monkeypatch.setattr(day, "PER_PAGE", 2)
     for name in ("a", "b", "c"):
-        known(name, next_slot=NOW + HOUR)
+        known(name, next_slot=utc_now() + HOUR)
     gates().filter(name="c").update(consecutive_failures=1)
     names = [re.findall(r'aria-label="(\w): ', shown(viewer, f"{URL}?page={number}")) for number in ("1", "2", "x")]
     assert names == [["c", "a"], ["b"], ["c", "a"]]
@@ -83,13 +84,13 @@ def test_without_jobs_it_says_so(viewer: Client) -> None:
 
 
 def test_the_overview_and_the_page_of_a_job_lead_there(viewer: Client) -> None:
-    known(next_slot=NOW + HOUR)
+    known(next_slot=utc_now() + HOUR)
     assert f'href="{URL}"' in shown(viewer, reverse("admin:django_singlejob_overview_changelist"))
     assert f'href="{URL}?job=nightly"' in shown(viewer, page_of("jobstatus", "nightly"))
 
 
 def test_who_may_not_see_the_overview_is_not_led_there(log_in: Any) -> None:
-    known(next_slot=NOW + HOUR)
+    known(next_slot=utc_now() + HOUR)
     clerk = log_in("clerk", "view_jobstatus")
     assert URL not in shown(clerk, page_of("jobstatus", "nightly"))
     assert clerk.get(URL).status_code == 403
@@ -110,12 +111,12 @@ def test_a_job_has_a_table_of_its_hours(viewer: Client) -> None:
 
 @pytest.mark.parametrize("name", ["unknown", "", "a\0b", HOSTILE, "x" * 1000])
 def test_a_job_that_is_not_there_has_none(viewer: Client, name: str) -> None:
-    known(next_slot=NOW + HOUR)
+    known(next_slot=utc_now() + HOUR)
     assert viewer.get(URL, {"job": name}).status_code == 404
 
 
 def test_a_paused_job_has_nothing_to_come(viewer: Client) -> None:
-    known(next_slot=NOW + HOUR, paused=True)
+    known(next_slot=utc_now() + HOUR, paused=True)
     text = said(viewer, f"{URL}?job=nightly")
     assert "The job is paused, so nothing is to come." in text
     assert "1 to come" not in text
@@ -124,7 +125,7 @@ def test_a_paused_job_has_nothing_to_come(viewer: Client) -> None:
 def test_of_very_many_runs_it_says_since_when(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(day, "MOST_OF_ONE", 1)
     monkeypatch.setattr(day, "MOST_OF_MANY", 1)
-    known(next_slot=NOW + HOUR)
+    known(next_slot=utc_now() + HOUR)
     for ago in range(1, 4):
         ran(NOW.replace(minute=0) - ago * HOUR)
     for url in URL, f"{URL}?job=nightly":
@@ -138,18 +139,18 @@ def test_both_pages_take_as_many_queries_however_much_there_is(viewer: Client, u
             shown(viewer, url)
         return len(captured)
 
-    known(next_slot=NOW + HOUR)
+    known(next_slot=utc_now() + HOUR)
     ran(NOW - HOUR)
     few = queries()
     for number in range(30):
-        known(f"job-{number}", next_slot=NOW + HOUR)
+        known(f"job-{number}", next_slot=utc_now() + HOUR)
         ran(NOW - HOUR, f"job-{number}", status="failed")
         ran(NOW - number * HOUR / 2)
     assert queries() == few <= 10
 
 
 def test_hostile_text_is_only_text(viewer: Client) -> None:
-    known(HOSTILE, next_slot=NOW + HOUR, zone=HOSTILE[:60])
+    known(HOSTILE, next_slot=utc_now() + HOUR, zone=HOSTILE[:60])
     ran(NOW - HOUR, HOSTILE)
     for url in URL, day.page_of(HOSTILE):
         page = shown(viewer, url)

@@ -545,7 +545,7 @@ def test_a_strict_policy_refuses_nothing_of_it(viewer: Client) -> None:
     assert "<style" not in page(viewer)
     scripts = re.findall(r"<script([^>]*)>(.*?)</script>", page(viewer), re.DOTALL)
     assert all("src=" in attributes and not body.strip() for attributes, body in scripts)
-    assert re.search(r'<script src="[^"]*django_singlejob/overview.js" defer></script>', page(viewer))
+    assert re.search(r'<script src="[^"]*django_singlejob/live.js" defer></script>', page(viewer))
 
 
 def test_headings_are_in_order(viewer: Client) -> None:

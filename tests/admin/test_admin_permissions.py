@@ -47,7 +47,7 @@ for model in "joblock", "jobstatus", "jobrun", "oneoffjob":
         f"{model}_change": WHO_SEES,
         f"{model}_onwards": ONWARDS,
     }
-MATRIX |= {"joblock_clear": WHO_ACTS, "overview_changelist": WHO_SEES}
+MATRIX |= {"joblock_clear": WHO_ACTS, "joblock_stop": WHO_ACTS, "overview_changelist": WHO_SEES}
 MATRIX |= {"overview_day": WHO_SEES, "overview_winners": WHO_SEES}
 
 
@@ -97,7 +97,7 @@ SENT = {
     "index": "0",
 }
 # A POST may change something here, which other tests cover.
-MAY_ACT = {"oneoffjob_add", "joblock_clear"}
+MAY_ACT = {"oneoffjob_add", "joblock_clear", "joblock_stop"}
 
 
 @pytest.mark.parametrize("name", sorted(set(MATRIX) - MAY_ACT))
@@ -177,12 +177,16 @@ ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
     "jobstatus hide": (an_old_name, is_hidden, "change_jobstatus"),
     "jobstatus show": (hide, lambda: not is_hidden(), "change_jobstatus"),
     "joblock clear": (expire, lambda: False, "clear_joblock"),
+    "joblock stop": (nothing, lambda: False, "stop_joblock"),
+    "oneoffjob stop": (nothing, lambda: False, "stop_joblock"),
     "oneoffjob cancel": (one_off_is("waiting"), has_status("cancelled"), "change_oneoffjob"),
     "oneoffjob retry": (one_off_is("failed"), has_status("waiting"), "change_oneoffjob"),
     "oneoffjob discard": (one_off_is("done"), lambda: not one_offs().exists(), "delete_oneoffjob"),
 }
 #: What a user sends from the page on which an action asks.
 CONFIRMATIONS = {"discard": {"confirmed": "yes"}, "pause": {"confirmed": "yes"}}
+#: What these ask, other pages do.
+ASKING = ("clear", "stop")
 #: Only jobs that the code does not have can be hidden.
 OTHER_KEYS = {"hide": "mistyped", "show": "mistyped"}
 each_action = pytest.mark.parametrize("name", ACTIONS)
@@ -227,8 +231,8 @@ def test_a_user_with_the_permission_does_it_and_that_is_in_the_log(people: Peopl
     prepare, is_done, permission = ACTIONS[name]
     prepare()
     before = everything()
-    client = log_in("doer", permission, f"view_{model}")
-    if action == "clear":
+    client = log_in("doer", *{permission, f"view_{model}", *(["view_joblock"] if action == "stop" else [])})
+    if action in ASKING:
         assert choose(client, name) == 200
         assert everything() == before
         return

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
 from django_singlejob.admin import reading, runs as page
@@ -450,3 +452,23 @@ def test_no_link_has_a_lookup_that_is_refused(viewer: Client) -> None:
     for link in Page(page).links:
         if link.startswith("?"):
             assert viewer.get(list_of("jobrun", link)).status_code == 200, link
+
+
+# --- what it printed
+
+
+def test_its_page_shows_what_it_printed_and_nothing_acts(admin_client: Client) -> None:
+    run = ran(output="one\n\tindented <script>alert(1)</script>\n\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}\n")
+    found = admin_client.get(page_of("jobrun", run.pk)).content.decode()
+    assert "one\n\tindented &lt;script&gt;alert(1)&lt;/script&gt;\n\\x1b[31m\\u202e\n" in found
+
+
+def test_without_output_there_is_no_panel(admin_client: Client) -> None:
+    assert "singlejob-output" not in admin_client.get(page_of("jobrun", ran().pk)).content.decode()
+
+
+def test_no_list_reads_the_output(admin_client: Client) -> None:
+    ran(output="needle")
+    with CaptureQueriesContext(connections[runs().db]) as queries:
+        assert admin_client.get(list_of("jobrun")).status_code == 200
+    assert not [query for query in queries if '"output"' in query["sql"] or "`output`" in query["sql"]]

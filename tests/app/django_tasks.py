@@ -1,4 +1,4 @@
-"""Django's own tasks, for the tests: each does what `body` does. They exist from Django 6.0 on."""
+"""Django's tasks, for the tests: each does what `body` does."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import inspect
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.tasks import task
-
 from django_singlejob import singleton_job
+from tests.app.tasks_api import task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from django.tasks import TaskContext
+    from tests.app.tasks_api import TaskContext
 
 
 def echo(*args: Any, **kwargs: Any) -> Any:

@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,10 +21,11 @@ from types import ModuleType
 from uuid import uuid4
 
 from django.conf import settings
+from django.core.management.base import CommandError
 from django.db import Error, connection, transaction
 from django.utils.translation import activate, get_language
 
-from django_singlejob import CurrentRun, Lease, LeaseLost, SkipRun, current_run, singleton_job
+from django_singlejob import CurrentRun, JobStopped, Lease, LeaseLost, SkipRun, current_run, singleton_job
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.request import LockRequest
 from django_singlejob.models.holder import this_process
@@ -94,6 +97,11 @@ def quick() -> str:
 
 
 @singleton_job(lease=LEASE)
+def calls_another() -> None:
+    quick()
+
+
+@singleton_job(lease=LEASE)
 def nap(seconds: float = A_MINUTE) -> None:
     try:
         say("attempt", this_run().attempt)
@@ -129,6 +137,37 @@ def patient() -> None:
 def until_told() -> None:
     say("started")
     wait_until_told()
+
+
+def ask_until_it_has_to_end(clean_up: Callable[[Lease], object] = lambda lease: None) -> None:
+    """It asks that often that it is ended by what it asks, and not by the signal that follows."""
+    say("started")
+    lease = this_run().lease
+    try:
+        while True:
+            lease.check()
+    finally:
+        say("cleaning up")
+        clean_up(lease)
+        rest(0.5)
+        say("cleaned up")
+
+
+def ask_in_a_thread(lease: Lease) -> None:
+    """It finds out, too."""
+
+    def ask() -> None:
+        with suppress(JobStopped):
+            lease.check()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+
+
+singleton_job("asks_all_the_time", lease=LEASE)(ask_until_it_has_to_end)
+singleton_job("asks_in_a_thread_too", lease=LEASE)(lambda: ask_until_it_has_to_end(ask_in_a_thread))
+singleton_job("asks_for_too_long", lease=LEASE, max_runtime=timedelta(seconds=1))(ask_until_it_has_to_end)
 
 
 @singleton_job(lease=LEASE, max_runtime=timedelta(seconds=3))
@@ -255,7 +294,11 @@ def stops_then_works() -> None:
 @singleton_job(lease=LEASE)
 def believes_what_it_is_told() -> None:
     say("started")
-    check_until_told()
+    try:
+        check_until_told()
+    except LeaseLost:
+        say("gave up")
+        raise
 
 
 @singleton_job(lease=LEASE)
@@ -343,7 +386,7 @@ def stubborn_for_too_long(kind: str) -> None:
 
 def _be_stubborn(kind: str) -> None:
     try:
-        if kind != "holds the GIL in C":
+        if kind not in ("holds the GIL in C", "swallows every exception"):
             _say_where()
         _STUBBORN[kind]()
     finally:
@@ -360,14 +403,18 @@ def _loop() -> None:
         pass
 
 
+# These two say so from inside: a signal that comes before would end them.
+
+
 def _hold_the_gil() -> None:
-    # It says so from inside, because a signal may come between two steps in Python.
     sum(chain((_say_where() for _ in range(1)), repeat(0)))
 
 
 def _swallow() -> None:
+    is_said = False
     while True:
         with suppress(BaseException):
+            is_said = is_said or _say_where() == 0
             rest()
 
 
@@ -413,6 +460,20 @@ class Peculiar(Exception):
         super().__init__(f"number {number}")
 
 
+@singleton_job(lease=LONG_LEASE)
+def prints_and_tells_its_progress(lines: int = 1) -> None:
+    run = this_run()
+    for number in range(lines):
+        say("line", number)
+    print("half", end="", flush=True)
+    run.progress(120, 500, "importing")
+    wait_until_told()
+    say(" a line")
+    run.progress(500, 500, "importing")
+    for number in range(lines):
+        say("another line", number)
+
+
 @singleton_job(lease=LEASE)
 def raises_what_cannot_be_passed_on() -> None:
     raise Peculiar(number=7)
@@ -437,6 +498,92 @@ def closes_all_descriptors() -> str:
     return "closed"
 
 
+# --- jobs that print
+
+
+@singleton_job(lease=LEASE)
+def says(text: str) -> None:
+    print(text, end="")
+
+
+@singleton_job(lease=LEASE)
+def says_bytes(text: str) -> None:
+    sys.stdout.buffer.write(text.encode() + b"\xff\xfe\n")
+
+
+@singleton_job(lease=LEASE)
+def says_both() -> None:
+    print("out")
+    print("err", file=sys.stderr)
+
+
+@singleton_job(lease=LEASE)
+def echoes() -> None:
+    subprocess.run(["echo", "from a shell"], check=True)
+
+
+@singleton_job(lease=LEASE)
+def writes_much() -> None:
+    for _ in range(400):
+        print("\0" * 1000)
+
+
+@singleton_job(lease=LEASE)
+def says_then_waits() -> None:
+    print("still here")
+    rest()
+
+
+@singleton_job(lease=LEASE)
+def tells_its_progress() -> None:
+    this_run().progress(3, 8, "importing")
+    rest()
+
+
+@singleton_job(lease=LEASE)
+def says_and_dies() -> None:
+    print("last words")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@singleton_job(lease=LEASE)
+def says_and_fails() -> None:
+    for number in range(12):
+        print("line", number)
+    raise ValueError("no such customer")
+
+
+@singleton_job(lease=LEASE)
+def says_and_complains() -> None:
+    print("looking for it")
+    raise CommandError("There is no such customer.")
+
+
+@singleton_job(lease=LEASE)
+def takes_turns() -> None:
+    for number in range(1000):
+        print(number, file=(sys.stdout, sys.stderr)[number % 2])
+
+
+@singleton_job(lease=LEASE)
+def warns() -> None:
+    print("warned", file=sys.stderr)
+
+
+@singleton_job(lease=LEASE)
+def fills_a_pipe() -> None:
+    print(("0" * 99 + "\n") * 1000, end="")
+
+
+def talks(letter: str) -> None:
+    for _ in range(200):
+        print(letter * 40, end="")
+        print(letter * 40)
+
+
+TALKERS = [singleton_job(f"talks-{letter}", lease=LEASE)(partial(talks, str(letter))) for letter in range(4)]
+
+
 @singleton_job(lease=LEASE)
 def leaves_a_process() -> None:
     say("left", subprocess.Popen(["sleep", "60"]).pid)
@@ -445,6 +592,11 @@ def leaves_a_process() -> None:
 @singleton_job(lease=LEASE)
 def leaves_a_daemon() -> None:
     say("left", subprocess.Popen(["sleep", "60"], start_new_session=True).pid)
+
+
+@singleton_job(lease=LEASE)
+def leaves_one_that_prints() -> None:
+    subprocess.Popen(["yes"], start_new_session=True)
 
 
 @singleton_job(lease=LEASE)

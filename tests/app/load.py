@@ -1,4 +1,4 @@
-"""Django's own tasks for the threads of a worker. They cannot be imported before Django 6.0, which brings tasks."""
+"""Django's tasks for the threads of a worker."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import signal
 from threading import Event
 from typing import Any
 
-from django.tasks import TaskContext, task
-
-from django_singlejob import JobInterrupted
+from django_singlejob import JobInterrupted, raise_if_stopped
 from tests.app import jobs
+from tests.app.tasks_api import TaskContext, task
 
 
 @task(takes_context=True)
@@ -79,3 +78,11 @@ def says_its_process() -> None:
 @task
 def interrupts_itself() -> None:
     raise JobInterrupted(signal.SIGTERM)
+
+
+@task
+def asks() -> None:
+    jobs.say("started")
+    while True:
+        raise_if_stopped()
+        jobs.rest(0.01)

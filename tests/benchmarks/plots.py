@@ -1,4 +1,4 @@
-"""The plots of docs/explanation/performance.md: for PostgreSQL, and only if a folder is chosen."""
+"""The plots of docs/contributors/performance.md: for PostgreSQL, and only if a folder is chosen."""
 
 from __future__ import annotations
 

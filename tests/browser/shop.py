@@ -14,7 +14,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import next_slot, slots_between
 from django_singlejob.models import JobLock, JobRun, OneOffJob
 from django_singlejob.models.jobs import gates
-from tests.app.jobs import LONG_LEASE, say, wait_until_told
+from tests.app.jobs import LONG_LEASE, say, this_run, wait_until_told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,6 +25,11 @@ DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 LATE = HOUR
 SMTP_ERROR = "SMTPServerDisconnected: Connection unexpectedly closed: timed out"
 ORIGIN = "/srv/shop/newsletter/jobs.py\n23\nnewsletter\nconnection.send_messages(batch)"
+OUTPUT = "".join(f"2026-11-26 03:00:{number % 60:02} page {number} of 600: 50 articles\n" for number in range(1, 200))
+OUTPUT += (
+    "\\x1b[31mwarning\\x1b[0m: the supplier's page 200 has <b>no</b> articles, see https://supplier.example/"
+    + "x" * 200
+)
 TRACEBACK = f"""Traceback (most recent call last):
   File "/srv/shop/newsletter/jobs.py", line 23, in newsletter
     connection.send_messages(batch)
@@ -73,6 +78,7 @@ def described(description: str) -> Callable[[], None]:
 
 
 def work() -> None:
+    this_run().progress(120, 500, "writing")
     say("started")
     wait_until_told()
 
@@ -121,6 +127,7 @@ def _runs(habit: Habit, now: datetime, dice: random.Random) -> Iterable[JobRun]:
             acquire_duration=timedelta(milliseconds=dice.lognormvariate(2.3, 0.7)),
             error=SMTP_ERROR if is_failed else "",
             traceback=TRACEBACK if is_failed else "",
+            output=OUTPUT if is_failed else "",
             origin=ORIGIN if is_failed else "",
         )
 
@@ -139,16 +146,26 @@ def _sum_up(habit: Habit, now: datetime) -> None:
 
 
 def _disturb(now: datetime) -> None:
-    _hold("backup", "web-3", 8123, now - 3 * HOUR, silence=2 * HOUR + 50 * MINUTE)
-    _hold("sales_report", "web-1", 2210, now - 4 * MINUTE)
-    _hold("stock_sync", "web-2", 2215, now - timedelta(seconds=40))
+    copied = {"done": 21_300_000_000, "total": 64_000_000_000, "text": "copying", "line": "pg_dump: dumping shop_order"}
+    _hold("backup", "web-3", 8123, now - 3 * HOUR, copied, silence=2 * HOUR + 50 * MINUTE)
+    counted = {"done": 310, "total": 1200, "text": "counting"}
+    _hold("sales_report", "web-1", 2210, now - 4 * MINUTE, counted)
+    compared = {"done": 4711, "text": "comparing", "line": "Article 4711: 3 here, 4 there"}
+    _hold("stock_sync", "web-2", 2215, now - timedelta(seconds=40), compared)
     policy = registry.get("exchange_rates").policy
     assert policy
     gates().filter(name="exchange_rates").update(next_slot=next_slot(policy.schedule, now - LATE))
     gates().filter(name="thumbnails").update(paused=True)
 
 
-def _hold(name: str, hostname: str, pid: int, since: datetime, silence: timedelta = timedelta(seconds=4)) -> None:
+def _hold(
+    name: str,
+    hostname: str,
+    pid: int,
+    since: datetime,
+    progress: dict[str, Any],
+    silence: timedelta = timedelta(seconds=4),
+) -> None:
     gates().get(name=name)
     token = UUID(int=pid, version=4)
     grant = {"token": token, "hostname": hostname, "pid": pid}
@@ -172,6 +189,7 @@ def _hold(name: str, hostname: str, pid: int, since: datetime, silence: timedelt
         heartbeat_interval=timedelta(seconds=10),
         expires_at=heartbeat_at + MINUTE,
         sent_at=heartbeat_at,
+        progress=progress,
         **grant,
     )
     gates().filter(name=name).update(last_started_at=since, token=token)

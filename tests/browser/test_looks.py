@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from tests.browser.crowd import fill
-from tests.browser.paths import OVERVIEW, clearing, list_of, log_of, page_of
+from tests.browser.paths import OVERVIEW, clearing, list_of, log_of, page_of, stopping
 from tests.browser.shop import furnish
 from tests.browser.stage import SIZES, Size, Theme, assert_accessible
 
@@ -25,6 +25,13 @@ pytest_plugins = "tests.fixtures"
 # Pages look the same on every database, and looking at all of them takes minutes.
 pytestmark = [pytest.mark.usefixtures("shop"), pytest.mark.on_database("sqlite")]
 
+
+def stopped() -> str:
+    """A job that a user has stopped."""
+    JobLock.objects.filter(name="stock_sync").update(stopped_by="ada.lovelace@example.com")
+    return "stock_sync"
+
+
 PAGES = {
     "index": lambda: reverse("admin:index"),
     "overview": lambda: OVERVIEW,
@@ -37,8 +44,12 @@ PAGES = {
     "locks": lambda: list_of("joblock"),
     "lock": lambda: page_of("joblock", "backup"),
     "clear": lambda: clearing("backup", "stock_sync", "invoices"),
+    "stop": lambda: stopping("sales_report", "stock_sync", "backup"),
+    "lock-stopped": lambda: page_of("joblock", stopped()),
+    "run-stopped": lambda: page_of("jobrun", JobRun.objects.get(status="running", job_name=stopped()).pk),
     "runs": lambda: f"{list_of('jobrun')}?job_name=newsletter",  # only a few, since axe takes long for each
     "run": lambda: page_of("jobrun", JobRun.objects.filter(status="failed").latest("pk").pk),
+    "run-running": lambda: page_of("jobrun", JobRun.objects.get(job_name="sales_report", status="running").pk),
     "one-offs": lambda: list_of("oneoffjob"),
     "one-off": lambda: page_of("oneoffjob", OneOffJob.objects.get(status="failed").pk),
     "one-off-add": lambda: reverse("admin:django_singlejob_oneoffjob_add"),
@@ -47,10 +58,7 @@ EMPTY = ["overview", "day", "winners", "jobs", "locks", "runs", "one-offs"]
 # The pictures in the documentation.
 DOCUMENTED = {
     "overview-light-desktop": "overview",
-    "overview-dark-phone": "overview-phone",
     "day-light-desktop": "day",
-    "jobs-light-desktop": "jobs",
-    "job-light-desktop": "job",
     "run-light-desktop": "run",
     "clear-light-desktop": "clear",
 }

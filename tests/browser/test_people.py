@@ -19,7 +19,17 @@ pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("shop"), pytest.mark.on_database("sqlite")]
 
 MODELS = ["jobstatus", "joblock", "jobrun", "oneoffjob"]
-DEEDS = ["Run now", "Pause", "Resume", "Clear…", "Clear its stale lock…", "Cancel", "Run again", "Add one-off job"]
+DEEDS = [
+    "Run now",
+    "Pause",
+    "Resume",
+    "Stop…",
+    "Clear…",
+    "Clear its stale lock…",
+    "Cancel",
+    "Run again",
+    "Add one-off job",
+]
 
 
 def pages() -> list[str]:

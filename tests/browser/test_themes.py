@@ -98,6 +98,7 @@ BUTTONS: dict[str, Address] = {
     "Clear its stale lock…": lambda: page_of("jobstatus", "backup"),
     "Clear…": lambda: page_of("joblock", "backup"),
     "Clear": lambda: clearing("silent"),
+    "Stop…": lambda: page_of("joblock", "stock_sync"),
     "Cancel": lambda: page_of("oneoffjob", invoice("waiting").pk),
     "Run again": lambda: page_of("oneoffjob", invoice("failed").pk),
     "Pause refreshing": PAGES["overview"],

@@ -8,7 +8,6 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import django
 import pytest
 
 from tests.children import ROOT, Child, Spawn
@@ -260,7 +259,6 @@ def test_a_commit_that_a_lost_node_refuses_is_in_doubt(cluster: Galera, nodes: l
     assert "released: True" in children[1].output
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has no tasks before 6.0")
 def test_a_task_that_ends_beside_a_lost_node_is_done(cluster: Galera, nodes: list[Node], spawn: Spawn) -> None:
     """Its worker cannot record that at once, and does so when the node is part of the cluster again."""
     here, *others = nodes

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+import signal
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob import current_run, job_lock, singleton_job
+from django_singlejob import current_run, job_lock, singleton_job, status
+from django_singlejob.exceptions import JobInterrupted, JobStopped
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason, Refusal
+from django_singlejob.models import OneOffJob
 from django_singlejob.models.jobs import gates
-from django_singlejob.models.locks import JobLockQuerySet
+from django_singlejob.models.locks import JobLockQuerySet, locks
 from django_singlejob.models.runs import JobRunQuerySet, runs
 from django_singlejob.process.clock import DBNow
 from django_singlejob.running import runner
@@ -492,6 +496,140 @@ def test_attempts_are_counted_up_to_the_most(name: str) -> None:
     assert [attempt for _, attempt, _ in slots_run()] == [1, 2, 3]
     let_pass(job, 1)
     assert run_slot(job).value.attempt == 1
+
+
+# --- a signal: the slot is run again, the next attempt
+
+
+def interrupt_running(
+    job: Any, by: BaseException | None = None, told_by: Callable[[], object] = lambda: None
+) -> datetime | None:
+    """A signal ends the run of the due slot. Returns the slot."""
+
+    def end() -> None:
+        told_by()
+        raise by or JobInterrupted(signal.SIGTERM)
+
+    with pytest.raises(type(by or JobInterrupted())):
+        run_slot(replace(job, func=end))
+    assert is_free(job.lock)
+    return gate().last_slot
+
+
+@on_either_lock
+@pytest.mark.parametrize("by", [JobInterrupted(signal.SIGTERM), KeyboardInterrupt()], ids=repr)
+def test_the_slot_of_a_run_that_a_signal_ends_is_run_again(name: str, by: BaseException) -> None:
+    job = scheduled(lock=name, min_interval=HOUR)
+    fall_behind(job)
+    slot = interrupt_running(job, by)
+    assert (gate().abandoned, gate().consecutive_failures) == (True, 0)
+    assert status().findings == ()
+    outcome = run_slot(job)
+    assert (outcome.slot, outcome.value.slot, outcome.value.attempt) == (slot, slot, 2)
+    assert slots_run() == [(slot, 1, "interrupted"), (slot, 2, "successful")]
+    assert run_slot(job).reason == Reason.NOT_DUE
+
+
+def test_a_pass_runs_it_though_no_slot_is_due() -> None:
+    job = scheduled()
+    fall_behind(job)
+    interrupt_running(job)
+    assert [report.reason for report in ticked()] == [None]
+    assert slots_run()[-1] == (newest_slot(job), 2, "successful")
+    assert ticked() == []
+
+
+@on_either_lock
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_slot_that_is_not_run_again_has_failed(name: str, most: int) -> None:
+    job = scheduled(lock=name, max_attempts=most)
+    fall_behind(job)
+    for _ in range(most):
+        interrupt_running(job)
+    assert run_slot(job).reason == Reason.NOT_DUE
+    assert (gate().abandoned, gate().consecutive_failures) == (False, 1)
+    assert [found.kind for found in status().findings] == ["failing"]
+    assert not OneOffJob.objects.exists()
+
+
+@on_either_lock
+def test_the_second_interruption_in_a_row_is_a_failure(name: str) -> None:
+    job = scheduled(lock=name)
+    fall_behind(job)
+    interrupt_running(job)
+    assert status().findings == ()
+    interrupt_running(job)
+    assert [found.kind for found in status().findings] == ["failing"]
+    assert run_slot(job).value.attempt == 3
+    assert status().findings == ()
+
+
+def test_or_is_retried_as_a_one_off() -> None:
+    job = scheduled(max_attempts=1, retries=1)
+    fall_behind(job)
+    interrupt_running(job)
+    assert run_slot(job).reason == Reason.NOT_DUE
+    assert OneOffJob.objects.get().attempt == 1
+
+
+def test_a_later_slot_takes_its_place() -> None:
+    job = scheduled()
+    fall_behind(job)
+    interrupt_running(job)
+    let_pass(job, 1)
+    assert interrupt_running(job) == newest_slot(job)
+    assert [found.kind for found in status().findings] == ["failing"]
+    let_pass(job, 1)
+    outcome = run_slot(job)
+    assert (outcome.slot, outcome.value.attempt) == (newest_slot(job), 1)
+    assert run_slot(job).reason == Reason.NOT_DUE
+    assert status().findings == ()
+
+
+@pytest.mark.parametrize("by", [JobStopped("ada"), JobInterrupted(signal.SIGTERM, stopped_by="ada")], ids=repr)
+def test_a_run_that_a_user_stops_gives_its_slot_up(by: BaseException) -> None:
+    job = scheduled()
+    fall_behind(job)
+
+    def be_stopped() -> None:
+        lease = current_run().lease  # type: ignore[union-attr]
+        assert locks().stop(lease.name, lease.token, by="ada")
+        lease.renew()
+        raise by
+
+    with pytest.raises(type(by)):
+        run_slot(replace(job, func=be_stopped))
+    assert slots_run() == [(newest_slot(job), 1, "interrupted")]
+    assert (gate().abandoned, gate().consecutive_failures) == (False, 0)
+    assert run_slot(job).reason == Reason.NOT_DUE
+
+
+def test_so_it_does_if_no_heartbeat_has_found_out() -> None:
+    job = scheduled()
+    fall_behind(job)
+    interrupt_running(job, told_by=lambda: locks().update(stopped_by="ada"))
+    assert run_slot(job).reason == Reason.NOT_DUE
+
+
+def test_a_job_that_has_left_its_schedule_meanwhile_has_none() -> None:
+    job = scheduled()
+    fall_behind(job)
+    interrupt_running(job, told_by=lambda: gates().update(schedule="", time_zone="", next_slot=None))
+    assert not gate().abandoned
+
+
+def test_a_run_outside_of_the_schedule_has_none() -> None:
+    job = scheduled()
+    fall_behind(job)
+    run_slot(job)
+
+    def end() -> None:
+        raise JobInterrupted
+
+    with pytest.raises(JobInterrupted):
+        runner.run(replace(job, func=end))
+    assert (gate().abandoned, gate().consecutive_failures) == (False, 0)
+    assert run_slot(job).reason == Reason.NOT_DUE
 
 
 # --- death, and another run in between

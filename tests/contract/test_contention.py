@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from django.db import connection
 
 from tests.databases import APPS
 
@@ -66,3 +67,16 @@ def test_processes_that_all_want_it_never_overlap_and_never_fail(
     grants = [tuple(grant) for grant in json.loads(child.output.splitlines()[-1])]
     assert grants
     assert len(set(grants)) == len(grants), "a fence was given twice"
+
+
+RACES = [pytest.param(20, id="short"), pytest.param(1000, id="long", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("races", RACES)
+@pytest.mark.parametrize("what", ["runs", "tasks"])
+def test_a_stop_hits_what_it_names_or_nothing(spawn: Spawn, what: str, races: int) -> None:
+    child = spawn.code(f"from tests.contract.stop_races import of_{what}; of_{what}({races})")
+    assert child.finish(200) == 0, child.output
+    outcomes = json.loads(child.output.splitlines()[-1])
+    print(f"{connection.vendor}: {races} {what}: {outcomes}")
+    assert races < 1000 or len(outcomes) > 1, "All races ended in the same way."

@@ -408,12 +408,23 @@ def test_arguments_that_json_changes_cannot_be_tried_again_which_is_logged(
     assert is_free("mail")
 
 
-def test_one_that_is_told_to_end_is_begun_again_and_burns_no_attempt() -> None:
-    def be_told() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        while True:
-            pass
+def be_told() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        pass
 
+
+def test_one_that_may_begin_once_only_fails_if_it_is_told_to_end() -> None:
+    mailing(be_told, max_attempts=1).enqueue()
+    with deferred_signals():
+        (report,) = tick()
+    assert type(report.error).__name__ == "JobInterrupted"
+    assert statuses() == [("failed", 1)]
+    assert "JobInterrupted" in the_one_off().error
+    assert ticked() == []
+
+
+def test_one_that_is_told_to_end_is_begun_again_and_burns_no_attempt() -> None:
     job = mailing(be_told)
     job.enqueue()
     job.enqueue()

@@ -32,6 +32,8 @@ def within(seconds: float) -> AbstractContextManager[object]:
 
 @pytest.mark.on_database("sqlite", "mysql")
 def test_a_statement_that_takes_longer_fails() -> None:
+    if not getattr(connection, "mysql_is_mariadb", True):
+        pytest.skip("MySQL limits only how long it waits for a change of the table: see contract/test_record.py")
     with within(0.1), pytest.raises(Error):
         ask(SLOW[connection.vendor])
 

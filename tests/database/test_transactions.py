@@ -275,10 +275,12 @@ def test_mysql_bounds_a_fenced_transaction_and_nothing_after_it(timeout: timedel
 def test_mysql_is_told_so_inside_the_transaction(monkeypatch: pytest.MonkeyPatch, is_committed: bool) -> None:
     """A pooler that shares sessions between transactions then never hands on a session with our limit."""
     usual, seen = wait_timeout(), []
+    is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
+    inside = "@@in_transaction" if is_mariadb else "1"  # MySQL does not say it
 
     def see(end: Callable[[], None]) -> None:
         with connection.connection.cursor() as cursor:
-            cursor.execute("SELECT @@in_transaction, @@SESSION.wait_timeout")
+            cursor.execute(f"SELECT {inside}, @@SESSION.wait_timeout")
             seen.append(cursor.fetchone())
         end()
 

@@ -14,6 +14,7 @@ import pytest
 
 from django_singlejob import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob, singleton_job
 from django_singlejob.jobs import registry
+from tests.app.tasks_api import PACKAGE
 from tests.children import ROOT
 
 if TYPE_CHECKING:
@@ -298,11 +299,16 @@ def test_the_file_to_fix_is_the_projects_own(app: Path, code: str) -> None:
     assert registry.remedy_for(caught.value).startswith(f"Fix the error in {app}, line 3.")
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has no tasks")
-def test_for_a_task_over_a_job_it_is_said_which_backend_takes_it(app: Path, settings: Settings) -> None:
-    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+@pytest.mark.parametrize(
+    "is_set",
+    [True, pytest.param(False, marks=pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django sets TASKS"))],
+)
+def test_for_a_task_over_a_job_it_is_said_which_backend_takes_it(app: Path, settings: Settings, is_set: bool) -> None:
+    settings.TASKS = {"default": {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend"}}
+    if not is_set:
+        del settings.TASKS
     app.write_text(
-        "from django.tasks import task\nfrom django_singlejob import singleton_job\n"
+        f"from {PACKAGE} import task\nfrom django_singlejob import singleton_job\n"
         "@task\n@singleton_job\ndef mail(): ...\n"
     )
     with pytest.raises(Exception, match="must be defined at a module level") as caught:

@@ -141,7 +141,7 @@ def test_after_a_failure_the_next_one_follows_soon(
     come_due(heartbeats)
     with monkeypatch.context() as patch:
 
-        def fail(*args: Any) -> None:
+        def fail(*args: Any, **terms: Any) -> None:
             raise OperationalError("it is away")
 
         patch.setattr(JobLockQuerySet, "renew", fail)

@@ -175,8 +175,8 @@ def test_a_heartbeat_between_a_release_and_its_answer_finds_no_loss(
     usual, renew = Release.carry_out, JobLockQuerySet.renew
     beats: list[bool] = []
 
-    def noting(*given: Any) -> bool:
-        beats.append(renew(*given))
+    def noting(*given: Any, **terms: Any) -> bool:
+        beats.append(renew(*given, **terms))
         return beats[-1]
 
     def answered_late(release: Release, *given: Any, **terms: Any) -> bool:

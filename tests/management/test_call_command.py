@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command, get_commands, load_command_class
@@ -65,6 +66,9 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     "until": INSTANTS,
     "because": [("upgrade", ["upgrade"])],
     "force": [("nightly", ["nightly"])],
+    "alive": [("/tmp/alive", ["/tmp/alive"])],
+    "token": [(UUID(int=4711), [str(UUID(int=4711))]), (str(UUID(int=4711)), [UUID(int=4711).hex])],
+    "one_off": [(value, [text]) for value, text in COUNTS.items()],
 }
 NONSENSE: dict[str, list[Any]] = {
     **{
@@ -80,7 +84,9 @@ NONSENSE: dict[str, list[Any]] = {
     "database": ["nowhere", 5, True, ["default"]],
     **{name: ["yesterday", "", 5, True, timedelta(1)] for name in ("failed_since", "until")},
     "because": [5, "", " ", "a\0", "x" * 201, ["upgrade"]],
-    "force": [True, 5, ["nightly"], "a\0", "", " "],
+    **{name: [True, 5, ["nightly"], "a\0", "", " "] for name in ("force", "alive")},
+    "token": [True, 5, "nightly", "a\0", "", [UUID(int=4711)]],
+    "one_off": [-1, 1.5, "many", True, [1]],
 }
 
 
@@ -128,7 +134,9 @@ def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> t
             return ("--list",)
         case "pause_singletons" | "resume_singletons" | "cancel_one_offs" if "--all" in words or values.get("all"):
             return ()
-        case "run_singleton" | "pause_singletons" | "resume_singletons":
+        case "singleton_stop" if values.get("one_off") is not None or any("--one-off" in word for word in words):
+            return ()
+        case "run_singleton" | "pause_singletons" | "resume_singletons" | "singleton_stop":
             return ("nightly",)
         case "cancel_one_offs" | "retry_one_offs":
             return ("7",)
@@ -193,7 +201,7 @@ def test_nonsense_is_refused_as_on_the_command_line(
 
 @pytest.mark.parametrize(
     ("command", "action"),
-    [(command, action) for command, action in OTHERS if keyword(action) in (*TEXTS, "force")],
+    [(command, action) for command, action in OTHERS if keyword(action) in (*TEXTS, "force", "alive")],
     ids=lambda each: getattr(each, "dest", each),
 )
 def test_blank_text_is_refused(given: list[dict[str, Any]], command: str, action: Action) -> None:

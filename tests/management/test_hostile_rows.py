@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from io import StringIO
 from typing import Any, Literal
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.apps import apps
@@ -54,6 +54,7 @@ CALLS = {
     "run_singleton": [["--list"], ["nightly"], ["nightly", "--now"], [HOSTILE], ["other"], ["shell", "--", "true"]],
     "singleton_migrate": [[], ["--plan"], ["--prune", "contenttypes"]],
     "singleton_status": [[], ["--check"], ["--job", HOSTILE], ["--queue", HOSTILE], ["--check", "--failures", "2"]],
+    "singleton_stop": [["nightly"], [HOSTILE], ["lost"], ["nightly", "--token", str(UUID(int=1))], ["--one-off", "1"]],
     "singleton_worker": [["--once"], ["--drain"], ["--once", "--queue", HOSTILE]],
 }
 

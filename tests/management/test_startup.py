@@ -89,7 +89,7 @@ def test_the_records_of_the_package_are_named_tuples() -> None:
     assert found == {
         "running.enqueue.Order",
         "jobs.registry.Job",
-        "running.runner.CurrentRun",
+        "running.current_run.CurrentRun",
         "running.runner.Outcome",
     }
 

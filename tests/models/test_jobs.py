@@ -292,12 +292,13 @@ def test_the_gates_of_jobs_are_those_that_ran_are_scheduled_or_are_paused() -> N
     assert {gate.name for gate in gates().of_jobs()} == {"ran", "scheduled", "paused"}
 
 
-ILL = ("failing", "late", "late, and resumed earlier")
+ILL = ("failing", "late", "late, and resumed earlier", "interrupted")
 
 
 def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run() -> None:
     hourly = {"schedule": "@hourly"}
     resumed = {**hourly, "paused": True, "next_slot": DBNow() - 2 * HOUR}
+    interrupted = {"abandoned": True, "last_status": "interrupted"}
     columns: dict[str, dict[str, Any]] = {
         "failing": {"consecutive_failures": 1},
         "late": {**hourly, "next_slot": DBNow() - 2 * HOUR},
@@ -307,12 +308,14 @@ def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run
         "late, but paused": {**hourly, "paused": True, "next_slot": DBNow() - 2 * HOUR},
         "late, but just resumed": {**resumed, "paused_until": DBNow() - MINUTE / 2},
         "late, and resumed earlier": {**resumed, "paused_until": DBNow() - 2 * HOUR},
+        "interrupted": {**hourly, **interrupted, "last_finished_at": DBNow() - 2 * HOUR},
+        "just interrupted": {**hourly, **interrupted, "last_finished_at": DBNow() - MINUTE},
         "asleep": {},
     }
     edit(columns)
     found = [gate.name for gate in gates().worst_first(HOUR)]
     assert {gate.name for gate in gates().worst_first(HOUR) if gate.is_ill} == {*ILL}
-    assert set(found[:3]) == {*ILL}
+    assert set(found[: len(ILL)]) == {*ILL}
     assert found[-1] == "asleep"
     assert found.index("tomorrow") < found.index("a bit late") < found.index("late, but paused")
 
@@ -343,6 +346,8 @@ COUNTS = {
 @pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 def test_it_takes_this_many_statements(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     block, call, skipped, beat, fenced = COUNTS[connection.vendor]
+    if not connection.features.can_return_columns_from_insert:  # as on MySQL
+        call += 1
     job = singleton_job("nightly")(current_run)
     job()
 

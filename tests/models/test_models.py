@@ -21,17 +21,17 @@ pytestmark = pytest.mark.usefixtures("fresh_process")
 
 FIELDS: dict[type[Model], str] = {
     JobLock: """name token hostname pid command acquired_at heartbeat_at heartbeats heartbeat_interval expires_at
-        sent_at job_name slot attempt queues""",
-    # docs/explanation/decisions.md explains hold_count, last_slot and last_attempt.
+        sent_at job_name slot attempt queues stopped_by progress""",
+    # docs/contributors/decisions.md explains hold_count, last_slot and last_attempt.
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
         paused_until pause_reason paused_by hidden last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count coalesced_count""",
     JobRun: """id job_name fence token status trigger requested_by slot attempt hostname pid started_at finished_at
-        duration acquire_duration error traceback origin""",
+        duration acquire_duration error traceback origin output""",
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class errors
         traceback origin
-        created_at requested_by""",
+        created_at requested_by stopped_by""",
     WorkerPass: "key queues hostname pid seen_at",
 }
 TABLES: dict[type[Model], str] = {

@@ -18,7 +18,7 @@ from django_singlejob import singleton_job
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.holder import this_process
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.monitoring.queues import queues
+from django_singlejob.monitoring.queues import MOST as MOST_OF_QUEUES, queues
 from django_singlejob.worker.batches import Batches
 from django_singlejob.worker.due import anything_due, exclusive
 from tests.contract.acts import HOUR
@@ -118,6 +118,9 @@ def test_an_index_leads_to(question: str, request: pytest.FixtureRequest) -> Non
     if connection.vendor == "sqlite" and question == "tasks":
         reason = "to change rows by their keys it takes the index of their status"
         request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    if question.startswith("what is due and") and not getattr(connection, "mysql_is_mariadb", True):
+        reason = "MySQL sorts what has failed in the last hour"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     found = {complaint for statement in asked(QUESTIONS[question]) for complaint in complaints(statement)}
     assert not found, "\n".join(sorted(found))
 
@@ -151,6 +154,9 @@ def of_postgresql(statement: str) -> Iterator[str]:
     (row,) = explained("EXPLAIN (FORMAT JSON)", statement)
     plan = row["QUERY PLAN"]
     for node in nodes((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]):
+        # What ended in the last hour, found by an index: to sort fewer rows than are asked for costs little.
+        if "UNION" in statement and node["Node Type"] != "Seq Scan" and node["Plan Rows"] < MOST_OF_QUEUES:
+            continue
         is_all_read = node.get("Index Name", "").endswith("_pkey") and "Index Cond" not in node
         if node["Node Type"] in {"Sort", "Incremental Sort", "Bitmap Heap Scan"} or (
             node.get("Relation Name") == TABLE and (node["Node Type"] == "Seq Scan" or is_all_read)
@@ -165,7 +171,9 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def of_mysql(statement: str) -> Iterator[str]:
-    for row in explained("EXPLAIN", statement):
+    is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
+    # MySQL 9 would draw a tree.
+    for row in explained("EXPLAIN" if is_mariadb else "EXPLAIN FORMAT=TRADITIONAL", statement):
         is_about_one_offs = row["table"] in {TABLE, "U0"}
         if is_about_one_offs and (row["type"] in {"ALL", "index"} or "filesort" in (row["Extra"] or "")):
             yield f"{row['type']} by {row['key']}, {row['Extra']}"

@@ -98,6 +98,15 @@ def finding(state: State, failures: int = 1, **rows: Any) -> Finding:
             "The job 'nightly' has been due for 1 hour, since 2026-11-21 11:05:00 UTC, and is not being run.",
         ),
         (
+            State.OVERDUE,
+            {
+                "status": status(
+                    next_slot=NOW + HOUR, abandoned=True, last_status="interrupted", last_finished_at=NOW - HOUR
+                )
+            },
+            "The job 'nightly' has been due for 1 hour, since 2026-11-21 11:05:00 UTC, and is not being run.",
+        ),
+        (
             State.AHEAD,
             {"status": status(next_slot=NOW + 400 * DAY)},
             "The job 'nightly' waits for 2027-12-26 12:05:00 UTC, which is too far away",
@@ -111,6 +120,11 @@ def finding(state: State, failures: int = 1, **rows: Any) -> Finding:
             State.FAILING,
             {"status": status(consecutive_failures=1, last_status="abandoned")},
             "The last run of the job 'nightly' was abandoned, because its holder died.",
+        ),
+        (
+            State.FAILING,
+            {"status": status(consecutive_failures=1, last_status="interrupted")},
+            "The last run of the job 'nightly' was interrupted.",
         ),
         (
             State.FAILING,

@@ -145,6 +145,16 @@ def test_a_slot_that_nobody_ran_is_overdue_after_five_minutes() -> None:
     assert state() == State.OVERDUE
 
 
+def test_a_slot_whose_run_a_signal_ended_is_overdue_if_it_is_not_run_again_within_five_minutes() -> None:
+    schedule()
+    change(last_slot=DBNow() - HOUR, abandoned=True, last_status="interrupted", last_finished_at=DBNow() - 4 * MINUTE)
+    assert state() == State.IDLE
+    change(last_finished_at=DBNow() - 6 * MINUTE)
+    assert state() == State.OVERDUE
+    change(abandoned=False)
+    assert state() == State.IDLE
+
+
 def test_a_lock_whose_lease_has_expired_is_stale() -> None:
     schedule()
     start_run()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -273,12 +274,18 @@ def test_the_command_and_the_admin_say_the_same(
     assert colour == {OK: "good", WARNING: "warn", CRITICAL: "bad"}[level]
     assert headline.startswith({OK: "All is well", WARNING: "Warning: ", CRITICAL: "Critical: "}[level])
     shown = [(str(happened), str(to_do)) for _where, _kind, happened, to_do, _error in response.context["troubles"]]
-    assert shown == [(finding["what_happened"], finding["what_to_do"]) for finding in said["findings"]]
+    told = [(finding["message"], finding["remedy"]) for finding in said["findings"]]
+    assert [*map(to_the_minute, shown)] == [*map(to_the_minute, told)]
     page = Page(response.content.decode())
     for happened, to_do in shown:
         assert happened in page.text
         assert to_do in page.text
         assert "{" not in happened + to_do
+
+
+def to_the_minute(said: tuple[str, ...]) -> list[str]:
+    """A second may pass between the command and the page."""
+    return [re.sub(r" \d+ seconds?", "", each) for each in said]
 
 
 @each_situation
@@ -422,10 +429,10 @@ def test_it_takes_as_many_queries_however_much_there_is(django_assert_num_querie
             take(f"lock-{number}")
 
     fill(range(1, 3))
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(4):
         judge()
     fill(range(3, 40))
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(4):
         found = judge()
     assert len(found.queues) == 39
 
@@ -452,10 +459,11 @@ def test_a_project_without_any_job_is_told_so(settings: Settings) -> None:
     assert left.value.code == 1
 
 
-def test_but_not_one_that_has_tasks_or_whose_locks_are_in_use(settings: Settings) -> None:
+@pytest.mark.parametrize("package", ["django.tasks", "django_tasks"])
+def test_but_not_one_that_has_tasks_or_whose_locks_are_in_use(settings: Settings, package: str) -> None:
     settings.TASKS = {"default": {"BACKEND": "shop.backends.Own"}}
     assert not judge().findings
-    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+    settings.TASKS = {"default": {"BACKEND": f"{package}.backends.immediate.ImmediateBackend"}}
     assert judge().findings
     take("backup")
     assert not judge().findings

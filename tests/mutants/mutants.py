@@ -76,6 +76,7 @@ CLOCK = "django_singlejob/process/clock.py"
 CLEAR = "django_singlejob/locking/clear.py"
 CLEARING = "django_singlejob/admin/clearing.py"
 DATABASE = "django_singlejob/database/transactions.py"
+ENQUEUE = "django_singlejob/running/enqueue.py"
 GATES = "django_singlejob/models/jobs.py"
 GRANT = "django_singlejob/locking/grant.py"
 HEARTBEAT = "django_singlejob/locking/heartbeat.py"
@@ -89,6 +90,7 @@ RELEASE = "django_singlejob/locking/release.py"
 ROWS = "django_singlejob/models/rows.py"
 RUNNER = "django_singlejob/running/runner.py"
 RUNS = "django_singlejob/models/runs.py"
+SHARED = "django_singlejob/running/shared.py"
 SINGLE = "django_singlejob/locking/single_statement.py"
 SUPERVISOR = "django_singlejob/running/supervisor.py"
 WATCH = "django_singlejob/running/watch.py"
@@ -97,7 +99,7 @@ SINGLE_TESTS = "tests/locking/test_single_statement.py"
 EACH_WRITE = "tests/contract/test_loss.py::test_each_write_on_its_own_finds_nothing_of_the_successors"
 MEETS = "tests/contract/test_loss.py::test_a_heartbeat_that_comes_at_the_same_moment_finds_nothing"
 
-_RENEW = """        return self.filter(name=name, token=token).update(**_beat(lease, sent_at)) == 1
+_RENEW = """        return self.filter(name=name, token=token, **unmarked).update(**changes) == 1
 """
 _RENEW_BY_SAVE = """        row = self.filter(name=name, token=token).first()
         if row is None:
@@ -186,8 +188,8 @@ OF_THE_PROTOCOL = (
         edits=(
             Edit(
                 LOCKS,
-                "return self.filter(name=name, token=token).update(**_beat(",
-                "return self.filter(name=name).update(**_beat(",
+                "return self.filter(name=name, token=token, **unmarked).update(",
+                "return self.filter(name=name, **unmarked).update(",
             ),
         ),
         tests=(
@@ -889,8 +891,8 @@ OTHERS = (
         edits=(
             Edit(
                 LEASE,
-                "        if self.lost:\n            raise LeaseLost(self.why_lost())\n        if local_now()",
-                "        if local_now()",
+                "        if self.lost:\n            return LeaseLost(self.why_lost())\n        if self.stopped_by",
+                "        if self.stopped_by",
             ),
         ),
         tests=(
@@ -900,6 +902,53 @@ OTHERS = (
         ),
         may_hang=True,
         simulation=Simulation("deaths", "servers", 40),
+    ),
+    Mutant(
+        name="stop-by-name",
+        breaks="A user who stops a run marks whatever row has the lock's name.",
+        edits=(
+            Edit(
+                LOCKS,
+                'self.filter(name=name, token=token, stopped_by="").update(stopped_by=by)',
+                'self.filter(name=name, stopped_by="").update(stopped_by=by)',
+            ),
+        ),
+        tests=(Witness("tests/contract/test_stop.py::test_no_other_holder_is_hit"),),
+    ),
+    Mutant(
+        name="mark-is-inherited",
+        breaks="A takeover leaves the mark of the holder before it in the row.",
+        edits=(Edit(GRANT, '            "stopped_by": "",\n', ""),),
+        tests=(Witness("tests/contract/test_stop.py::test_the_next_holder_takes_no_mark_over"),),
+    ),
+    Mutant(
+        name="mark-is-a-loss",
+        breaks="A heartbeat that finds a mark takes the lease for lost.",
+        edits=(Edit(LEASE, "is_kept = self._renew_marked(news, mark)", "pass"),),
+        tests=(Witness("tests/contract/test_stop.py::test_the_next_heartbeat_finds_the_mark_and_the_lease_goes_on"),),
+    ),
+    Mutant(
+        name="stopped-but-not-killed",
+        breaks="A body that is to be stopped, and goes on, is not killed.",
+        edits=(
+            Edit(
+                WATCH,
+                "            self._end(STOPPED)\n            self.kill_by(now + self.grace)\n",
+                "            self._end(STOPPED)\n",
+            ),
+        ),
+        tests=(
+            Witness("tests/processes/test_supervisor.py::test_a_user_stops_the_body[swallows every exception]", ONCE),
+        ),
+        may_hang=True,
+    ),
+    Mutant(
+        name="news-cost-the-lease",
+        breaks="After a heartbeat whose news the database refused, the next one has the same news.",
+        edits=(Edit(LEASE, "self._state.is_reserved = news is not None", "pass"),),
+        tests=(
+            Witness("tests/contract/test_stop.py::test_news_that_the_database_refuses_go_untold_and_the_lease_goes_on"),
+        ),
     ),
     Mutant(
         name="heartbeats-are-never-sent",
@@ -965,9 +1014,9 @@ OTHERS = (
         edits=(
             Edit(
                 SUPERVISOR,
-                "            self._watch.add(started)\n        self._heartbeats.keep(lease)\n",
-                "            self._watch.add(started)\n        if not self._heartbeats.are_needed:\n"
-                "            self._heartbeats.keep(lease)\n",
+                "        self._heartbeats.keep(lease)\n        return started",
+                "        if not self._heartbeats.are_needed:\n            self._heartbeats.keep(lease)\n"
+                "        return started",
             ),
         ),
         tests=(Witness("tests/processes/test_worker.py::test_the_heartbeats_of_all_runs_are_sent"),),
@@ -976,16 +1025,47 @@ OTHERS = (
     Mutant(
         name="heartbeats-together-count-for-all",
         breaks="Heartbeats that are sent together count for all of the leases, whatever became of their rows.",
-        edits=(Edit(LOCKS, "return tokens if is_complete else set()", "return {each.token for each in held}"),),
+        edits=(Edit(LOCKS, "return set(names) if is_complete else set()", "return {each.token for each in held}"),),
         tests=(
             Witness("tests/locking/test_heartbeat.py::test_a_stolen_lease_is_lost_alone_and_reported_once", ONCE),
             Witness("tests/models/test_locks.py::test_heartbeats_together_change_no_row_of_another_holder"),
         ),
     ),
     Mutant(
+        name="shared-in-two-steps",
+        breaks="What supervisor and child share is zero for a moment whenever it is written.",
+        edits=(Edit(SHARED, "memory.numbers[place] = value", 'struct.pack_into("d", memory.bytes, 8 * place, value)'),),
+        tests=(
+            Witness(
+                "tests/processes/test_supervisor.py::"
+                "test_a_check_that_coincides_with_a_heartbeat_finds_the_lease_as_it_is",
+                ONCE,
+            ),
+        ),
+    ),
+    Mutant(
+        name="check-and-signal-both-raise",
+        breaks="A body that has found out by check() is interrupted while it cleans up.",
+        edits=(Edit(CHILD, "if known and self._lease.raised is known:", "if False:"),),
+        tests=(
+            Witness(
+                "tests/processes/test_supervisor.py::test_a_body_that_has_found_out_by_itself_cleans_up_undisturbed",
+                ONCE,
+            ),
+        ),
+    ),
+    Mutant(
+        name="begin-once-begins-again",
+        breaks="A one-off that may begin only once begins again after a deploy.",
+        edits=(Edit(ENQUEUE, "not is_stopped and job.most_attempts > 1", "not is_stopped"),),
+        tests=(
+            Witness("tests/contract/test_one_offs.py::test_one_that_may_begin_once_only_fails_if_it_is_told_to_end"),
+        ),
+    ),
+    Mutant(
         name="heartbeats-together-by-name",
         breaks="Heartbeats that are sent together renew whatever rows have the names.",
-        edits=(Edit(LOCKS, "ours.filter(token__in=tokens).update(", "ours.update("),),
+        edits=(Edit(LOCKS, "self._unmarked(names).update(", "self.filter(name__in=names.values()).update("),),
         tests=(Witness("tests/models/test_locks.py::test_heartbeats_together_change_no_row_of_another_holder"),),
     ),
     Mutant(
@@ -1002,7 +1082,7 @@ OTHERS = (
     Mutant(
         name="heartbeats-together-count-from-their-answer",
         breaks="Leases count from when their heartbeats were answered, not from before they were sent.",
-        edits=(Edit(HEARTBEAT, "kept.lease.proven(sent_at)", "kept.lease.proven(local_now())"),),
+        edits=(Edit(HEARTBEAT, "lease.proven(sent_at)", "lease.proven(local_now())"),),
         tests=(
             Witness(
                 "tests/locking/test_heartbeats_together.py::test_leases_count_from_before_their_heartbeats_were_sent",
@@ -1011,9 +1091,50 @@ OTHERS = (
         ),
     ),
     Mutant(
+        name="interrupted-slot-forgotten",
+        breaks="A slot whose run a signal has ended is not run again.",
+        edits=(Edit(RELEASE, "if end.is_cut_off and (slot :=", "if False and (slot :="),),
+        tests=(
+            Witness("tests/contract/test_claims.py::test_the_slot_of_a_run_that_a_signal_ends_is_run_again"),
+            Witness("tests/contract/test_claims.py::test_a_pass_runs_it_though_no_slot_is_due"),
+        ),
+    ),
+    Mutant(
+        name="lost-slot-unheard",
+        breaks="The last run of a slot that is not run again counts as no failure if a signal has ended it.",
+        edits=(
+            Edit(
+                RUNNER,
+                "is_cut_off=not grant.is_last_of_slot, is_failure=grant.is_last_of_slot",
+                "is_cut_off=not grant.is_last_of_slot",
+            ),
+        ),
+        tests=(
+            Witness("tests/contract/test_claims.py::test_a_slot_that_is_not_run_again_has_failed"),
+            Witness("tests/contract/test_claims.py::test_or_is_retried_as_a_one_off"),
+        ),
+    ),
+    Mutant(
+        name="stopped-slot-again",
+        breaks="The slot of a run that a user has stopped is run again.",
+        edits=(
+            Edit(
+                RUNNER,
+                "(grant := self._lease.grant).slot and not self._lease.stopped_by:",
+                "(grant := self._lease.grant).slot:",
+            ),
+            Edit(
+                RELEASE,
+                "(slot := self._grant.slot) and not locks().stopped_by(self._name, self._token)",
+                "(slot := self._grant.slot)",
+            ),
+        ),
+        tests=(Witness("tests/contract/test_claims.py::test_a_run_that_a_user_stops_gives_its_slot_up"),),
+    ),
+    Mutant(
         name="death-of-an-earlier-attempt",
         breaks="The death of a holder makes the job's last slot due again, whichever slot it was running.",
-        edits=(Edit(GATES, "rows.filter(last_slot=dead.slot, last_attempt=dead.attempt).update", "rows.update"),),
+        edits=(Edit(GATES, "last_slot=slot, last_attempt=attempt, next_slot", "next_slot"),),
         tests=(
             Witness(
                 "tests/contract/test_claims.py::test_the_death_of_a_run_under_a_former_lock_is_no_reason_to_run_a_later_slot_again"

@@ -1,4 +1,4 @@
-"""The shell wrapper beside `flock(1)`: the table in `docs/how-to/crontab.md`, row by row."""
+"""The shell wrapper beside `flock(1)`: the table in `docs/contributors/flock.md`, row by row."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def shown(status: int) -> int:
 
 
 def test_the_table_in_the_documentation_is_the_same() -> None:
-    text = (ROOT / "docs" / "how-to" / "crontab.md").read_text()
+    text = (ROOT / "docs" / "contributors" / "flock.md").read_text()
     rows = re.findall(r"^\| (.+) \| (.+; \d+) \| (.+; \d+) \|$", text, re.MULTILINE)
     assert rows == [(title, str(ours), str(flocks)) for title, _, _, ours, flocks, _ in SITUATIONS]
     assert len(rows) == 12

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob.models import JobLock, OneOffJob
+from tests.app.tasks_api import PACKAGE
 from tests.children import ROOT
 from tests.databases import APPS
-from tests.processes.workers import needs_tasks, one_off
+from tests.processes.workers import one_off
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
 
     from tests.children import Child, Spawn
 
-pytestmark = [pytest.mark.slow, needs_tasks, pytest.mark.django_db(transaction=True, available_apps=APPS)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True, available_apps=APPS)]
 
 MARKED = """
 import os
 with open(os.environ["RAN"], "a") as file:
     file.write(f"{__name__} ")
 """
-TASK = """
-from django.tasks import task
+TASK = f"""
+from {PACKAGE} import task
 @task
 def send(): ...
 """
@@ -174,9 +175,9 @@ def test_a_signal_that_comes_during_an_import_ends_the_worker(
 def test_nor_does_a_process_that_asks_for_the_result(manage: Callable[..., Child], tmp_path: Path) -> None:
     paths = [*FOREIGN, *(f"{name}.send" for name in NOT_INTERRUPTED)]
     by_hand(*paths, "bakery.mail.send")
-    ask = """
-from django.tasks import default_task_backend
-from django.tasks.exceptions import TaskResultDoesNotExist
+    ask = f"""
+from {PACKAGE} import default_task_backend
+from {PACKAGE}.exceptions import TaskResultDoesNotExist
 from django_singlejob.models import OneOffJob
 for row in [*OneOffJob.objects.order_by("pk"), *OneOffJob.objects.order_by("pk")]:
     try:
@@ -198,8 +199,8 @@ def test_nor_does_one_that_asks_for_the_class_of_an_error(manage: Callable[..., 
         OneOffJob.objects.order_by("pk"), [*FOREIGN, *(f"{name}.Error" for name in NOT_INTERRUPTED)], strict=True
     ):
         OneOffJob.objects.filter(pk=row.pk).update(status="failed", error_class=path)
-    ask = """
-from django.tasks import default_task_backend
+    ask = f"""
+from {PACKAGE} import default_task_backend
 from django_singlejob.models import OneOffJob
 for row in OneOffJob.objects.order_by("pk"):
     [error] = default_task_backend.get_result(str(row.pk)).errors

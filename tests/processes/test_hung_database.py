@@ -17,7 +17,7 @@ from django_singlejob.models import JobLock, JobStatus
 from tests.databases import APPS, PostgreSQL
 from tests.processes.conftest import GRANT, RELEASE
 from tests.processes.witness import ends
-from tests.processes.workers import SETTINGS, enqueue, needs_tasks
+from tests.processes.workers import SETTINGS, enqueue
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_in_a_pass_that_looks_for_what_is_due(spawn: Spawn, proxy: Proxy, throug
     insist(child)
 
 
-@pytest.mark.parametrize("name", ["until_told", "asks_the_database", pytest.param("tasks.tells", marks=needs_tasks)])
+@pytest.mark.parametrize("name", ["until_told", "asks_the_database", "tasks.tells"])
 @pytest.mark.parametrize("once", [False, True], ids=["all day", "once"])
 def test_in_a_worker_that_runs(
     spawn: Spawn, proxy: Proxy, through_proxy: Env, go: Path, name: str, *, once: bool

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from django_singlejob import singleton_job
 from django_singlejob.models import JobLock, JobRun
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.running.enqueue import Order
+from tests.contract.acts import fall_behind
 from tests.databases import APPS
 from tests.processes.witness import ends, is_over
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tests.children import Spawn
     from tests.processes.conftest import Act
 
+pytest_plugins = "tests.fixtures"
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 # More than half a lease, so that no lease expires in time.
@@ -75,6 +78,52 @@ def test_a_signal_interrupts_the_job_and_releases_its_lock(spawn: Spawn, signum:
     assert "cleaned up" in child.output
     assert "Traceback" not in child.output
     assert is_over("nap", "interrupted")
+
+
+# A server with a job whose first two attempts at a slot take a minute. No other slot comes due while a test runs.
+SERVER = """
+    import sys
+    from django.core.management import execute_from_command_line
+    from django_singlejob import singleton_job
+    from tests.app.jobs import LEASE, nap, this_run
+
+    @singleton_job(schedule="@yearly", lease=LEASE, max_attempts=int(sys.argv[1]))
+    def report():
+        if this_run().attempt < 3:
+            nap.func()
+
+    execute_from_command_line(["manage.py", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("line", ["run_singleton report", "singleton_worker --once", "singleton_worker --grace 0"])
+@pytest.mark.usefixtures("fresh_process")
+def test_the_slot_that_a_deploy_interrupts_is_run_by_the_next_server(spawn: Spawn, line: str) -> None:
+    fall_behind(singleton_job("report", schedule="@yearly")(lambda: None))
+    for attempt in 1, 2:
+        old = spawn.code(SERVER, "3", *line.split())
+        old.wait_for(f"attempt {attempt}")
+        old.terminate()
+        assert old.finish() == (0 if "grace" in line else 143)
+        assert "cleaned up" in old.output
+        assert not JobLock.objects.exists()
+    for _ in range(2):
+        assert spawn.code(SERVER, "3", "singleton_worker", "--once").finish() == 0
+    assert ends("report") == ["interrupted", "interrupted", "successful"]
+
+
+@pytest.mark.usefixtures("fresh_process")
+def test_if_it_is_not_run_again_that_is_an_error_which_monitoring_reports(spawn: Spawn) -> None:
+    fall_behind(singleton_job("report", schedule="@yearly")(lambda: None))
+    old = spawn.code(SERVER, "1", "run_singleton", "report")
+    old.wait_for("attempt 1")
+    old.terminate()
+    assert old.finish() == 143
+    assert spawn.code(SERVER, "1", "singleton_worker", "--once").finish() == 0
+    assert ends("report") == ["interrupted"]
+    status = spawn.code(SERVER, "1", "singleton_status", "--check")
+    assert status.finish() == 2
+    assert "The last run of the job 'report' was interrupted." in status.output
 
 
 def test_ctrl_c_ends_the_pass_but_a_job_that_raises_keyboard_interrupt_does_not(spawn: Spawn) -> None:

@@ -10,12 +10,12 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import django
 import pytest
 from django.db import connection, transaction
 
 from django_singlejob import LockHeld, job_lock
 from django_singlejob.models import JobLock, JobRun, OneOffJob
+from django_singlejob.models.locks import locks
 from tests.app import jobs
 from tests.app.models import Counter
 from tests.children import ROOT
@@ -71,6 +71,77 @@ def test_a_lock_that_was_cleared_by_force_ends_the_body(spawn: Spawn, kind: str)
     assert ("cleaned up" in scene.child.output) == REACHABLE[kind]
     assert ends("stubborn") == ["failed"]
     assert "LeaseLost" in JobRun.objects.get().error
+
+
+CHECKS = """
+import time
+from datetime import timedelta
+from django.conf import settings
+from django.core.management import ManagementUtility
+from django_singlejob import current_run, singleton_job
+
+settings.SINGLEJOB = {**settings.SINGLEJOB, "HEARTBEATS_PER_LEASE": 1000}
+
+@singleton_job(lease=timedelta(seconds=5))
+def checks():
+    lease = current_run().lease
+    first, end = lease.expires_at, time.monotonic() + 3
+    while time.monotonic() < end:
+        lease.check()
+    print("heartbeats arrived", lease.expires_at > first)
+
+ManagementUtility(["manage.py", "run_singleton", "checks"]).execute()
+"""
+
+
+@once
+def test_a_check_that_coincides_with_a_heartbeat_finds_the_lease_as_it_is(spawn: Spawn) -> None:
+    """What the two processes share has no moment in which it is neither old nor new."""
+    child = spawn.code(CHECKS)
+    assert child.finish() == 0, child.output
+    assert "heartbeats arrived True" in child.output
+
+
+def stop_the_run() -> None:
+    lock = JobLock.objects.get()
+    assert locks().stop(lock.name, lock.token, "ada")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_user_stops_the_body(spawn: Spawn, kind: str) -> None:
+    scene = start(spawn, kind)
+    stop_the_run()
+    assert scene.child.finish() == 1
+    assert not is_alive(scene.body)
+    assert ("cleaned up" in scene.child.output) == REACHABLE[kind]
+    assert ends("stubborn") == ["interrupted"]
+    assert JobRun.objects.get().error == "JobStopped: The run was stopped by ada."
+    scene.let_next_begin()
+
+
+@once
+@pytest.mark.parametrize("why", ["stopped", "stopped, as a thread knows", "max_runtime", "lost"])
+def test_a_body_that_has_found_out_by_itself_cleans_up_undisturbed(spawn: Spawn, why: str) -> None:
+    """The signal that says the same would otherwise raise in its `finally`."""
+    names = {"max_runtime": "asks_for_too_long", "stopped, as a thread knows": "asks_in_a_thread_too"}
+    child = spawn.command("run_singleton", names.get(why, "asks_all_the_time"), "--now")
+    child.wait_for("started")
+    if why.startswith("stopped"):
+        stop_the_run()
+    elif why == "lost":
+        JobLock.objects.all().delete()
+    assert child.finish() == (75 if why == "lost" else 1)
+    assert "cleaned up" in child.output
+
+
+@once
+def test_it_does_so_after_its_deadline_which_both_processes_watch(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "asks_all_the_time", "--now")
+    child.wait_for("started")
+    with transaction.atomic():  # SQLite lets no heartbeat through meanwhile
+        JobLock.objects.update(pid=1)
+        child.wait_for("cleaned up")
+    child.finish()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -269,7 +340,6 @@ def test_a_pass_logs_a_failure_once(spawn: Spawn) -> None:
     assert (row.status, row.error, row.error_class) == ("failed", "Peculiar: number 7", "tests.app.jobs.Peculiar")
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0")
 def test_a_task_that_fails_is_logged_once(spawn: Spawn) -> None:
     child = spawn.code("""
         import logging

@@ -1,8 +1,14 @@
-"""A terminal that has few characters, and rows that have many."""
+"""A terminal that has few characters, and rows that have many; and one at which a job tells how far it is."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import struct
+import termios
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +18,12 @@ from django_singlejob.models.locks import locks
 from tests.contract.acts import HOUR, expire, start_run
 from tests.databases import APPS
 from tests.selection import sampled
+from tests.terminal import Screen
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.children import Spawn
 
 pytest_plugins = "tests.fixtures"
@@ -58,3 +68,120 @@ def test_no_command_fails_because_a_terminal_lacks_a_character(spawn: Spawn, enc
         assert said.replace("\n", "").isprintable(), words
         if "json" in words:
             assert HOST in {job["holder"]["hostname"] for job in json.loads(said)["jobs"] if job["holder"]}
+
+
+# --- how far a run is
+
+
+class Window:
+    """A terminal, and a command that runs in it."""
+
+    def __init__(self, spawn: Spawn, folder: Path, arguments: list[str], *, columns: int, kind: str) -> None:
+        self.go = folder / "go"
+        self.screen = Screen(columns)
+        self._terminal, tty = os.openpty()
+        fcntl.ioctl(tty, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.child = spawn("-c", IN_ITS_WINDOW, os.ttyname(tty), *arguments, TERM=kind, GO=str(self.go))
+        self._tty = tty
+        self.written = ""
+
+    def read(self) -> list[str]:
+        """The lines on the screen."""
+        os.set_blocking(self._terminal, False)
+        with suppress(BlockingIOError):
+            while read := os.read(self._terminal, 65_536).decode():
+                self.written += read
+                self.screen.write(read)
+        return self.screen.lines
+
+    def wait_for(self, text: str) -> list[str]:
+        eventually(lambda: any(text in line for line in self.read()))
+        return self.screen.lines
+
+    def press(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def finish(self) -> list[str]:
+        assert self.child.wait(PATIENCE) == 0, self.child.output
+        return self.read()
+
+    def close(self) -> None:
+        os.close(self._terminal)
+        os.close(self._tty)
+
+
+#: Runs a management command with this terminal as its own.
+IN_ITS_WINDOW = """if True:
+    import fcntl, os, sys, termios
+    terminal = os.open(sys.argv[1], os.O_RDWR)
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    for stream in range(3):
+        os.dup2(terminal, stream)
+    os.execv(sys.executable, [sys.executable, "-m", "django", *sys.argv[2:]])
+"""
+
+
+@contextmanager
+def window(spawn: Spawn, folder: Path, *arguments: str, columns: int = 80, kind: str = "xterm") -> Iterator[Window]:
+    command = ["run_singleton", "prints_and_tells_its_progress", *arguments]
+    opened = Window(spawn, folder, command, columns=columns, kind=kind)
+    yield opened
+    opened.close()
+
+
+def has_told() -> bool:
+    """Whether a heartbeat has recorded the progress: by then, a bar would have been drawn."""
+    return any(lock.progress for lock in locks().all())
+
+
+@pytest.mark.parametrize("lines", [1, 23, 100])
+def test_a_bar_is_drawn_below_what_the_job_prints(spawn: Spawn, tmp_path: Path, lines: int) -> None:
+    printed = [f"line {number}" for number in range(lines)]
+    with window(spawn, tmp_path, "--args", f"[{lines}]") as terminal:
+        *begin, bar = terminal.wait_for("[####-")
+        assert bar == "120 of 500, importing [####----------------]  24 %"
+        assert [*terminal.screen.above, *filter(None, begin)] == [*printed, "half"]
+        terminal.go.touch()
+        shown = [*terminal.finish(), ""]
+        end = [f"another line {number}" for number in range(lines)]
+        *found, ran = filter(None, [*terminal.screen.above, *shown])
+        assert found == [*printed, "half a line", *end]
+        assert ran.startswith("prints_and_tells_its_progress: ran in")
+        assert terminal.screen.scrolls_all
+
+
+@pytest.mark.parametrize(
+    ("columns", "bar"),
+    [(50, "[####----------------]  24 %"), (28, "120 of 500, importing 24 %"), (20, "24 %")],
+)
+def test_it_fits_the_window(spawn: Spawn, tmp_path: Path, columns: int, bar: str) -> None:
+    with window(spawn, tmp_path, columns=columns) as terminal:
+        assert terminal.wait_for(bar)[-1] == bar
+        terminal.go.touch()
+        terminal.child.wait(PATIENCE)
+
+
+def test_if_the_command_is_interrupted_the_line_is_given_back(spawn: Spawn, tmp_path: Path) -> None:
+    with window(spawn, tmp_path) as terminal:
+        terminal.wait_for("[####-")
+        terminal.press("\x03")
+        assert terminal.child.wait(PATIENCE) == 130
+        assert "[####-" not in "".join(terminal.read())
+        assert terminal.screen.scrolls_all
+
+
+@pytest.mark.parametrize(("arguments", "kind"), [(["-v", "0"], "xterm"), ([], "dumb"), ([], "")])
+def test_none_is_drawn_if_it_is_not_wanted(spawn: Spawn, tmp_path: Path, arguments: list[str], kind: str) -> None:
+    with window(spawn, tmp_path, *arguments, kind=kind) as terminal:
+        eventually(has_told)
+        terminal.go.touch()
+        terminal.finish()
+        assert "\x1b7" not in terminal.written
+
+
+def test_nor_into_a_file(spawn: Spawn, tmp_path: Path) -> None:
+    child = spawn.command("run_singleton", "prints_and_tells_its_progress", TERM="xterm", GO=str(tmp_path / "go"))
+    eventually(has_told)
+    (tmp_path / "go").touch()
+    assert child.finish() == 0
+    assert "\x1b" not in child.output

@@ -28,7 +28,6 @@ from tests.processes.workers import (
     enqueue,
     enqueue_noted,
     jobs_and_tasks,
-    needs_tasks,
     notes,
     worker,
 )
@@ -108,7 +107,6 @@ def test_after_the_grace_runs_are_interrupted_and_wait_again(spawn: Spawn) -> No
     assert ends("tells") == ends("tells_async") == ["interrupted"]
 
 
-@needs_tasks
 def test_after_the_grace_tasks_end_with_their_process_and_wait_again(spawn: Spawn) -> None:
     for job in "tasks.tells", "tasks.tells_async", "tasks.noted":
         enqueue(job, *([1] if job == "tasks.noted" else []))
@@ -158,7 +156,7 @@ def ends_if_it_is_told_again(child: Child) -> bool:
         ("stubborn", "swallows every exception", ["interrupted"]),
         ("stubborn", "holds the GIL in C", ["interrupted"]),
         # No thread can be interrupted, so this counts as a death.
-        pytest.param("tasks.nap", 600.0, [], marks=needs_tasks),
+        ("tasks.nap", 600.0, []),
     ],
 )
 def test_what_ignores_the_interrupt_is_killed_and_waits_again(
@@ -237,7 +235,6 @@ def is_cleared(lock: JobLock) -> None:
     assert clear(lock, force=True)
 
 
-@needs_tasks
 @pytest.mark.parametrize("lose", [is_deleted, is_cleared])
 def test_the_tasks_of_a_worker_whose_lock_is_lost_end_and_are_begun_again(
     spawn: Spawn, go: Path, lose: Callable[[JobLock], None]

@@ -14,13 +14,13 @@ from django_singlejob.models import OneOffJob
 from tests.children import kill_alone
 from tests.contract.acts import expire, lock
 from tests.databases import APPS
-from tests.processes.workers import SETTINGS, end, enqueue, enqueue_noted, needs_tasks, notes, one_off, worker
+from tests.processes.workers import SETTINGS, end, enqueue, enqueue_noted, notes, one_off, worker
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.children import Spawn
 
-pytestmark = [needs_tasks, pytest.mark.django_db(transaction=True, available_apps=APPS)]
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 SHORT = 100
 

@@ -28,7 +28,6 @@ from tests.processes.workers import (
     enqueue,
     enqueue_noted,
     jobs_and_tasks,
-    needs_tasks,
     notes,
     one_off,
     worker,
@@ -283,7 +282,6 @@ def test_a_job_with_a_slot_each_microsecond_never_runs_beside_itself(spawn: Spaw
     nothing_went_wrong_in(*workers)
 
 
-@needs_tasks
 def test_a_flood_of_tasks_keeps_no_job_waiting(spawn: Spawn) -> None:
     OneOffJob.objects.bulk_create(one_off("tasks.nothing", number) for number in range(1000))
     enqueue("adds_again_and_again")

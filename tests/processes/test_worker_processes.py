@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from django_singlejob.models import JobLock, OneOffJob
 from tests.databases import APPS
 from tests.processes.witness import ends, is_alive
-from tests.processes.workers import SETTINGS, all_are_done, end, enqueue, enqueue_noted, needs_tasks, one_off, worker
+from tests.processes.workers import SETTINGS, all_are_done, end, enqueue, enqueue_noted, one_off, worker
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def bodies(child: Child) -> list[int]:
     return [int(found) for found in re.findall(r"started (\d+)", child.output)]
 
 
-@needs_tasks
 def test_after_a_crash_of_their_process_tasks_are_run_again_at_once(spawn: Spawn) -> None:
     enqueue("tasks.crashes_once")
     enqueue_noted("tasks", range(10))
@@ -46,7 +45,6 @@ def test_after_a_crash_of_their_process_tasks_are_run_again_at_once(spawn: Spawn
     end(child)
 
 
-@needs_tasks
 def test_a_crash_puts_back_no_task_of_another_worker(spawn: Spawn, go: Path) -> None:
     enqueue("tasks.says_its_process")
     other = worker(spawn, "--queue", "default")
@@ -64,7 +62,6 @@ def test_a_crash_puts_back_no_task_of_another_worker(spawn: Spawn, go: Path) -> 
 
 
 @once
-@needs_tasks
 def test_a_drain_runs_them_again_too(spawn: Spawn) -> None:
     enqueue("tasks.crashes_once")
     assert spawn.command("singleton_worker", "--drain", **SETTINGS).finish() == 0
@@ -72,7 +69,6 @@ def test_a_drain_runs_them_again_too(spawn: Spawn) -> None:
 
 
 @once
-@needs_tasks
 def test_a_task_that_always_kills_its_process_fails(spawn: Spawn) -> None:
     enqueue("tasks.kills_its_process")
     OneOffJob.objects.update(max_attempts=2)
@@ -119,7 +115,6 @@ def test_a_busy_worker_keeps_its_leases(spawn: Spawn) -> None:
     end(child)
 
 
-@needs_tasks
 @pytest.mark.on_database("postgresql")
 def test_after_an_outage_longer_than_the_lease_the_worker_runs_its_tasks_again(
     spawn: Spawn, proxy: Proxy, database_url: str, go: Path
@@ -136,7 +131,6 @@ def test_after_an_outage_longer_than_the_lease_the_worker_runs_its_tasks_again(
     end(child)
 
 
-@needs_tasks
 @pytest.mark.on_database("postgresql")
 def test_what_is_put_back_late_is_not_what_runs_by_then(spawn: Spawn, go: Path) -> None:
     """The next process works under the same lock."""
@@ -156,7 +150,6 @@ def test_what_is_put_back_late_is_not_what_runs_by_then(spawn: Spawn, go: Path) 
 
 
 @once
-@needs_tasks
 @pytest.mark.parametrize("mode", ["--once", "--drain"])
 def test_a_task_that_interrupts_itself_ends_the_pass(spawn: Spawn, mode: str) -> None:
     enqueue("tasks.interrupts_itself")
@@ -175,7 +168,6 @@ def test_what_the_process_tidies_up_at_its_exit_outlives_its_children(spawn: Spa
 
 
 @once
-@needs_tasks
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
 def test_all_processes_end_with_their_worker(spawn: Spawn) -> None:
     enqueue("tasks.says_its_process")

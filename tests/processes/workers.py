@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-import django
 import pytest
 
 from django_singlejob.models import OneOffJob
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
 PATIENCE = 90
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.processes.worker_settings"}
 
-needs_tasks = pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has no tasks before 6.0")
 # One-offs under the lock of their job, and tasks that need no lock.
-jobs_and_tasks = pytest.mark.parametrize("kind", ["jobs", pytest.param("tasks", marks=needs_tasks)])
+jobs_and_tasks = pytest.mark.parametrize("kind", ["jobs", "tasks"])
 
 
 def worker(spawn: Spawn, *options: str, **env: str) -> Child:

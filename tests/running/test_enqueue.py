@@ -125,6 +125,8 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:40])
 def test_what_is_json_comes_back_as_it_was(value: Any) -> None:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63 and not getattr(connection, "mysql_is_mariadb", True):
+        pytest.skip("MySQL keeps no long integers")
     mailing(lambda given: given).enqueue(value)
     ticked()
     assert (the_one_off().args, the_one_off().result) == ([value], value)
@@ -144,6 +146,8 @@ NORMALIZED: list[tuple[Any, Any]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("value", "stored"), NORMALIZED, ids=repr)
 def test_what_is_nearly_json_is_kept_as_json(value: Any, stored: Any) -> None:
+    if str(2**70) in str(value) and not getattr(connection, "mysql_is_mariadb", True):
+        pytest.skip("MySQL keeps no long integers")
     mailing(lambda **given: [given, value]).enqueue(given=value)
     ticked()
     row = the_one_off()

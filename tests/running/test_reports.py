@@ -144,3 +144,18 @@ def test_how_an_error_is_logged(report: Report, level: int, words: str, caplog: 
     assert logged(report) is report
     (record,) = caplog.records
     assert (record.levelno, record.getMessage().startswith(words)) == (level, True)
+
+
+@pytest.mark.parametrize(("most", "level"), [(1, "ERROR"), (2, "WARNING")])
+def test_that_a_signal_ended_the_run_of_a_slot_is_an_error_if_it_is_not_run_again(
+    most: int, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def end() -> None:
+        raise JobInterrupted(15)
+
+    job: Any = singleton_job("nightly", schedule=hourly(ago=30 * MINUTE), max_attempts=most)(end)
+    fall_behind(job)
+    (report,) = run_due(job)
+    logged(report)
+    message = "The job 'nightly' was interrupted: JobInterrupted: The job was interrupted by signal 15."
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [(level, message)]

@@ -51,6 +51,7 @@ def nested(levels: int) -> object:
     return value
 
 
+NORMALIZE = import_string(f"{'django.utils.json' if django.VERSION >= (6, 0) else 'django_tasks.utils'}.normalize_json")
 #: Values that Django's own tasks accept, and what comes back.
 NORMALIZED: list[tuple[Any, Any]] = [
     (b"h\xc3\xa9", "h\u00e9"),
@@ -101,10 +102,9 @@ values = strategies.recursive(
 )
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks from 6.0 on")
 @given(values)
 def test_it_is_stored_as_django_stores_it(value: Any) -> None:
-    normalized = json.dumps(import_string("django.utils.json.normalize_json")(value))
+    normalized = json.dumps(NORMALIZE(value))
     try:
         assert as_stored(value, "it") == json.loads(normalized)
     except Unstorable as error:

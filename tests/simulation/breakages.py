@@ -70,9 +70,9 @@ def renew_by_name() -> Iterator[None]:
     """A heartbeat renews whatever row has the name."""
     renew = JobLockQuerySet.renew
 
-    def renew_any(self: Any, name: str, token: Any, *others: Any) -> bool:
+    def renew_any(self: Any, name: str, token: Any, *others: Any, **terms: Any) -> bool:
         row = self.filter(name=name).values_list("token", flat=True).first()
-        return row is not None and renew(self, name, row, *others)
+        return row is not None and renew(self, name, row, *others, **terms)
 
     with patch.object(JobLockQuerySet, "renew", renew_any):
         yield

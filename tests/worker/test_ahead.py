@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-import django
 import pytest
 
 from django_singlejob.exceptions import LeaseLost
@@ -127,8 +126,6 @@ def test_after_some_were_given_back_none_is_claimed_ahead(clock: Clock) -> None:
 
 # --- a worker whose threads do what the test says
 
-needs_tasks = pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0")
-
 
 class Threads(Inline):
     """This many threads. A test has them carry out what was sent to them, in its own thread."""
@@ -207,7 +204,6 @@ def waiting() -> int:
     return one_offs().waiting().count()
 
 
-@needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
 @pytest.mark.parametrize("threads", [1, 10])
@@ -225,7 +221,6 @@ def test_of_short_tasks_as_many_are_claimed_ahead_for_one_thread_as_for_ten(
     assert 20 <= most <= 40
 
 
-@needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
 def test_of_long_tasks_none_is(working: Callable[[int], Working], clock: Clock) -> None:
@@ -238,7 +233,6 @@ def test_of_long_tasks_none_is(working: Callable[[int], Working], clock: Clock) 
         assert busy.ahead == 0
 
 
-@needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
 def test_what_has_waited_long_is_given_back_even_if_others_were_claimed_since(
@@ -259,7 +253,6 @@ def test_what_has_waited_long_is_given_back_even_if_others_were_claimed_since(
     assert set(one_offs().waiting().values_list("attempt", flat=True)) == {0}
 
 
-@needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
 def test_nothing_waits_for_the_next_look_to_be_given_back(working: Callable[[int], Working], clock: Clock) -> None:
@@ -273,7 +266,6 @@ def test_nothing_waits_for_the_next_look_to_be_given_back(working: Callable[[int
     assert stuck.tasks.patience <= 0.5
 
 
-@needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
 def test_what_was_given_back_runs_as_soon_as_the_thread_is_free(
@@ -294,7 +286,6 @@ def test_what_was_given_back_runs_as_soon_as_the_thread_is_free(
     assert waiting() == 0
 
 
-@needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
 def test_what_is_on_its_last_attempt_is_claimed_only_for_a_free_thread(working: Callable[[int], Working]) -> None:
@@ -312,7 +303,6 @@ def test_what_is_on_its_last_attempt_is_claimed_only_for_a_free_thread(working: 
     assert one_offs().filter(attempt=3).count() == 20
 
 
-@needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
 def test_what_has_not_begun_when_the_lock_is_lost_is_left_to_others(working: Callable[[int], Working]) -> None:
@@ -330,7 +320,6 @@ def test_what_has_not_begun_when_the_lock_is_lost_is_left_to_others(working: Cal
     assert one_offs().in_progress().count() == left
 
 
-@needs_tasks
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fresh_process")
 def test_a_pass_in_the_calling_thread_claims_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import django
 import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
@@ -29,11 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytest_plugins = "tests.fixtures"
-pytestmark = [
-    pytest.mark.usefixtures("fresh_process"),
-    pytest.mark.django_db,
-    pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0"),
-]
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 
 @pytest.fixture

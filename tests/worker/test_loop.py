@@ -7,7 +7,6 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import django
 import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
@@ -148,7 +147,6 @@ def test_it_holds_a_lock_while_it_has_nothing_to_do(passes: list[Any]) -> None:
     assert not locks().exists()
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="there are no tasks before Django 6.0")
 def test_nor_is_it_released_if_a_task_could_not_be_recorded(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a second signal, that is tried once."""
 

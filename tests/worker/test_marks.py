@@ -66,6 +66,8 @@ def test_a_mark_that_fails_ends_no_pass(monkeypatch: pytest.MonkeyPatch, caplog:
 @pytest.mark.on_database("postgresql", "mysql")  # on SQLite every write waits for the only writer
 @pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 def test_a_mark_does_not_wait_for_long(caplog: pytest.LogCaptureFixture) -> None:
+    if connection.vendor == "mysql" and not connection.mysql_is_mariadb:  # type: ignore[attr-defined]
+        pytest.skip("MySQL limits the time of SELECTs only")
     ticked()
     passes().update(seen_at=DBNow() - 2 * MARK_EVERY)
     if connection.vendor == "mysql":

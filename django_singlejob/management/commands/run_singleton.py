@@ -18,7 +18,7 @@ from django_singlejob.jobs.management_command import ManagementCommand
 from django_singlejob.jobs.names import validate_own_name
 from django_singlejob.jobs.schedule import next_slot
 from django_singlejob.jobs.words import schedule_in_words
-from django_singlejob.management.arguments import CallableCommand, seconds
+from django_singlejob.management.arguments import RARE, CallableCommand, seconds
 from django_singlejob.management.exit_status import (
     EX_USAGE,
     discover_jobs,
@@ -29,6 +29,7 @@ from django_singlejob.management.exit_status import (
     where_traceback_is,
 )
 from django_singlejob.management.output import Output, add_format, verbosity_of_news
+from django_singlejob.management.progress_bar import ProgressBar
 from django_singlejob.management.run_arguments import ParserWithCommand, exit_status, json_arguments, split_arguments
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import CENTURY, instant_in_words, utc_now
@@ -78,8 +79,11 @@ class Command(CallableCommand):
         parser.add_argument(
             "name", nargs="?", metavar="JOB", help="The name of a registered job or, before -m or --, of a lock."
         )
-        parser.add_argument("--list", action="store_true", help="Lists the registered jobs.")
-        add_format(parser)
+        parser.add_argument(
+            "--now",
+            action="store_true",
+            help="Runs the job by hand, whatever its schedule and however recently it ran.",
+        )
         parser.add_argument(
             "--args",
             dest="arguments",
@@ -94,27 +98,6 @@ class Command(CallableCommand):
             help="How long to wait for a held lock, in seconds (default: the job's own, else 0).",
         )
         parser.add_argument(
-            "--standby",
-            action="store_true",
-            help="Waits for the lock for as long as it takes: for a daemon that runs on one server, and on another one "
-            "if that server fails.",
-        )
-        parser.add_argument(
-            "--lease", type=seconds, metavar="S", help="How long the lease lasts without a heartbeat, in seconds."
-        )
-        parser.add_argument(
-            "--min-interval",
-            type=seconds,
-            metavar="S",
-            help="How many seconds after its last start the job may start again, so that servers whose clocks differ "
-            'run it once (default: the job\'s own; for a job without a schedule, SINGLEJOB["MIN_INTERVAL"]).',
-        )
-        parser.add_argument(
-            "--now",
-            action="store_true",
-            help="Runs the job by hand, whatever its schedule and however recently it ran.",
-        )
-        parser.add_argument(
             "-E",
             "--conflict-exit-code",
             dest="skipped_status",
@@ -123,15 +106,33 @@ class Command(CallableCommand):
             metavar="CODE",
             help="The exit status if the job was skipped (default: 0).",
         )
-        parser.add_argument(
+        parser.add_argument("--list", action="store_true", help="Lists the registered jobs.")
+        add_format(parser)
+        rare = parser.add_argument_group(RARE)
+        rare.add_argument(
+            "--lease", type=seconds, metavar="S", help="How long the lease lasts without a heartbeat, in seconds."
+        )
+        rare.add_argument(
+            "--min-interval",
+            type=seconds,
+            metavar="S",
+            help="How many seconds after its last start the job may start again, so that servers whose clocks differ "
+            'run it once (default: the job\'s own; for a job without a schedule, SINGLEJOB["MIN_INTERVAL"]).',
+        )
+        rare.add_argument(
+            "--standby",
+            action="store_true",
+            help="Waits for the lock for as long as it takes: for a daemon that runs on one server, and on another one "
+            "if that server fails.",
+        )
+        rare.add_argument(
             "-o",
             "--close",
             action="store_true",
             help="For a command that starts a daemon: releases the lock when the command itself exits (default: when "
             "the last process that it started exits).",
         )
-
-        parser.add_argument(
+        rare.add_argument(
             "--inline",
             action="store_true",
             help="Runs the job in this process, for example in a debugger, and not in a child that can be ended.",
@@ -208,30 +209,41 @@ class Command(CallableCommand):
     ) -> int:
         """Run the job and print a line for each slot. Returns the first non-zero exit status, else 0."""
         status = 0
-        for report in map(logged, self._reports(job, given)):
-            if report.error and given["traceback"]:
-                self.stderr.write("".join(traceback.format_exception(report.error)))
-            terms: dict[str, Any] = {
-                "child_status": shell_command.status if shell_command else None,
-                "skipped_status": given["skipped_status"],
-                "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with {SEEN_WITH}",
-            }
-            reported_status, message = status_and_line(report, signum=signals.received, **terms)
-            (self._print_error if is_error(report) else self._print_news)(given, message)
-            status = status or reported_status
+        with ProgressBar(self.stderr) as bar:
+            for report in self._reports(job, given, bar):
+                bar.end()
+                reported_status = self._tell(logged(report), shell_command, given, signals)
+                status = status or reported_status
         return status
 
-    def _reports(self, job: registry.Job, given: dict[str, Any]) -> Iterator[Report]:
+    def _tell(
+        self, report: Report, shell_command: ShellCommand | None, given: dict[str, Any], signals: ReceivedSignals
+    ) -> int:
+        """Print the line for a slot. Returns its exit status."""
+        if report.error and given["traceback"]:
+            self.stderr.write("".join(traceback.format_exception(report.error)))
+        terms: dict[str, Any] = {
+            "child_status": shell_command.status if shell_command else None,
+            "skipped_status": given["skipped_status"],
+            "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with {SEEN_WITH}",
+        }
+        status, message = status_and_line(report, signum=signals.received, **terms)
+        (self._print_error if is_error(report) else self._print_news)(given, message)
+        return status
+
+    def _reports(self, job: registry.Job, given: dict[str, Any], bar: ProgressBar) -> Iterator[Report]:
         args, kwargs = split_arguments(given["arguments"])
         is_supervised = self._is_last and not given["inline"]
         log = log_in_child(job, logged) if is_supervised else None
+        # A shell command cannot tell how far it is.
+        on_grant = bar.begin if log and given["verbosity"] > 0 and not given["child"] else None
         if job.schedule is not None and not given["now"]:
-            yield from run_due(job, args, kwargs, early=options().slot_tolerance, log_in_child=log)
+            yield from run_due(job, args, kwargs, early=options().slot_tolerance, log_in_child=log, on_grant=on_grant)
             return
         trigger = "manual" if given["now"] else "command"
         words = given["child"] or ([sys.argv[0], *given["management"]] if given["management"] else None)
         run = partial(runner.run, job, args, kwargs, trigger=trigger, command=words, log_in_child=log)
-        report = report_of(job, run)
+        report = report_of(job, run, on_grant=on_grant)
         if report.error and is_ctrl_c(report.error):
             raise report.error
         yield report

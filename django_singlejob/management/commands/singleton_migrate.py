@@ -28,6 +28,7 @@ from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
 from django_singlejob.running import runner
+from django_singlejob.running.current_run import current_run
 from django_singlejob.running.reports import Report, log_in_child, logged, report_of
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Command(CallableCommand):
 
     def _migrate_if_needed(self, given: dict[str, Any]) -> None:
         """The body, under the lock."""
-        run = runner.current_run()
+        run = current_run()
         with ExitStack() as block:
             is_alone = run is not None and has_one_writer(alias()) and given["database"] == alias()
             if run and is_alone:

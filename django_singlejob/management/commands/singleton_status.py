@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,8 +14,10 @@ from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, queue, text, whole_number
 from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
 from django_singlejob.management.output import add_format, as_json
+from django_singlejob.models.progress import Progress
+from django_singlejob.monitoring.facts import VERSION, status_of
 from django_singlejob.monitoring.findings import Finding, in_figures, roughly
-from django_singlejob.monitoring.health import Health, Level, zone_of_schedule
+from django_singlejob.monitoring.health import Health, State, zone_of_schedule
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker
@@ -98,10 +100,10 @@ class Command(CallableCommand):
         try:
             discover_jobs()
             refuse_settings()
-            verdict = judge(scope, failures=given["failures"])
+            verdict = judge(scope, failures=given["failures"], with_last_runs=True)
         except Exception as error:
             self._give_up(error, explanation_of(error), given)
-        self.stdout.write(_as_json(verdict) if given["format"] == "json" else _as_text(verdict))
+        self.stdout.write(as_json(status_of(verdict).as_dict()) if given["format"] == "json" else _as_text(verdict))
         if given["check"] and verdict.level:
             sys.exit(verdict.level)
 
@@ -110,7 +112,7 @@ class Command(CallableCommand):
         problem = str(explanation or f"{type(error).__name__}: {error}")
         if given["check"]:
             # Monitoring reads standard output. To it, the exit status 1 of a traceback is only a warning.
-            unknown = as_json({"level": "unknown", "error": problem})
+            unknown = as_json({"version": VERSION, "level": "unknown", "error": problem})
             self.stdout.write(unknown if given["format"] == "json" else f"UNKNOWN: {_printable(problem)}")
             sys.exit(EX_UNKNOWN)
         if explanation:
@@ -122,7 +124,15 @@ def _as_text(verdict: Verdict) -> str:
     return "\n".join(
         [
             _summary(verdict),
-            *_table(("JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"), map(_row, verdict.healths)),
+            *_table_of_jobs(verdict.healths),
+            *_table(
+                ("FAILING", "LAST ERROR"),
+                (
+                    (health.name, health.status.last_error)
+                    for health in verdict.healths
+                    if health.state == State.FAILING and health.status and health.status.last_error
+                ),
+            ),
             *_table(
                 ("PAUSED", "UNTIL", "BY", "BECAUSE"),
                 (
@@ -189,6 +199,16 @@ def _printable(value: object) -> str:
     return shown(str(value)[:LONGEST]).replace("|", r"\x7c")
 
 
+def _table_of_jobs(healths: Sequence[Health]) -> list[str]:
+    """With a column for the progress if any run tells it."""
+    titles, rows = ("JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"), [*map(_row, healths)]
+    told = [Progress.read(health.lock.progress).in_short if health.lock else "" for health in healths]
+    if not any(told):
+        return _table(titles, rows)
+    wider = ((*row[:3], each, *row[3:]) for row, each in zip(rows, told, strict=True))
+    return _table((*titles[:3], "PROGRESS", *titles[3:]), wider)
+
+
 def _row(health: Health) -> tuple[object, ...]:
     status, lock = health.status, health.lock
     holder = f"{lock.holder} for {roughly(lock.now - lock.acquired_at)}" if lock else ""
@@ -233,97 +253,3 @@ def _distance(now: datetime, instant: datetime | None) -> str:
     if instant is None:
         return ""
     return f"{roughly(now - instant)} ago" if instant < now else f"in {roughly(instant - now)}"
-
-
-# --- JSON
-
-
-def _as_json(verdict: Verdict) -> str:
-    levels = verdict.levels
-    facts = {
-        "level": verdict.level.name.lower(),
-        "enabled": verdict.is_enabled,
-        "is_cut": verdict.is_cut,
-        "findings": [_facts_of_finding(finding) for finding in verdict.findings],
-        "jobs": [_facts(health, levels.get(health.name, Level.OK)) for health in verdict.healths],
-        "queues": [_facts_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues],
-        "workers": [_columns(worker, _WORKER_COLUMNS) for worker in verdict.workers],
-    }
-    return as_json(facts)
-
-
-def _facts_of_finding(finding: Finding) -> dict[str, str]:
-    return {
-        "kind": finding.kind.value,
-        "level": finding.level.name.lower(),
-        "about": finding.about,
-        "subject": finding.subject,
-        "what_happened": str(finding.what_happened),
-        "what_to_do": str(finding.what_to_do),
-    }
-
-
-def _facts(health: Health, level: Level) -> dict[str, Any]:
-    """All facts about a job or a lock in JSON's types: instants in ISO 8601 (UTC), durations in seconds."""
-    return {
-        "name": health.name,
-        "state": health.state.value,
-        "level": level.name.lower(),
-        "schedule": health.schedule,
-        **_columns(health.status, _STATUS_COLUMNS),
-        **_facts_of_pause(health.status),
-        "run_count": health.status.run_count if health.status else 0,
-        "holder": _columns(health.lock, _LOCK_COLUMNS) if health.lock else None,
-    }
-
-
-def _facts_of_pause(status: "JobStatus | None") -> dict[str, Any]:
-    """Of a pause that has ended by itself, nothing."""
-    facts = {"paused": status.is_paused if status else None}
-    return facts | _columns(status if status and status.is_paused else None, _PAUSE_COLUMNS)
-
-
-def _facts_of_queue(queue: Queue, workers: int) -> dict[str, Any]:
-    oldest = _plain(queue.oldest) if queue.due else None
-    return {**_columns(queue, _QUEUE_COLUMNS), "oldest": oldest, "workers": workers}
-
-
-_STATUS_COLUMNS = [
-    "next_slot",
-    "last_slot",
-    "last_started_at",
-    "last_finished_at",
-    "last_status",
-    "consecutive_failures",
-    "run_count",
-    "mean_duration",
-    "misfire_count",
-    "coalesced_count",
-]
-_PAUSE_COLUMNS = ["paused_until", "pause_reason", "paused_by"]
-_LOCK_COLUMNS = [
-    "name",
-    "hostname",
-    "pid",
-    "command",
-    "acquired_at",
-    "heartbeat_at",
-    "expires_at",
-    "slot",
-    "attempt",
-]
-_QUEUE_COLUMNS = ["name", "due", "failed", "finished"]
-_WORKER_COLUMNS = ["holder", "queues", "seen_at", "is_once", "is_live"]
-
-
-def _columns(row: object, names: list[str]) -> dict[str, Any]:
-    return {name: _plain(getattr(row, name, None)) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-    return value

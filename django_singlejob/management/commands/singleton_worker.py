@@ -1,7 +1,8 @@
 """``manage.py singleton_worker``: run jobs and one-offs when they are due."""
 
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -17,7 +18,7 @@ from django_singlejob.exceptions import DatabaseUnreachable
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import PATH_LENGTH
 from django_singlejob.locking.request import Reason
-from django_singlejob.management.arguments import CallableCommand, queue, seconds, whole_number
+from django_singlejob.management.arguments import RARE, CallableCommand, queue, seconds, text, whole_number
 from django_singlejob.management.exit_status import (
     EX_USAGE,
     discover_jobs,
@@ -29,6 +30,7 @@ from django_singlejob.management.exit_status import (
 )
 from django_singlejob.management.output import verbosity_of_news
 from django_singlejob.management.reload import Code, start_anew
+from django_singlejob.process.alive import AliveFile
 from django_singlejob.process.escaping import printable, shown
 from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
 from django_singlejob.running.reports import Report
@@ -45,10 +47,9 @@ _IGNORED = {
 
 class Command(CallableCommand):
     help = (
-        "Runs jobs whose slots are due, reruns jobs whose holders died, and runs one-offs, several at once, each job "
-        "in a process of its own, until it gets a signal. With --once it runs what is due now, one after the other, "
-        "and exits: with this, a single crontab line (* * * * *) on every server is enough for all jobs. With --drain "
-        "it exits when nothing is due."
+        "Runs what is due, several at once, until it gets a signal: jobs whose slots are due or were cut off, "
+        "one-offs and tasks. With --once it runs what is due now, one after the other, and exits: with this, a single "
+        "crontab line (* * * * *) on every server is enough for all jobs. With --drain it exits when nothing is due."
     )
     requires_system_checks = ()
 
@@ -62,7 +63,14 @@ class Command(CallableCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="Runs what is due now, one after the other, and exits.")
         parser.add_argument(
-            "--drain", action="store_true", help="Runs what is due, and exits when nothing is due any more."
+            "--queue",
+            action="append",
+            default=[],
+            dest="queues",
+            type=queue,
+            metavar="NAME",
+            help="Runs only the one-offs and tasks of this queue, and all slots. May be given several times (default: "
+            "all queues).",
         )
         parser.add_argument(
             "--processes",
@@ -84,32 +92,33 @@ class Command(CallableCommand):
             f"signal interrupts them at once (default: {Plan.grace.total_seconds():.0f}).",
         )
         parser.add_argument(
+            "--drain", action="store_true", help="Runs what is due, and exits when nothing is due any more."
+        )
+        rare = parser.add_argument_group(RARE)
+        rare.add_argument(
+            "--max-jobs",
+            type=whole_number,
+            metavar="N",
+            help="Exits after about N runs, so that a supervisor starts a new worker.",
+        )
+        rare.add_argument(
+            "--alive",
+            type=text,
+            metavar="FILE",
+            help="Touches this file while it goes on, so that a probe can test the file's age. The file is deleted at "
+            "the end.",
+        )
+        rare.add_argument(
             "--interval",
             type=seconds,
             metavar="S",
             help="Seconds between two looks for what is due, varied by up to a fifth (default: "
             f"{Plan.interval.total_seconds():.0f}).",
         )
-        parser.add_argument(
-            "--queue",
-            action="append",
-            default=[],
-            dest="queues",
-            type=queue,
-            metavar="NAME",
-            help="Runs only the one-offs of this queue. May be given several times (default: all queues).",
-        )
-        parser.add_argument(
-            "--max-jobs",
-            type=whole_number,
-            metavar="N",
-            help="Exits after about N runs, so that a supervisor starts a new worker.",
-        )
-        parser.add_argument(
+        rare.add_argument(
             "--no-reload", action="store_true", help="Does not restart when the code changes, even if DEBUG is True."
         )
-
-        parser.add_argument(
+        rare.add_argument(
             "--inline",
             action="store_true",
             help="Runs everything in this process, one after the other, for example in a debugger, and not in children "
@@ -138,7 +147,8 @@ class Command(CallableCommand):
 
     def _work(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Returns the exit status."""
-        code, plan = Code(), replace(_plan(given), in_children=self._is_last and not given["inline"])
+        code, alive = Code(), AliveFile(given["alive"]) if given["alive"] else None
+        plan = replace(_plan(given, alive), in_children=self._is_last and not given["inline"])
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         plan, status = replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan, 0
 
@@ -147,8 +157,8 @@ class Command(CallableCommand):
             return reported_status if _counts(report, plan) else 0
 
         worker = Worker(plan, reported)
-        self._begin(plan, given, is_supervisor=worker.is_supervisor)
-        with closing(worker.work()) as reports:
+        with _kept(alive, worker), closing(worker.work()) as reports:
+            self._begin(plan, given, is_supervisor=worker.is_supervisor)
             for report in reports:
                 reported_status = reported(report)
                 status = status or reported_status
@@ -189,9 +199,30 @@ class Command(CallableCommand):
             stream.write(shown(text))
 
 
-def _plan(given: dict[str, Any]) -> Plan:
+def _plan(given: dict[str, Any], alive: AliveFile | None) -> Plan:
     names = ("once", "drain", "interval", "queues", "processes", "threads", "grace", "max_jobs")
-    return Plan(**{name: given[name] for name in names if given[name] is not None})
+    chosen = {name: given[name] for name in names if given[name] is not None}
+    return Plan(**chosen | ({"touch": alive.touch} if alive else {}))
+
+
+@contextmanager
+def _kept(alive: AliveFile | None, worker: Worker) -> Iterator[None]:
+    """Have the file of ``--alive`` exist, if that is given."""
+    if alive is None:
+        yield
+        return
+    if not worker.is_supervisor:
+        message = "--alive needs jobs to run in processes of their own, but this worker runs them itself. Remove it."
+        raise CommandError(message, returncode=EX_USAGE)
+    try:
+        alive.create()
+    except OSError as error:
+        message = f"The file of --alive, {str(alive.path)!r}, cannot be written: {error.strerror}. Name another one."
+        raise CommandError(shown(message), returncode=EX_USAGE) from error
+    try:
+        yield
+    finally:
+        alive.delete()
 
 
 def _introduction(plan: Plan, *, is_supervisor: bool) -> str:

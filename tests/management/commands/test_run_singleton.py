@@ -796,7 +796,8 @@ def test_slots_are_shown_in_the_schedules_zone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nightly", "--args", "[" * 20_000 + "]" * 20_000], "is nested too deeply"),
+        # Since Python 3.14, the stack decides how deep is too deep.
+        (["nightly", "--args", "[" * 1_000_000], "is nested too deeply"),
         (["nightly", "--wait", "1e12"], "'1e12' is more than a century. Use fewer seconds."),
         (["nightly", "--lease", "9" * 30], "is more than a century"),
         (["nightly", "--grace", "1"], "unrecognized arguments"),

@@ -240,8 +240,10 @@ def test_json_has_instants_as_text_and_durations_as_seconds() -> None:
     )
     (job,) = facts()["jobs"]
     status, held = gate(), lock()
+    assert job["holder"].pop("age") == pytest.approx(0, abs=30)
     assert job == {
         "name": "nightly",
+        "is_job": True,
         "state": "failing",
         "level": "critical",
         "schedule": "At 02:30 every day (Europe/Rome)",
@@ -253,7 +255,10 @@ def test_json_has_instants_as_text_and_durations_as_seconds() -> None:
         "paused_by": None,
         "last_started_at": iso(status.last_started_at),
         "last_finished_at": iso(status.last_finished_at),
+        "last_success_at": iso(status.last_finished_at),
         "last_status": "successful",
+        "last_error": None,
+        "last_duration": None,
         "consecutive_failures": 2,
         "run_count": 1,
         "mean_duration": 90.0,
@@ -269,9 +274,26 @@ def test_json_has_instants_as_text_and_durations_as_seconds() -> None:
             "expires_at": iso(held.expires_at),
             "slot": None,
             "attempt": 1,
+            "stopped_by": "",
+            "progress": {"done": None, "total": None, "text": "", "line": ""},
         },
     }
     assert datetime.fromisoformat(job["next_slot"]).utcoffset() == timedelta()
+
+
+def test_how_far_runs_are_has_a_column_if_any_tells() -> None:
+    for name in "nightly", "silent":
+        start_run(name)
+    assert "PROGRESS" not in told()
+    locks().filter(name="nightly").update(progress={"done": 120, "total": 500, "text": "importing", "line": "row 120"})
+    found = told()
+    begin = next(line for line in found.splitlines() if line.startswith("JOB")).index("PROGRESS")
+    shown = {line.split()[0]: line[begin:].split("  ")[0].strip() for line in found.splitlines() if " for " in line}
+    assert shown == {"nightly": "24 % importing", "silent": ""}
+    progress = {job["name"]: job["holder"]["progress"] for job in facts()["jobs"]}
+    assert progress["nightly"] == {"done": 120, "total": 500, "text": "importing", "line": "row 120"}
+    locks().update(progress={"line": "row\u202e 120 | x"})
+    assert r"row\u202e 120 \x7c x" in told()
 
 
 def iso(instant: datetime | None) -> str:
@@ -282,9 +304,10 @@ def iso(instant: datetime | None) -> str:
 def test_json_has_null_for_what_nobody_knows() -> None:
     singleton_job("nightly", schedule="@daily")(print)
     (job,) = facts()["jobs"]
-    named = {key: job.pop(key) for key in ("name", "state", "level", "schedule")}
+    named = {key: job.pop(key) for key in ("name", "is_job", "state", "level", "schedule")}
     assert named == {
         "name": "nightly",
+        "is_job": True,
         "state": "unseen",
         "level": "warning",
         "schedule": "At 00:00 every day (UTC)",
@@ -295,7 +318,7 @@ def test_json_has_null_for_what_nobody_knows() -> None:
 
 def test_json_without_jobs_is_json() -> None:
     nothing: dict[str, Any] = {"findings": [], "jobs": [], "queues": [], "workers": []}
-    assert facts("--check") == {"level": "ok", "enabled": True, "is_cut": False, **nothing}
+    assert facts("--check") == {"version": 1, "level": "ok", "enabled": True, "is_cut": False, **nothing}
 
 
 # --- queues and workers
@@ -372,8 +395,9 @@ def test_json_has_them_too() -> None:
         "level": "warning",
         "about": "queue",
         "subject": "default",
-        "what_happened": "2 of 5 one-offs of the queue 'default' that finished in the last hour failed.",
-        "what_to_do": "Look for their errors in the admin's list of one-offs, fix them, and retry the one-offs.",
+        "since": None,
+        "message": "2 of 5 one-offs of the queue 'default' that finished in the last hour failed.",
+        "remedy": "Look for their errors in the admin's list of one-offs, fix them, and retry the one-offs.",
     }
 
 

@@ -1,0 +1,248 @@
+"""What a child process prints: it is passed on, and its last part is kept.
+
+A thread of the supervisor does this. It touches no database, so a driver that hangs does not hold up a body that
+prints; and if nobody reads what it passes on, it waits, and only what prints waits with it.
+"""
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+from django_singlejob.conf import options
+from django_singlejob.process.clock import sleep, wait
+from django_singlejob.process.escaping import printable
+from django_singlejob.process.logs import about
+from django_singlejob.process.received_signals import start_thread
+from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.waker import Waker, wait_for
+
+logger = logging.getLogger("django_singlejob")
+
+STDOUT, STDERR = 1, 2
+# How much is read at once, and the longest line that is passed on as a whole. Bytes.
+CHUNK = 65_536
+# How much is still read once the child is over: as much as a pipe holds, and no more. Others may print for ever. Bytes.
+MOST_LEFT = 1_048_576
+# No character takes more bytes, nor more characters once it is escaped.
+_WIDEST, _LONGEST_ESCAPE = 4, 10
+# How many of the last lines a failure is logged with, and how long each may be.
+MOST_LINES, LINE_LENGTH = 10, 200
+# A wait that is as good as endless, and how soon a stream that cannot be written to is tried again. Seconds.
+_DAY, _SOON = 86_400.0, 0.01
+
+
+class Printer:
+    """Standard output and standard error of this process, for what its children print.
+
+    Attributes:
+        has_lines: whether only whole lines are passed on, because several children may print at once.
+    """
+
+    def __init__(self, *, has_lines: bool = False, has_titles: bool = False) -> None:
+        """``has_titles``: whether a line says which child has printed what follows, if that was another one before."""
+        self.has_lines = has_lines
+        self._has_titles = has_titles
+        self._titles: dict[tuple[int, int], str] = {}
+        # By file, because one that nobody reads must not hold up the other.
+        self._mutexes: dict[tuple[int, int], threading.Lock] = {}
+
+    def write(self, stream: int, data: bytes, title: str) -> bool:
+        """Write to that stream what the child of this title has printed. ``False`` if that is impossible."""
+        try:
+            file = _file(stream)
+        except OSError:  # it is closed
+            return False
+        with self._mutexes.setdefault(file, threading.Lock()):
+            return _write(stream, self._title(file, title) + data)
+
+    def _title(self, file: tuple[int, int], title: str) -> bytes:
+        if not self._has_titles or self._titles.get(file) == title:
+            return b""
+        self._titles[file] = title
+        return f"==> {title} <==\n".encode(errors="replace")
+
+
+def _file(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _write(descriptor: int, data: bytes) -> bool:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:  # another program has made the stream non-blocking
+            sleep(_SOON)
+        except OSError:
+            return False
+    return True
+
+
+def output_of(
+    printer: Printer, title: str, memory: SharedMemory, *, has_terminal: bool, is_command: bool = False
+) -> "Output | None":
+    """How to pass on and keep what a child will print. ``None`` if that child has the terminal, if the project does not
+    want to keep anything, or if it cannot be kept."""
+    if not options().output or _are_closed() or (has_terminal and (os.isatty(STDOUT) or os.isatty(STDERR))):
+        return None
+    try:
+        return Output(printer, title, memory, is_command=is_command)
+    except (OSError, RuntimeError) as error:  # too many open files, or threads
+        logger.warning("What %r prints is not kept: %s", title, error, extra=about(job=title, reason=error))
+        return None
+
+
+def _are_closed() -> bool:
+    """Whether a stream was closed when this process began. Its number may be a database connection's by now."""
+    try:
+        return not all(map(os.get_inheritable, (STDOUT, STDERR)))  # Python makes what it opens not inheritable
+    except OSError:
+        return True
+
+
+class Output:
+    """The streams of one child process.
+
+    Attributes:
+        is_over: whether all is passed on.
+    """
+
+    def __init__(self, printer: Printer, title: str, memory: SharedMemory, *, is_command: bool) -> None:
+        """``is_command``: whether the child is a shell command, which ends if nobody reads what it prints."""
+        self.is_over = False
+        self._printer, self._title, self._memory, self._is_command = printer, title, memory, is_command
+        self._most_bytes = options().output * _WIDEST
+        self._kept = bytearray()
+        # The beginning of a line whose end has not come yet, by stream.
+        self._rests = {STDOUT: b"", STDERR: b""}
+        self._waker = Waker()
+        self._reads: dict[int, int] = {}
+        self._writes: dict[int, int] = {}
+        self._is_asked = self._is_ending = False
+        # How many bytes may still be read from each stream once the child is over.
+        self._left = dict.fromkeys(self._rests, MOST_LEFT)
+        try:
+            # One pipe if both are one file, as with 2>&1: so what comes first stays first.
+            for stream in (STDOUT,) if _file(STDOUT) == _file(STDERR) else (STDOUT, STDERR):
+                read, self._writes[stream] = os.pipe()
+                self._reads[read] = stream
+            memory.output_waker = self._waker
+            memory.has_output = True
+            self._thread = start_thread(self._run, "output of a job")
+        except BaseException:
+            memory.has_output = False
+            for descriptor in self._reads:
+                os.close(descriptor)
+            self.let_go()
+            self._waker.close()
+            raise
+
+    def redirected(self, become: Callable[[], NoReturn]) -> Callable[[], NoReturn]:
+        """``become`` for the child: it prints to the pipes."""
+        return partial(self._become, become)
+
+    def _become(self, become: Callable[[], NoReturn]) -> NoReturn:
+        for stream in STDOUT, STDERR:
+            os.dup2(self._writes.get(stream, self._writes[STDOUT]), stream)
+        for descriptor in (*self._reads, *self._writes.values()):
+            os.close(descriptor)
+        for text in sys.stdout, sys.stderr:
+            with suppress(Exception):  # the project may have replaced it
+                text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        become()
+
+    def let_go(self) -> None:
+        """Close the ends that are the child's, once it has them."""
+        for write in self._writes.values():
+            os.close(write)
+        self._writes = {}
+
+    def end(self, seconds: float) -> bool:
+        """Pass on what is left, now that the child is over: what it has left behind may go on printing. Waits for at
+        most ``seconds``. ``False`` if that takes longer."""
+        self._is_ending = True
+        self._waker.wake()
+        wait(self._thread.join, seconds)
+        if self.is_over:
+            self._waker.close()
+        return self.is_over
+
+    @property
+    def text(self) -> str:
+        """The last part of what it has printed, as it is stored."""
+        text = self._kept.decode(errors="replace")[-options().output :]
+        return printable(text, len(text) * _LONGEST_ESCAPE, keep="\n\t")[-options().output :]
+
+    @property
+    def last_lines(self) -> str:
+        """The last lines that it has printed, for the log; empty if it has printed nothing."""
+        return "\n".join(printable(line, LINE_LENGTH) for line in self._lines()[-MOST_LINES:])
+
+    def _lines(self) -> list[str]:
+        text = self._kept[-MOST_LINES * LINE_LENGTH * _WIDEST :].decode(errors="replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+    # --- in the thread
+
+    def _run(self) -> None:
+        is_left = True
+        while self._reads and is_left:
+            is_left = self._go_on()
+        for stream, rest in self._rests.items():
+            if rest:
+                self._printer.write(stream, rest + b"\n", self._title)
+        self._memory.has_output = False
+        self._tell()
+        for read in self._reads:
+            os.close(read)
+        self.is_over = True
+
+    def _go_on(self) -> bool:
+        """Pass on what comes. ``False`` once the child is over and nothing is left."""
+        is_ending = self._is_ending  # first: what the child has printed is there by then
+        ready = wait_for([*self._reads, self._waker.descriptor], 0.0 if is_ending or self._is_asked else _DAY)
+        if self._waker.descriptor in ready:
+            self._waker.taken()
+            self._is_asked = True
+        come = ready & self._reads.keys()
+        for read in come:
+            self._take(read, is_last=is_ending)
+        if come or not (is_ending or self._is_asked):
+            return True
+        self._is_asked = False
+        self._tell()
+        return not is_ending
+
+    def _take(self, read: int, *, is_last: bool) -> None:
+        stream = self._reads[read]
+        data = os.read(read, min(CHUNK, self._left[stream]))
+        if is_last:
+            self._left[stream] -= len(data)
+        self._kept += data
+        if len(self._kept) > 2 * self._most_bytes:
+            del self._kept[: -self._most_bytes]
+        if data:
+            self._memory.last_line = next(reversed(self._lines()), "")
+        if not data or not (self._pass_on(stream, data) or not self._is_command):
+            os.close(read)
+            del self._reads[read]
+
+    def _pass_on(self, stream: int, data: bytes) -> bool:
+        """``False`` if nobody reads it."""
+        if self._printer.has_lines:
+            whole, end, rest = (self._rests[stream] + data).rpartition(b"\n")
+            is_long = len(rest) > CHUNK
+            data, self._rests[stream] = (whole + end + rest + b"\n", b"") if is_long else (whole + end, rest)
+        return not data or self._printer.write(stream, data, self._title)
+
+    def _tell(self) -> None:
+        """Answer a child that wants to log its last lines."""
+        if self._memory.wants_lines:
+            self._memory.last_lines = self.last_lines
+            self._memory.wants_lines = False

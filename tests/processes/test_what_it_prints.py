@@ -1,0 +1,339 @@
+"""What a job prints is passed on, and its last part is kept with the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_singlejob.models import JobLock, JobRun
+from django_singlejob.models.locks import locks
+from tests.app import jobs
+from tests.children import ROOT
+from tests.databases import APPS
+from tests.processes.witness import is_alive
+from tests.waiting import eventually, work_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.children import Child, Spawn
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, available_apps=APPS),
+    pytest.mark.on_database("sqlite"),  # nothing here depends on the database
+]
+LOGGED = {"DJANGO_SETTINGS_MODULE": "tests.processes.logging_settings"}
+on_each_database = pytest.mark.on_database("sqlite", "postgresql", "mysql")
+
+
+def run(spawn: Spawn, *words: str, **env: str) -> Child:
+    child = spawn.command("run_singleton", *words, **env)
+    child.finish()
+    return child
+
+
+def says(spawn: Spawn, text: str, **env: str) -> Child:
+    return run(spawn, "says", "--now", "--args", json.dumps([text]), **env)
+
+
+def kept() -> str:
+    return JobRun.objects.get().output
+
+
+def test_it_is_passed_on_and_kept(spawn: Spawn) -> None:
+    child = says(spawn, "one\ntwo\nno end")
+    assert child.output == kept() == "one\ntwo\nno end"
+
+
+def test_standard_error_is_kept_as_well_and_they_stay_apart(spawn: Spawn) -> None:
+    words = ("-m", "django", "run_singleton", "says_both", "--now")
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=spawn.env, capture_output=True, text=True, check=True, stdin=-3
+    )
+    assert (done.stdout, done.stderr) == ("out\n", "err\n")
+    assert sorted(kept().split()) == ["err", "out"]
+
+
+def test_both_stay_in_order_if_they_are_one_file(spawn: Spawn) -> None:
+    child = run(spawn, "takes_turns", "--now")
+    assert child.output.split() == [str(number) for number in range(1000)]
+    assert kept() == child.output
+
+
+def test_what_a_job_starts_prints_too(spawn: Spawn) -> None:
+    child = run(spawn, "echoes", "--now")
+    assert child.output == kept() == "from a shell\n"
+
+
+def test_a_management_command_is_no_exception(spawn: Spawn) -> None:
+    child = run(spawn, "-m", "check")
+    assert kept() == child.output
+    assert "System check identified no issues" in kept()
+
+
+def test_a_shell_command_is_no_exception(spawn: Spawn) -> None:
+    child = run(spawn, "backup", "--", "sh", "-c", "echo saved; echo warned >&2")
+    assert sorted(child.output.split()) == sorted(kept().split()) == ["saved", "warned"]
+
+
+def test_what_a_shell_command_leaves_behind_prints_as_long_as_it_holds_the_lock(spawn: Spawn) -> None:
+    child = run(spawn, "backup", "--", "sh", "-c", "(sleep 0.2; echo late) & echo early")
+    assert child.output == kept() == "early\nlate\n"
+
+
+def test_a_shell_command_ends_if_nobody_reads_it(spawn: Spawn) -> None:
+    words = f"{sys.executable} -m django run_singleton backup -- yes | head -n 1"
+    done = subprocess.run(["sh", "-c", words], cwd=ROOT, env=spawn.env, capture_output=True, text=True, check=True)
+    assert done.stdout == "y\n"
+    assert not JobLock.objects.exists()
+
+
+def test_a_job_goes_on_if_nobody_reads_it(spawn: Spawn) -> None:
+    words = f"{sys.executable} -m django run_singleton writes_much --now | head -c 10"
+    subprocess.run(["sh", "-c", words], cwd=ROOT, env=spawn.env, capture_output=True, check=True)
+    assert JobRun.objects.get().status == "successful"
+
+
+def test_the_last_part_is_kept(spawn: Spawn) -> None:
+    says(spawn, "".join(f"{number:05}\n" for number in range(3000)))
+    assert len(kept()) == 10_000
+    assert kept().endswith("\n02998\n02999\n")
+
+
+@pytest.mark.parametrize("output", ["0", "7"])
+def test_how_much_is_a_setting(spawn: Spawn, output: str) -> None:
+    child = says(spawn, "0123456789", SINGLEJOB_TEST_OUTPUT=output)
+    assert child.output == "0123456789"
+    assert kept() == "0123456789"[10 - int(output) :]
+
+
+@on_each_database
+def test_whatever_it_prints_can_be_stored(spawn: Spawn) -> None:
+    printed = "\0 \x1b[31mred\x1b[0m \r\n\ttab \N{SNAKE} \N{RIGHT-TO-LEFT OVERRIDE} <script>alert(1)</script> \x85\n"
+    child = run(spawn, "says_bytes", "--now", "--args", json.dumps([printed]))
+    assert child.output_path.read_bytes() == printed.encode() + b"\xff\xfe\n"
+    expected = (
+        r"\x00 \x1b[31mred\x1b[0m \r" + "\n\ttab " + r"\U0001f40d \u202e <script>alert(1)</script> \x85" + "\n��\n"
+    )
+    assert kept() == expected
+    assert JobRun.objects.get().status == "successful"
+
+
+@on_each_database
+def test_output_that_is_too_much_costs_no_run(spawn: Spawn) -> None:
+    run(spawn, "writes_much", "--now", SINGLEJOB_TEST_OUTPUT="1000000")
+    assert len(kept()) == 1_000_000
+    assert JobRun.objects.get().status == "successful"
+    assert not JobLock.objects.exists()
+
+
+def test_a_line_is_there_before_the_next_one(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "says_then_waits", "--now")
+    child.wait_for("still here")
+    child.send_signal(signal.SIGTERM)
+    child.finish()
+    assert kept() == "still here\n"
+
+
+def test_a_stream_that_is_closed_stays_closed(spawn: Spawn) -> None:
+    command = "sh -c 'head -c 1000000 /dev/zero; echo it ends >&2'"
+    words = f"exec {sys.executable} -m django run_singleton backup -- {command} >&-"
+    done = subprocess.run(["sh", "-c", words], cwd=ROOT, env=spawn.env, capture_output=True, text=True, check=True)
+    assert done.stderr.endswith("it ends\n")
+    assert "is not kept" not in done.stderr
+    assert kept() == ""
+
+
+def test_the_last_words_of_a_job_that_is_killed_are_kept(spawn: Spawn) -> None:
+    child = run(spawn, "says_and_dies", "--now", **LOGGED)
+    assert kept() == "last words\n"
+    assert JobRun.objects.get().error == "JobDied: Its process was killed by SIGKILL."
+    assert "The last lines of its output:\nlast words" in child.output
+
+
+def test_a_failure_is_logged_with_the_last_ten_lines(spawn: Spawn) -> None:
+    child = run(spawn, "says_and_fails", "--now", **LOGGED)
+    logged = child.output.partition("The job 'says_and_fails' failed.")[2]
+    assert re.search(r"ValueError: no such customer\nThe last lines of its output:\nline 2\n(line \d+\n){9}", logged)
+    assert "line 1\n" not in logged
+    assert "last lines" not in JobRun.objects.get().traceback
+
+
+def test_a_command_error_is_logged_with_them_and_without_a_traceback(spawn: Spawn) -> None:
+    child = run(spawn, "says_and_complains", "--now", **LOGGED)
+    logged = child.output.partition("The job 'says_and_complains' failed")[2]
+    assert "The last lines of its output:\nlooking for it" in logged
+    assert "Traceback" not in logged
+
+
+def test_a_body_that_closes_everything_is_no_problem(spawn: Spawn) -> None:
+    child = run(spawn, "closes_all_descriptors", "--now")
+    assert child.returncode == 0
+
+
+def test_one_that_is_started_in_a_session_of_its_own_does_not_hold_up_the_end(spawn: Spawn) -> None:
+    child = run(spawn, "leaves_a_daemon", "--now")
+    (pid,) = map(int, re.findall(r"left (\d+)", kept()))
+    try:
+        assert child.returncode == 0
+        assert is_alive(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_the_output_of_several_jobs_is_never_mixed(spawn: Spawn) -> None:
+    child = spawn.command("singleton_worker", "--processes", "4", "--max-jobs", "4", "--interval", "0.05")
+    for number in range(4):
+        jobs.TALKERS[number].enqueue()
+    child.finish()
+    runs = JobRun.objects.filter(job_name__startswith="talks")
+    assert len(runs) == 4
+    for each in runs:
+        assert {*re.findall(r"\w", each.output)} == {each.job_name[-1]}
+    lines = [line for line in child.output.splitlines() if re.match(r"[0-3]", line)]
+    assert len(lines) == 4 * 200
+    assert all(re.fullmatch(r"(\d)\1{79}", line) for line in lines)
+
+
+def test_a_pass_says_which_job_prints(spawn: Spawn) -> None:
+    jobs.says.enqueue("first\nsecond")
+    child = spawn.command("singleton_worker", "--once")
+    child.finish()
+    assert child.output == "==> says <==\nfirst\nsecond\n"
+
+
+def test_heartbeats_tell_the_last_line(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "says_then_waits", "--now")
+    eventually(lambda: JobLock.objects.filter(progress={"line": "still here"}).exists())
+    child.send_signal(signal.SIGTERM)
+    child.finish()
+
+
+def test_a_job_tells_its_progress_with_its_heartbeats(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "tells_its_progress", "--now")
+    eventually(lambda: JobLock.objects.filter(progress={"done": 3, "total": 8, "text": "importing"}).exists())
+    child.send_signal(signal.SIGTERM)
+    child.finish()
+
+
+# --- nobody reads it
+
+
+@contextmanager
+def unread(spawn: Spawn, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command whose standard output nobody reads, and the pipe to read it from."""
+    read, write = os.pipe()
+    with (spawn.folder / "errors.txt").open("wb") as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "django", *words],
+            cwd=ROOT,
+            env=spawn.env,
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=errors,
+            start_new_session=True,
+        )
+    os.close(write)
+    try:
+        yield child, read
+    finally:
+        os.close(read)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        print((spawn.folder / "errors.txt").read_text())
+
+
+def has_beaten() -> bool:
+    """Whether the lease was kept for seconds, although the job takes none."""
+    return JobLock.objects.filter(job_name="fills_a_pipe", heartbeats__gte=3).exists()
+
+
+def read_all(read: int) -> bytes:
+    with os.fdopen(os.dup(read), "rb") as stream:
+        return stream.read()
+
+
+def ended_as(name: str = "fills_a_pipe") -> str:
+    assert not JobLock.objects.filter(name=name).exists()
+    return JobRun.objects.get(job_name=name).status
+
+
+FILLS = ("run_singleton", "fills_a_pipe", "--now")
+
+
+def test_the_lease_is_kept_while_nobody_reads(spawn: Spawn) -> None:
+    with unread(spawn, *FILLS) as (child, read):
+        eventually(has_beaten)
+        assert len(read_all(read)) == 100_000
+        child.wait()
+    assert ended_as() == "successful"
+
+
+def test_a_signal_ends_what_nobody_reads(spawn: Spawn) -> None:
+    with unread(spawn, *FILLS) as (child, _):
+        eventually(has_beaten)
+        child.send_signal(signal.SIGTERM)
+        child.wait()
+    assert ended_as() == "successful"
+
+
+def test_a_signal_ends_a_shell_command_that_nobody_reads(spawn: Spawn, go: Path) -> None:
+    fill = f"until [ -e {go} ]; do sleep 0.01; done; head -c 100000 /dev/zero"
+    with unread(spawn, "run_singleton", "backup", "--", "sh", "-c", fill) as (child, _):
+        children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+        eventually(children.read_text)
+        go.touch()
+        eventually(lambda: not children.read_text())
+        child.send_signal(signal.SIGTERM)
+        child.wait()
+    assert ended_as("backup") == "successful"
+
+
+def test_a_worker_ends_what_nobody_reads(spawn: Spawn) -> None:
+    jobs.fills_a_pipe.enqueue()
+    with unread(spawn, "singleton_worker", "--interval", "0.05", "--grace", "0") as (child, _):
+        eventually(has_beaten)
+        child.send_signal(signal.SIGTERM)
+        eventually(lambda: JobRun.objects.filter(job_name="fills_a_pipe", status="successful").exists())
+
+
+def test_a_user_stops_what_nobody_reads(spawn: Spawn) -> None:
+    with unread(spawn, *FILLS) as (child, _):
+        eventually(has_beaten)
+        lock = JobLock.objects.get()
+        assert locks().stop(lock.name, lock.token, "ada")
+        child.wait()
+    assert ended_as() == "successful"
+
+
+def test_what_nobody_reads_ends_with_the_lease(spawn: Spawn) -> None:
+    with unread(spawn, *FILLS) as (child, _):
+        eventually(has_beaten)
+        JobLock.objects.all().delete()
+        child.wait()
+    assert JobRun.objects.get().error.startswith("LeaseLost")
+
+
+def test_what_prints_for_ever_faster_than_it_is_read_does_not_hold_up_the_end(spawn: Spawn) -> None:
+    with unread(spawn, "run_singleton", "leaves_one_that_prints", "--now") as (child, read):
+        while os.read(read, 4096):
+            work_for(0.001)
+        assert child.wait() == 0
+
+
+def test_one_stream_that_nobody_reads_does_not_hold_up_the_other(spawn: Spawn) -> None:
+    with unread(spawn, "singleton_worker", "--interval", "0.05", "--processes", "2"):
+        jobs.fills_a_pipe.enqueue()
+        eventually(has_beaten)
+        jobs.warns.enqueue()
+        eventually(lambda: JobRun.objects.filter(job_name="warns", status="successful").exists())
