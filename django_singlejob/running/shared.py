@@ -59,6 +59,7 @@ class SharedMemory(LeaseState):
         reason: why the body has to end, see ``in_child``; 0: it need not.
         has_output: whether the supervisor passes on what the body prints.
         wants_lines: whether the child waits for ``last_lines``, the last ones that it has printed.
+        has_logged: whether the child has logged the failure that it has reported.
     """
 
     proven_at = number(0, float)
@@ -72,6 +73,7 @@ class SharedMemory(LeaseState):
     wants_lines = number(17, bool)
     has_output = number(18, bool)
     last_lines = text(19, _LINES_AT)
+    has_logged = number(20, bool)
     #: Wakes what passes on the output, if there is such a thing.
     output_waker: Waker | None = None
 

@@ -27,8 +27,8 @@ from django_singlejob.running.in_child import (
     add_output,
     exception_for,
     for_caller,
+    reported,
     run_as_child,
-    unpacked,
 )
 from django_singlejob.running.output import Output, Printer, output_of
 from django_singlejob.running.process import Process, how_it_ended, leave_connections
@@ -273,10 +273,12 @@ def body_steps(
         yield from passed_on(output, child)
     finally:
         supervisor.let_go(child)
-    reported = unpacked(memory.message) if memory.message else None
+    ended = reported(memory)
     # If it was killed after a success, it has left threads behind, which had not ended.
-    if reported and (code >= 0 or reported.failure):
-        return reported
+    if ended and (code >= 0 or ended.failure):
+        if output and ended.failure and not memory.has_logged:
+            add_output(ended.failure, output.last_lines)
+        return ended
     if has_killed or reason == LOST or -code in ENDING_SIGNALS:
         failure = for_caller(exception_for(reason or -code, lease))
     else:

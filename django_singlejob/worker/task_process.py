@@ -21,7 +21,7 @@ from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_second_signal_received, is_shutdown_requested
-from django_singlejob.running.in_child import BodyEnd, run_as_child, unpacked
+from django_singlejob.running.in_child import BodyEnd, reported, run_as_child
 from django_singlejob.running.process import how_it_ended
 from django_singlejob.running.reports import Report
 from django_singlejob.running.shared import SharedMemory, flush_streams, number
@@ -191,7 +191,7 @@ class TaskProcess:
         self._child = None
         code = self._supervisor.collect(child)
         self._supervisor.let_go(child)
-        end = unpacked(self._memory.message) if self._memory.message else None
+        end = reported(self._memory)
         failure = end.failure if end else None
         error = f"The process that ran it {how_it_ended(code)}."
         if self._memory.is_winding_up and (code == 0 or child.has_killed):

@@ -340,6 +340,30 @@ def test_a_pass_logs_a_failure_once(spawn: Spawn) -> None:
     assert (row.status, row.error, row.error_class) == ("failed", "Peculiar: number 7", "tests.app.jobs.Peculiar")
 
 
+@once
+def test_a_failure_is_logged_although_the_process_is_killed_before_it_has_logged_it(spawn: Spawn) -> None:
+    child = spawn.code("""
+        import logging, os, signal
+        from django.core.management import execute_from_command_line
+
+        class Handler(logging.StreamHandler):
+            supervisor = os.getpid()
+
+            def emit(self, record):
+                if os.getpid() != self.supervisor:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                super().emit(record)
+
+        logging.basicConfig(handlers=[Handler()])
+        execute_from_command_line(["django-admin", "run_singleton", "raises_what_cannot_be_passed_on"])
+    """)
+    assert child.finish() == 1
+    assert child.output.count("The job 'raises_what_cannot_be_passed_on' failed.") == 1
+    assert child.output.count("raise Peculiar(number=7)") == 1
+    run = JobRun.objects.get()
+    assert (run.status, run.error) == ("failed", "Peculiar: number 7")
+
+
 def test_a_task_that_fails_is_logged_once(spawn: Spawn) -> None:
     child = spawn.code("""
         import logging
