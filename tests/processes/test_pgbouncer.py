@@ -83,11 +83,11 @@ def listens(port: int) -> bool:
 
 @jobs_and_tasks
 def test_workers_that_share_sessions_run_each_one_off_once(spawn: Spawn, pooled: dict[str, str], kind: str) -> None:
-    enqueue_noted(kind, range(200), 0.02)
+    enqueue_noted(kind, range(60), 0.02)
     workers = [worker(spawn, "--threads", "5", "-v", "0", **pooled) for _ in range(2)]
     eventually(all_are_done)
     end(*workers)
-    assert notes() == [(number, 1) for number in range(200)]
+    assert notes() == [(number, 1) for number in range(60)]
     assert set(attempts().values()) == {1}
     assert not JobLock.objects.exists()
     assert not any("Traceback" in child.output for child in workers)
