@@ -208,7 +208,11 @@ _INTERRUPTED = KINDS[State.FAILING]._replace(
         "The last run of the job {name!r} was interrupted.",
         "The last {count} runs of the job {name!r} did not succeed. The last one was interrupted.",
         "count",
-    )
+    ),
+    what_to_do=_(
+        "The history says what interrupted it. If it needs more time, raise its max_runtime or the worker's --grace. "
+        "Then run the job again."
+    ),
 )
 _SKIPPED_SINCE = KINDS[State.FAILING]._replace(
     what_happened=ngettext_lazy(

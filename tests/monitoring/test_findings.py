@@ -189,6 +189,11 @@ def test_fewer_failures_are_a_warning() -> None:
     assert finding(State.OVERDUE, 3, **failing).level == Level.CRITICAL
 
 
+def test_after_an_interruption_there_is_no_error_to_look_for() -> None:
+    found = finding(State.FAILING, status=status(consecutive_failures=1, last_status="interrupted"))
+    assert "raise its max_runtime or the worker's --grace" in str(found.what_to_do)
+
+
 def test_a_hostile_holder_forges_no_line() -> None:
     found = finding(State.STALE, lock=lock(hostname="web\nOK: all is well\x1b[2J"))
     assert "\n" not in str(found.what_happened)
