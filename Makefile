@@ -58,8 +58,9 @@ test-fast: $(INSTALLED)-test
 COVER := $(if $(COVERED),--cov --cov-report= --cov-fail-under=0)
 COVER_MORE := $(if $(COVERED),--cov --cov-append --cov-report=term:skip-covered)
 SERVERS := postgresql $(if $(MYSQL_URL),mysql)
-# The reports of targets that run side by side come in one piece.
-SIDE_BY_SIDE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) --jobs=4
+# Two targets run side by side, each with three processes: while some wait, the others keep two cores busy. With more, the
+# tests only wait for each other, some of them for too long. A report comes in one piece.
+SIDE_BY_SIDE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) --jobs=2 --keep-going
 
 test: $(INSTALLED)-test
 	@echo "Each of these prints its report when it ends, in some minutes: SQLite (fast and slow tests), $(SERVERS)."
@@ -69,13 +70,13 @@ test: $(INSTALLED)-test
 	$(TIMING) --database postgresql
 
 test-fast-sqlite:
-	$(PYTEST) -n 2 --ignore=tests/processes $(SHUFFLED) --database sqlite -m 'not timing and not slow' $(COVER)
+	$(PYTEST) -n 3 --ignore=tests/processes $(SHUFFLED) --database sqlite -m 'not timing and not slow' $(COVER)
 
 test-slow-sqlite:
 	$(PYTEST) -n 3 $(SHUFFLED) --database sqlite -m 'not timing and slow'
 
 test-postgresql:
-	$(PYTEST) -n 5 --database postgresql
+	$(PYTEST) -n 3 --database postgresql
 
 test-mysql:
 	$(PYTEST) -n 3 --database mysql
