@@ -16,12 +16,20 @@ from tests.locking.keeping import keep, threads
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
+    from pytest_django import Settings
+
     from tests.children import Spawn
 
 pytest_plugins = "tests.fixtures"
 
-SHORT = timedelta(seconds=0.6)
+# With a heartbeat each tenth of a second, also on a machine that keeps it waiting.
+SHORT, HEARTBEATS_PER_LEASE = timedelta(seconds=30), 300
 real = pytest.mark.django_db(transaction=True, available_apps=APPS)
+
+
+@pytest.fixture(autouse=True)
+def _many_heartbeats(settings: Settings) -> None:
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "HEARTBEATS_PER_LEASE": HEARTBEATS_PER_LEASE}
 
 
 def beats() -> int:
@@ -83,13 +91,16 @@ def test_a_forked_child_has_a_thread_of_its_own(spawn: Spawn, hooks: str) -> Non
     child = spawn.code(f"""
         import ctypes, os
         from datetime import timedelta
+        from django.conf import settings
         from django.db import connection, connections
         from django_singlejob import job_lock
         from django_singlejob.models.locks import locks
         from tests.waiting import eventually
 
+        settings.SINGLEJOB = {{**settings.SINGLEJOB, "HEARTBEATS_PER_LEASE": {HEARTBEATS_PER_LEASE}}}
+
         def hold(name):
-            with job_lock(name, lease=timedelta(seconds=0.6)) as lease:
+            with job_lock(name, lease=timedelta(seconds={SHORT.seconds})) as lease:
                 eventually(lambda: locks().get(name=name).heartbeats > 3)
                 lease.check()
 
