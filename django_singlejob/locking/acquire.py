@@ -21,7 +21,7 @@ from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, U
 from django_singlejob.jobs.names import is_reserved
 from django_singlejob.jobs.slots import Claim
 from django_singlejob.locking import single_statement
-from django_singlejob.locking.at_exit import announce, forget, release_granted
+from django_singlejob.locking.at_exit import announce, begin, forget, release_granted
 from django_singlejob.locking.grant import Grant, Granting
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.liveness import (
@@ -113,6 +113,7 @@ class Acquisition:
             self.leave_nothing()  # it may have come after a COMMIT, as a Ctrl-C during one does
             raise
         if isinstance(answer, Lease):
+            begin(answer.token)
             del self._in_doubt[answer.token]
             for grant in list(self._in_doubt.values()):
                 self._rule_out(grant)  # this one would have been in its way
@@ -134,7 +135,7 @@ class Acquisition:
 
     def leave_nothing(self) -> bool:
         """Release what may have been granted. ``False`` if that is uncertain: the lock, if any, is left to expire."""
-        are_released = [release_granted(token, has_begun=False) for token in self._in_doubt]
+        are_released = [release_granted(token) for token in self._in_doubt]
         self._in_doubt.clear()
         return all(are_released)
 

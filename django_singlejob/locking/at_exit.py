@@ -4,6 +4,7 @@ import atexit
 import logging
 import os
 import threading
+from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
@@ -16,13 +17,28 @@ from django_singlejob.process.logs import about
 
 logger = logging.getLogger("django_singlejob")
 
-# By token: the lock's name, and the thread that requested it.
-_granted: dict[UUID, tuple[str, threading.Thread]] = {}
+
+@dataclass
+class _Granted:
+    """What the database may have granted: the lock's name, the thread that requested it, and whether its run may have
+    begun."""
+
+    name: str
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    may_have_begun: bool = False
+
+
+_granted: dict[UUID, _Granted] = {}
 
 
 def announce(token: UUID, name: str) -> None:
     """Call this before you request the lock: an interrupt may come between the grant and its ``Lease``."""
-    _granted[token] = (name, threading.current_thread())
+    _granted[token] = _Granted(name)
+
+
+def begin(token: UUID) -> None:
+    """Call this before the run may begin. Until then, its slot is run again, as after a death."""
+    _granted[token].may_have_begun = True
 
 
 def forget(token: UUID) -> None:
@@ -30,38 +46,38 @@ def forget(token: UUID) -> None:
     _granted.pop(token, None)
 
 
-def release_granted(token: UUID, *, has_begun: bool = True) -> bool:
+def release_granted(token: UUID) -> bool:
     """Release the lock if it was granted under this token (best effort).
 
-    ``has_begun``: whether its run may have begun. If not, its slot is run again, as after a death. Returns ``False`` if
-    the row was not found or could not be released. A COMMIT under way may still insert it; then it is left to expire.
+    Returns ``False`` if the row was not found or could not be released. A COMMIT under way may still insert it; then it
+    is left to expire.
     """
     granted = _granted.pop(token, None)
     if granted is None:
         return True
-    name, _ = granted
     try:
-        return _release_row(name, token, has_begun=has_begun)
+        return _release_row(granted, token)
     except Exception as error:
         message = "The lock %r could not be released, and is left to expire: %s"
-        logger.warning(message, name, errors.words_of(error), extra=about(lock=name, token=token, reason=error))
+        extra = about(lock=granted.name, token=token, reason=error)
+        logger.warning(message, granted.name, errors.words_of(error), extra=extra)
         return False
 
 
 @atexit.register
 def release_at_exit() -> None:
     """Release what is still held, as after a KeyboardInterrupt at a bad moment."""
-    for token, (_, thread) in list(_granted.items()):
+    for token, granted in list(_granted.items()):
         # Another live thread may be in the middle of a job until the process is gone: its lock is left to expire.
-        if thread is threading.current_thread() or not thread.is_alive():
+        if granted.thread is threading.current_thread() or not granted.thread.is_alive():
             release_granted(token)
 
 
-def _release_row(name: str, token: UUID, *, has_begun: bool) -> bool:
+def _release_row(granted: _Granted, token: UUID) -> bool:
     alias = transactions.alias()
     # An interrupt may have left the connection in the middle of a statement.
     transactions.drop(alias)
-    lock = locks().look_up(name)
+    lock = locks().look_up(granted.name)
     if lock is None or lock.token != token:
         return False
     result = {"status": "interrupted", "error": "The process exited.", "finished_at": lock.now}
@@ -70,7 +86,7 @@ def _release_row(name: str, token: UUID, *, has_begun: bool) -> bool:
         with transactions.durable(alias, statement_timeout=history.patience):
             if gates().hold(lock.name, lock.token) and locks().release(lock.name, lock.token):
                 history.write(partial(one_offs().release, lock.token))
-                if lock.slot and not has_begun:
+                if lock.slot and not granted.may_have_begun:
                     gates().abandon(lock)
                 end_for(lock, result, history)
 

@@ -51,7 +51,8 @@ def test_the_slot_of_a_run_that_has_not_begun_is_run_again_as_after_a_death(most
     fall_behind(job)
     lease = ask_for_slot(job)
     assert isinstance(lease, Lease)
-    at_exit.release_granted(lease.token, has_begun=False)
+    at_exit.announce(lease.token, lease.name)
+    at_exit.release_at_exit()
     assert is_free()
     assert [found.kind for found in status().findings] == ["failing"]
     assert run_slot(job).status == outcome

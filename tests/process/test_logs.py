@@ -228,7 +228,7 @@ def test_a_lock_that_cannot_be_released(log: pytest.LogCaptureFixture, monkeypat
     assert logged(log, "'shop' could not be released") == known
 
 
-def fail_at_the_database(*arguments: object, **settings: object) -> bool:
+def fail_at_the_database(*arguments: object) -> bool:
     raise OperationalError("the server is away")
 
 
