@@ -38,6 +38,8 @@ LEASE = timedelta(seconds=6)
 # For holders that lose it as soon as they begin.
 SHORT_LEASE = timedelta(seconds=2)
 LONG_LEASE = timedelta(seconds=5)
+# Under it, a body that has to end has ten seconds for that before it is killed.
+PATIENT_LEASE = timedelta(minutes=1)
 A_MINUTE = 60.0
 
 
@@ -167,10 +169,10 @@ def ask_in_a_thread(lease: Lease) -> None:
 
 singleton_job("asks_all_the_time", lease=LEASE)(ask_until_it_has_to_end)
 singleton_job("asks_in_a_thread_too", lease=LEASE)(lambda: ask_until_it_has_to_end(ask_in_a_thread))
-singleton_job("asks_for_too_long", lease=LEASE, max_runtime=timedelta(seconds=1))(ask_until_it_has_to_end)
+singleton_job("asks_for_too_long", lease=PATIENT_LEASE, max_runtime=timedelta(seconds=1))(ask_until_it_has_to_end)
 
 
-@singleton_job(lease=LEASE, max_runtime=timedelta(seconds=3))
+@singleton_job(lease=PATIENT_LEASE, max_runtime=timedelta(seconds=3))
 def too_long_a_query() -> None:
     say("started")
     with connection.cursor() as cursor:
@@ -220,7 +222,7 @@ def close_call(seconds: float) -> None:
         pass
 
 
-@singleton_job(lease=LEASE, max_runtime=timedelta(seconds=3))
+@singleton_job(lease=PATIENT_LEASE, max_runtime=timedelta(seconds=3))
 async def async_nap() -> None:
     try:
         say("started")
@@ -229,7 +231,7 @@ async def async_nap() -> None:
         say("cleaned up")
 
 
-@singleton_job(lease=LEASE, max_runtime=timedelta(seconds=0.5))
+@singleton_job(lease=PATIENT_LEASE, max_runtime=timedelta(seconds=0.5))
 def too_long() -> None:
     try:
         rest()
@@ -379,7 +381,7 @@ def stubborn(kind: str) -> None:
     _be_stubborn(kind)
 
 
-@singleton_job(lock="stubborn", lease=WATCHED_LEASE, max_runtime=timedelta(seconds=0.5))
+@singleton_job(lock="stubborn", lease=LEASE, max_runtime=timedelta(seconds=0.5))
 def stubborn_for_too_long(kind: str) -> None:
     _be_stubborn(kind)
 
