@@ -210,8 +210,8 @@ _INTERRUPTED = KINDS[State.FAILING]._replace(
         "count",
     ),
     what_to_do=_(
-        "The history says what interrupted it. If it needs more time, raise its max_runtime or the worker's --grace. "
-        "Then run the job again."
+        "Look in the history for what interrupted it, and for an error before that. If it needs more time, raise its "
+        "max_runtime or the worker's --grace."
     ),
 )
 _SKIPPED_SINCE = KINDS[State.FAILING]._replace(

@@ -34,9 +34,9 @@ LOST, TIMEOUT, STOPPED = 1001, 1002, 1003
 # What ``check()`` raises for the same reason.
 _RAISED_BY_CHECK = {LOST: LeaseLost, TIMEOUT: JobTimeout, STOPPED: JobStopped}
 
-# The first line of the note of an exception that a child has raised, and logged; or that it ended before that.
+# The first line of the note of an exception that a child has raised, and logged; or that something killed before that.
 NOTE = "It was raised in the process of the job:"
-_NOTE_UNLOGGED = "It was raised in the process of the job, which ended before it had logged it:"
+_NOTE_UNLOGGED = "It was raised in the process of the job, which was killed before it had logged it:"
 #: The first line of the note with the last lines that the body printed.
 OUTPUT_NOTE = "The last lines of its output:"
 # How long the child waits for those lines, at most, and how often it looks. Seconds.
@@ -124,8 +124,10 @@ def run_as_child(
         memory.message = _packed(ended)
         if ended.failure:
             add_output(ended.failure, _last_lines(memory))
-            log(ended.failure, lease)
-            memory.has_logged = True
+            try:
+                log(ended.failure, lease)
+            finally:
+                memory.has_logged = True
     if is_interruptible and received_signals.has_other_threads():
         received_signals.stop_handling()  # the body is over: a signal ends the threads that go on
     _exit(waits=is_interruptible)
@@ -244,8 +246,9 @@ def _passable(failure: BaseException) -> bytes:
     return b""
 
 
-def reported(memory: SharedMemory) -> BodyEnd | None:
-    """What the child has reported; ``None`` if it has not. Its failure has a note with its traceback there."""
+def reported(memory: SharedMemory, *, is_logged: bool = True) -> BodyEnd | None:
+    """What the child has reported; ``None`` if it has not. Its failure has a note with its traceback there, and whether
+    that is logged."""
     if not memory.message:
         return None
     end, pickled = pickle.loads(memory.message)  # noqa: S301  (it comes from our own child)
@@ -254,5 +257,5 @@ def reported(memory: SharedMemory) -> BodyEnd | None:
             end = end._replace(failure=pickle.loads(pickled))  # noqa: S301
     if end.failure is not None:
         # Not the cause, which may tell what a driver's error means.
-        end.failure.add_note(f"{NOTE if memory.has_logged else _NOTE_UNLOGGED}\n{end.ending.traceback}")
+        end.failure.add_note(f"{NOTE if is_logged else _NOTE_UNLOGGED}\n{end.ending.traceback}")
     return cast("BodyEnd", end)

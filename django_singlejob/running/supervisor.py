@@ -273,10 +273,12 @@ def body_steps(
         yield from passed_on(output, child)
     finally:
         supervisor.let_go(child)
-    ended = reported(memory)
+    # What was too slow in the child, such as a handler that waits for a mail server, would be too slow here.
+    is_logged = memory.has_logged or has_killed
+    ended = reported(memory, is_logged=is_logged)
     # If it was killed after a success, it has left threads behind, which had not ended.
     if ended and (code >= 0 or ended.failure):
-        if output and ended.failure and not memory.has_logged:
+        if output and ended.failure and not is_logged:
             add_output(ended.failure, output.last_lines)
         return ended
     if has_killed or reason == LOST or -code in ENDING_SIGNALS:

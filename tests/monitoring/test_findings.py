@@ -189,7 +189,7 @@ def test_fewer_failures_are_a_warning() -> None:
     assert finding(State.OVERDUE, 3, **failing).level == Level.CRITICAL
 
 
-def test_after_an_interruption_there_is_no_error_to_look_for() -> None:
+def test_after_an_interruption_it_says_where_the_reason_is() -> None:
     found = finding(State.FAILING, status=status(consecutive_failures=1, last_status="interrupted"))
     assert "raise its max_runtime or the worker's --grace" in str(found.what_to_do)
 

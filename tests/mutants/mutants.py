@@ -678,7 +678,13 @@ OTHERS = (
     Mutant(
         name="exit-frees-what-a-thread-uses",
         breaks="A process that exits releases locks under which another thread may still be running.",
-        edits=(Edit(AT_EXIT, "if thread is threading.current_thread() or not thread.is_alive():", "if thread:"),),
+        edits=(
+            Edit(
+                AT_EXIT,
+                "if granted.thread is threading.current_thread() or not granted.thread.is_alive():",
+                "if granted:",
+            ),
+        ),
         tests=(Witness("tests/locking/test_at_exit.py::test_what_another_thread_may_go_on_with_is_left_to_expire"),),
     ),
     Mutant(

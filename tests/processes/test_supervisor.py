@@ -364,6 +364,28 @@ def test_a_failure_is_logged_although_the_process_is_killed_before_it_has_logged
     assert (run.status, run.error) == ("failed", "Peculiar: number 7")
 
 
+@once
+def test_a_handler_that_raises_keeps_no_other_job_from_running(spawn: Spawn) -> None:
+    for job in jobs.raises_what_cannot_be_passed_on, jobs.quick:
+        job.enqueue()
+    child = spawn.code("""
+        import logging
+        from django.core.management import execute_from_command_line
+
+        class Handler(logging.Handler):
+            def emit(self, record):
+                if record.exc_info:
+                    raise RuntimeError("this handler is broken")
+
+        logging.basicConfig(handlers=[Handler()])
+        execute_from_command_line(["django-admin", "singleton_worker", "--drain"])
+    """)
+    child.finish()
+    assert "this handler is broken" in child.output
+    found = set(OneOffJob.objects.values_list("job_name", "status"))
+    assert found == {("raises_what_cannot_be_passed_on", "failed"), ("quick", "done")}
+
+
 def test_a_task_that_fails_is_logged_once(spawn: Spawn) -> None:
     child = spawn.code("""
         import logging
