@@ -191,7 +191,7 @@ def test_prune_the_history(spawn: Spawn) -> None:
     words = shlex.split(line.replace(".venv/bin/python manage.py", f"{sys.executable} -m django"))
     child = spawn(*words[1:])
     assert child.finish() == 0, child.output
-    assert [run.job_name for run in JobRun.objects.all()] == ["prune"]
+    assert [run.job_name for run in JobRun.objects.all()] == ["prune_singletons"]
 
 
 def test_delete_what_is_stored_about_one_person() -> None:

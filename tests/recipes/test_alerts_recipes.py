@@ -49,6 +49,7 @@ from django_singlejob import singleton_job
 
 @singleton_job("nightly")
 def nightly():
+    print("The first of two invoices is sent.")
     raise ZeroDivisionError("the password is 1234")
 
 ManagementUtility(["manage.py", "run_singleton", "nightly"]).execute()
@@ -122,6 +123,7 @@ def test_a_failure_is_one_mail_to_the_admins(spawn: Spawn, tmp_path: Path) -> No
     assert "To: ops@example.com" in mail
     assert "The job 'nightly' failed." in mail
     assert "ZeroDivisionError" in mail
+    assert "The first of two invoices is sent." in mail
 
 
 @pytest.mark.parametrize("answer", ["ok", "never", "not_found", ""])
@@ -140,7 +142,9 @@ def test_a_failure_is_posted_to_slack_and_recorded_whatever_slack_does(
         if answer:
             eventually(lambda: server.heard)
         posts = [json.loads(each.body) for each in server.heard]
-    assert posts == ([{"text": "nightly failed: ZeroDivisionError"}] if answer else [])
+    assert posts == (
+        [{"text": "nightly failed: ZeroDivisionError\nThe first of two invoices is sent.\n"}] if answer else []
+    )
     assert ("Error calling tell_slack" in child.output) is (answer != "ok")
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -237,17 +238,6 @@ def test_one_server_runs_the_daemon(project: Project) -> None:
     assert child.finish() == 143
 
 
-def test_a_ping_is_sent_only_if_the_job_ran(project: Project) -> None:
-    text = HOURLY_REPORT.replace("5 * * * *", hourly(ago=2 * MINUTE))
-    project.write("reports/jobs.py", text)
-    project.have_program("bin/curl", 'echo "pinged with $@"')
-    line = snippet("recipes/jobs.md", "Do something only if a job ran", "text")
-    child = project.start(line)
-    assert (child.finish(), child.output) == (99, "")
-    fall_behind(run(text).hourly_report)
-    assert project.cron(line) == "The report is ready.\npinged with -s https://example.com/ping\n"
-
-
 # --- schedules
 
 
@@ -407,12 +397,14 @@ def test_a_job_says_how_far_it_is(modules: Modules) -> None:
 
 def test_a_tenant_that_is_busy_is_left_out(modules: Modules) -> None:
     synced: list[int] = []
-    tenants = [SimpleNamespace(pk=number, sync=lambda number=number: synced.append(number)) for number in (1, 2, 3)]
-    modules("shop.models", Tenant=SimpleNamespace(objects=SimpleNamespace(all=lambda: tenants)))
-    job = run(snippet("recipes/jobs.md", "Lock each tenant")).sync_tenants
+    tenants = {pk: SimpleNamespace(sync=partial(synced.append, pk)) for pk in (1, 2, 3)}
+    rows = SimpleNamespace(get=lambda pk: tenants[pk], values_list=lambda *_, flat: tenants)
+    modules("shop.models", Tenant=SimpleNamespace(objects=rows))
+    modules("shop.tasks", snippet("recipes/jobs.md", "Lock each tenant")).sync_tenants()
     with job_lock("tenant:2"):
-        job()
+        call_command("singleton_worker", drain=True, threads=1, verbosity=0)
     assert synced == [1, 3]
+    assert {row.status for row in OneOffJob.objects.all()} == {"done"}
 
 
 def test_each_tenant_is_a_job(have_command: Callable[[str], list[dict[str, Any]]], settings: Any) -> None:

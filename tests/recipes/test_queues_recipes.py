@@ -186,17 +186,6 @@ def test_a_job_enqueues_a_task_of_another_backend(modules: Modules, settings: Se
 
 
 @pytest.mark.usefixtures("eager_celery")
-def test_a_job_replaces_celery_beat(modules: Modules) -> None:
-    sent: list[str] = []
-    code = "import celery\n@celery.shared_task\ndef send_newsletter(): sent.append('newsletter')"
-    modules("shop.tasks", code, sent=sent)
-    modules("shop.jobs", snippet("recipes/queues.md", "Replace beat"))
-    run_now("newsletter")
-    assert sent == ["newsletter"]
-    assert ends("newsletter") == ["successful"]
-
-
-@pytest.mark.usefixtures("eager_celery")
 def test_celery_runs_one_copy_and_skips_the_others_or_tries_them_later(modules: Modules) -> None:
     shop = modules("shop.tasks", snippet("recipes/queues.md", "Run one copy of a Celery task"))
     shop.rebuild_catalogue.delay("en").get()
