@@ -61,6 +61,15 @@ def start_run(job_name: str = "nightly", **terms: Any) -> Lease:
     return take(terms.pop("name", job_name), job_name=job_name, trigger="call", **terms)
 
 
+def check_for_ever() -> None:
+    """What the body of a job does until its lease tells it to end."""
+    run = current_run()
+    assert run is not None
+    while True:
+        run.lease.check()
+        work_for(0.01)
+
+
 def expire(name: str = "nightly") -> None:
     """The lease expired three seconds ago, by all clocks. A holder without heartbeats then counts as dead."""
     ago = 3 * SECOND

@@ -16,7 +16,7 @@ from django_singlejob import SKIPPED, JobTimeout, Lease, LeaseLost, current_run,
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.signals import lease_lost
-from tests.contract.acts import gate, is_free, last_run, nth_fence
+from tests.contract.acts import check_for_ever, gate, is_free, last_run, nth_fence
 from tests.databases import APPS
 from tests.waiting import eventually, work_for
 
@@ -25,14 +25,6 @@ pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
 def be_robbed() -> None:
     locks().update(token=uuid4())
-
-
-def check_for_ever() -> None:
-    run = current_run()
-    assert run is not None
-    while True:
-        run.lease.check()
-        work_for(0.01)
 
 
 def be_robbed_and_check() -> None:

@@ -34,6 +34,7 @@ from tests.contract.acts import (
     MINUTE,
     SECOND,
     all_at_once,
+    check_for_ever,
     expire,
     is_free,
     last_run,
@@ -447,13 +448,10 @@ def test_one_whose_lease_could_not_be_proven_for_a_while_is_begun_again() -> Non
 
 @pytest.mark.slow
 def test_one_that_runs_for_too_long_has_failed() -> None:
-    def hang() -> None:
-        while True:
-            pass
-
-    mailing(hang, max_runtime=timedelta(seconds=0.2)).enqueue()
+    mailing(check_for_ever, max_runtime=timedelta(seconds=0.2)).enqueue()
     ticked()
     assert statuses() == [("failed", 1)]
+    assert the_one_off().error.startswith("JobTimeout")
 
 
 # --- death
