@@ -86,7 +86,6 @@ SLOW = {
 SLOW_FIXTURES = {"child_env", "proxy"}
 #: They test signals and heartbeats at their time, or drop databases, for which a server waits for all of its sessions.
 TIMING = {
-    "locking/test_keeper.py",
     "processes/test_ci_run.py",
     "processes/test_interrupts.py",
     "processes/test_signal_rounds.py",

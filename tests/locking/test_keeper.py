@@ -87,15 +87,16 @@ def test_in_a_transaction_of_the_tests_there_is_none() -> None:
 @real
 @pytest.mark.parametrize("hooks", ["os.fork()", "ctypes.PyDLL(None).fork()"])
 def test_a_forked_child_has_a_thread_of_its_own(spawn: Spawn, hooks: str) -> None:
-    """A server that is written in C may fork without Python's hooks."""
+    """A server that is written in C may fork without Python's hooks. If another thread computes at that moment, Python
+    itself may hang in the child, so this one waits until the heartbeats' thread waits."""
     child = spawn.code(f"""
-        import ctypes, os
+        import ctypes, os, sys, threading
         from datetime import timedelta
         from django.conf import settings
         from django.db import connection, connections
         from django_singlejob import job_lock
         from django_singlejob.models.locks import locks
-        from tests.waiting import eventually
+        from tests.waiting import a_moment, eventually
 
         settings.SINGLEJOB = {{**settings.SINGLEJOB, "HEARTBEATS_PER_LEASE": {HEARTBEATS_PER_LEASE}}}
 
@@ -104,9 +105,15 @@ def test_a_forked_child_has_a_thread_of_its_own(spawn: Spawn, hooks: str) -> Non
                 eventually(lambda: locks().get(name=name).heartbeats > 3)
                 lease.check()
 
+        def waits():
+            (thread,) = [each for each in threading.enumerate() if each.name == "heartbeats"]
+            return sys._current_frames()[thread.ident].f_code.co_name == "wait"
+
         hold("parent")
-        with job_lock("kept"):  # so that the parent's thread is alive
+        with job_lock("kept", lease=timedelta(hours=100)):  # so that the parent's thread is alive
             connection.close()
+            eventually(waits)
+            a_moment()
             pid = {hooks}
             if pid == 0:
                 connections.close_all()
