@@ -274,20 +274,25 @@ def test_a_holder_that_trusts_itself_after_its_block_is_not_robbed_by_a_watch_fr
 @pytest.mark.on_database("sqlite")
 @pytest.mark.parametrize("ends", ["commits", "is rolled back", "fails"])
 def test_where_no_heartbeat_gets_through_the_block_is_one_itself(elsewhere: Elsewhere, ends: str) -> None:
-    """A watch that finished before or during the block does not rob the holder right after it."""
+    """A watch that finished before or during the block does not rob the holder right after it.
+
+    Between a rollback and the heartbeat that follows, one that waits may be faster: then the holder knows that it has
+    lost the lock."""
     lease = take(heartbeat_interval=BEAT)
     expire()
-    seen = lock()
+    seen, rivals = lock(), list[Any]()
     with suppress(ZeroDivisionError), lease.atomic():
         Counter.objects.create(name="orders")
         assert elsewhere(watch, seen).result(PATIENCE)
-        rival = elsewhere(locks().take_over, seen, {"pid": 5})
+        if ends == "commits":
+            rivals.append(elsewhere(locks().take_over, seen, {"pid": 5}))
         transaction.set_rollback(ends == "is rolled back")
         lease.check()
         if ends == "fails":
             raise ZeroDivisionError
     lease.check()
-    assert rival.result(PATIENCE) is False
+    assert not any(rival.result(PATIENCE) for rival in rivals)
+    assert not locks().take_over(seen, {"pid": 5})
     assert not lock().is_stale
     assert lock().heartbeats == seen.heartbeats + 1
     assert lease.deadline < float("inf")

@@ -96,10 +96,10 @@ def test_a_job_that_lost_its_lock_is_told_before_its_lease_ends() -> None:
     assert last_run().status == "failed"
 
 
-def be_robbed_and_wait(lease: Lease) -> None:
+def be_robbed_and_wait(lease: Lease, told: list[Lease]) -> None:
     be_robbed()
     gates().update(token=uuid4())  # as a takeover does
-    eventually(lambda: lease.lost)
+    eventually(lambda: lease.lost and told)
     with pytest.raises(LeaseLost), lease.atomic():
         pytest.fail("it began")
 
@@ -113,7 +113,7 @@ def test_so_is_a_block_and_its_fenced_transaction_writes_nothing() -> None:
     lease_lost.connect(note)
     try:
         with pytest.raises(LeaseLost), job_lock("nightly", lease=timedelta(seconds=0.6)) as lease:
-            be_robbed_and_wait(lease)
+            be_robbed_and_wait(lease, told)
         assert told == [lease]
     finally:
         lease_lost.disconnect(note)
