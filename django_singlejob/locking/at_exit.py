@@ -4,8 +4,8 @@ import atexit
 import logging
 import os
 import threading
-from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from django_singlejob.database import errors, transactions
@@ -18,27 +18,28 @@ from django_singlejob.process.logs import about
 logger = logging.getLogger("django_singlejob")
 
 
-@dataclass
-class _Granted:
+class _Granted(NamedTuple):
     """What the database may have granted: the lock's name, the thread that requested it, and whether its run may have
     begun."""
 
     name: str
-    thread: threading.Thread = field(default_factory=threading.current_thread)
+    thread: threading.Thread
     may_have_begun: bool = False
 
 
+# By token.
 _granted: dict[UUID, _Granted] = {}
 
 
 def announce(token: UUID, name: str) -> None:
     """Call this before you request the lock: an interrupt may come between the grant and its ``Lease``."""
-    _granted[token] = _Granted(name)
+    _granted[token] = _Granted(name, threading.current_thread())
 
 
 def begin(token: UUID) -> None:
     """Call this before the run may begin. Until then, its slot is run again, as after a death."""
-    _granted[token].may_have_begun = True
+    if granted := _granted.get(token):  # not in a process that a receiver of a signal has forked meanwhile
+        _granted[token] = granted._replace(may_have_begun=True)
 
 
 def forget(token: UUID) -> None:
