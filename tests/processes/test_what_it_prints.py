@@ -296,7 +296,8 @@ def test_a_signal_ends_a_shell_command_that_nobody_reads(spawn: Spawn, go: Path)
         eventually(lambda: not children.read_text())
         child.send_signal(signal.SIGTERM)
         child.wait()
-    assert ended_as("backup") == "successful"
+    # The signal may still come before it is known that the command has left nothing behind.
+    assert ended_as("backup") in ("successful", "interrupted")
 
 
 def test_a_worker_ends_what_nobody_reads(spawn: Spawn) -> None:
