@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import AppRegistryNotReady
 
+from django_singlejob.process.program import is_executor
+
 if TYPE_CHECKING:
     from django_singlejob.exceptions import (
         DatabaseUnreachable,
@@ -65,6 +67,7 @@ __all__ = [
     "UnsafeTransaction",
     "command_job",
     "current_run",
+    "is_executor",
     "job_lock",
     "raise_if_stopped",
     "singleton_job",

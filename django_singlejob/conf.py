@@ -39,6 +39,8 @@ class Options(NamedTuple):
     """How many runs of each job are kept; older ones are pruned."""
     output: int = 10_000
     """How many characters of what a run printed are kept with it; 0 means none."""
+    runs_per_process: int = 1_000
+    """After how many runs a worker replaces a process that runs jobs; 1 means that each run has one of its own."""
     record_command: str | Callable[[list[str]], str] = "name"
     """How much of a command line is stored: ``"name"``, ``"none"``, or a function that takes the list of arguments and
     returns the text to store, or its dotted path."""
@@ -172,6 +174,7 @@ _RULES: dict[str, tuple[str, Any]] = {
         "a whole number of characters, from 0 to 1,000,000",
         lambda value: _is_count(value) and value <= 1_000_000,
     ),
+    "RUNS_PER_PROCESS": (f"a whole number of runs, from 1 to {_MOST}", lambda value: _is_count(value, 1)),
     "RECORD_COMMAND": (
         '"name", "none", or a function or its dotted path',
         lambda value: callable(value) or value in ("name", "none") or _is_dotted_path(value),

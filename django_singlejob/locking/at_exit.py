@@ -65,6 +65,11 @@ def release_granted(token: UUID) -> bool:
         return False
 
 
+def may_hold_a_lock() -> bool:
+    """Whether this process may hold a lock."""
+    return bool(_granted)
+
+
 @atexit.register
 def release_at_exit() -> None:
     """Release what is still held, as after a KeyboardInterrupt at a bad moment."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from django.db import Error
 
+from django_singlejob.conf import ZERO
 from django_singlejob.database import errors, transactions
 from django_singlejob.exceptions import JobInterrupted, JobStopped, JobTimeout, SkipRun
 from django_singlejob.jobs.names import PATH_LENGTH
@@ -77,6 +78,7 @@ class Ending(NamedTuple):
 
     ``is_failure``: whether it counts as a consecutive failure. ``is_cut_off``: whether a signal ended the run of a
     slot, which is run again. ``also_write``: a further write in the transaction that records the result.
+    ``was_begun``: whether the body has begun; if not, the grant is undone, and nothing is recorded.
     """
 
     status: str
@@ -90,12 +92,17 @@ class Ending(NamedTuple):
     origin: str = ""
     output: str = ""
     also_write: AlsoWrite | None = None
+    was_begun: bool = True
 
     @property
     def result(self) -> dict[str, Any]:
         """What the history records of it."""
         names = ("status", "duration", "acquire_duration", "error", "traceback", "origin", "output")
         return {name: getattr(self, name) for name in names}
+
+
+#: The ending of a run whose body has not begun.
+NOT_BEGUN = Ending(status="", duration=ZERO, was_begun=False)
 
 
 def ending(

@@ -38,6 +38,7 @@ class Grant(NamedTuple):
         acquired_at: the same instant by the database's clock.
         entry: the run's history row; ``None`` if there is no job.
         columns: the values of the lock's row.
+        started_before: when the job had last started; ``None`` if never, or if that is not known.
     """
 
     request: LockRequest
@@ -49,12 +50,14 @@ class Grant(NamedTuple):
     slot: datetime | None
     attempt: int
     columns: Mapping[str, Any]
+    started_before: datetime | None = None
 
     @classmethod
     def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
         """The grant to request at this moment, by what was seen."""
         grant = cls.unseen(request, token, planned, snapshot.gate.next_fence)
-        return grant._replace(acquired_at=snapshot.time_at(grant.asked_at))
+        acquired_at, started_before = snapshot.time_at(grant.asked_at), snapshot.own.last_started_at
+        return grant._replace(acquired_at=acquired_at, started_before=started_before)
 
     @classmethod
     def unseen(

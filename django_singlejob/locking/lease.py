@@ -72,6 +72,13 @@ class Lease:
         self.raised: type[Exception] | None = None
         self._pid = os.getpid()
 
+    @classmethod
+    def of_supervisor(cls, grant: Grant, state: LeaseState) -> "Lease":
+        """In another process that the holder has started: the lease that it has in hand, with what it says of it."""
+        lease = cls(grant)
+        lease._state = state
+        return lease
+
     def __repr__(self) -> str:
         return f"<Lease {self.name!r} fence={self.fence}>"
 
@@ -397,7 +404,7 @@ class Lease:
             if ending and ending.also_write:
                 ending.also_write.write_alone()
         forget(self.token)  # also if a child has released it
-        if ending and self.grant.entry and not release.is_recorded:
+        if ending and ending.was_begun and self.grant.entry and not release.is_recorded:
             # Without the lock, we may write only our own run's row.
             loss = {"status": "failed", "error": f"LeaseLost: {self.why_lost()}"}
             is_loss = self._state.is_lost and ending.status in ("successful", "skipped")

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from django.db import Error, connections
 
@@ -16,6 +17,8 @@ from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.recording import Writer, with_history
 from django_singlejob.models.jobs import IF_SECOND, gates
 from django_singlejob.models.locks import locks
+from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.received_signals import is_second_signal_received
 
@@ -112,6 +115,11 @@ class Release:
         if self._ending is None:
             return gates().hold(self._name, self._token)
         end, own_name = self._ending, self._grant.request.own_name
+        if not end.was_begun:
+            is_ours = gates().hold(self._name, self._token)
+            return is_ours and gates().undo_start(
+                own_name, self._grant.slot, self._grant.attempt, self._grant.started_before
+            )
         failures = IF_SECOND if end.is_cut_off else int(end.is_failure)
         how = end.status, end.duration
         if not gates().finish(self._name, self._token, *how, failures=failures, own_name=own_name):
@@ -126,6 +134,10 @@ class Release:
         if self._ending is None:
             return False
         entry, also = self._grant.entry, self._ending.also_write
+        if not self._ending.was_begun:
+            history.write(partial(one_offs().release, self._token))
+            history.write(partial(runs().forget, self._token))
+            return True
         is_recorded = entry is not None and entry.end(history, self._ending.result)
         if also:
             # Others may hold its row for longer than the lease lasts.

@@ -81,6 +81,7 @@ class Reason(models.TextChoices):
     ALREADY_RAN = "already_ran", _("already ran")
     INTERRUPTED = "interrupted", _("interrupted before it started")
     UNDECIDED = "undecided", _("undecided")
+    NOT_BEGUN = "not_begun", _("not begun")
     ITSELF = "itself", _("skipped itself")
 
 

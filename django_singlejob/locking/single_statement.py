@@ -71,8 +71,10 @@ def is_ordinary_release(grant: Grant, ending: Ending | None, history: Writer) ->
     and a run that ends has its row in the history."""
     if not is_chosen():
         return False
-    if ending is not None and (ending.is_cut_off or ending.also_write or grant.entry is None or grant.entry.pk is None):
-        return False
+    if ending is not None:
+        is_ordinary = ending.was_begun and not (ending.is_cut_off or ending.also_write)
+        if not is_ordinary or grant.entry is None or grant.entry.pk is None:
+            return False
     return (ending is None or _has_one_gate(grant.request)) and _is_possible(history)
 
 

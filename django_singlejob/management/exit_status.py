@@ -82,6 +82,8 @@ def _of_outcome(report: Report, outcome: Outcome, skipped_status: int, signum: i
             return 128 + (signum or 0), f"{label}{f', {outcome.detail}' if outcome.detail else ''}."
         case Reason.UNDECIDED:
             return EX_UNAVAILABLE, f"{label}, {outcome.detail}"
+        case Reason.NOT_BEGUN:
+            return EX_TEMPFAIL, f"{label}, {outcome.detail}"
         case Reason.DISABLED:
             return 0, f"skipped, {label}."
         case Reason.PAUSED:

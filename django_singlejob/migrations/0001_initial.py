@@ -342,9 +342,6 @@ class Migration(migrations.Migration):
                         ),
                         name="singlejob_status_last_status",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("last_attempt__gte", 1)), name="singlejob_status_attempt"
-                    ),
                 ],
             },
         ),

@@ -294,6 +294,16 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         rows = self.filter(name=name, last_slot=slot, last_attempt=attempt, next_slot__isnull=False)
         rows.update(abandoned=True)
 
+    def undo_start(self, name: str, slot: datetime | None, attempt: int, started_before: datetime | None) -> bool:
+        """Record that the run of this attempt has not begun, so that it has used neither its slot nor the attempt.
+        ``started_before``: when the job had last started. Returns ``False`` if the row was deleted by hand."""
+        is_last = Q(last_slot=slot, last_attempt=attempt, next_slot__isnull=False)
+        if slot and self.filter(is_last, name=name).update(
+            abandoned=True, last_attempt=attempt - 1, last_started_at=started_before
+        ):
+            return True
+        return self.filter(name=name).update(last_started_at=started_before) == 1
+
     def revoke(self, name: str) -> bool:
         """Take the gate from its holder, so that no later write of that holder finds its token. Returns ``False`` if
         there is no such row."""
@@ -413,7 +423,6 @@ class JobStatus(Row):
         indexes = [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")]
         constraints = [
             allowed("singlejob_status_last_status", last_status__in=["", *RunStatus.values]),
-            allowed("singlejob_status_attempt", last_attempt__gte=1),
         ]
 
     def __str__(self) -> str:

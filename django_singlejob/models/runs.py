@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django_singlejob.database.transactions import alias
 from django_singlejob.jobs.names import HOSTNAME_LENGTH, NAME_LENGTH, USER_LENGTH
 from django_singlejob.models.attempts import AttemptQuerySet
-from django_singlejob.models.rows import Row, allowed
+from django_singlejob.models.rows import Row, allowed, delete_rows
 from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
         """Record how an attempt ended: now, unless ``result`` has another ``finished_at``. Returns ``False`` if it has
         ended already, as abandoned, or has no row."""
         return self.running().filter(token=token).update(**{"finished_at": DBNow(), **result}) == 1
+
+    def forget(self, token: UUID) -> int:
+        """Delete the row of an attempt whose body has not begun. Returns the number of rows deleted."""
+        return delete_rows(self.running().filter(token=token))
 
     def abandon_orphans(self, error: str) -> int:
         """End every attempt whose lock is gone, as after a manual DELETE. Returns the number of rows changed."""

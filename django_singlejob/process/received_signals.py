@@ -247,10 +247,19 @@ def take_over_in_child(signals: ReceivedSignals | None = None) -> None:
     ignored stay ignored."""
     global in_force, _last
     in_force, _last = signals, None
-    handle = signals.handle if signals else signal.SIG_DFL
+    handle_all(signals.handle if signals else signal.SIG_DFL)
+    attend_to_forks()
+
+
+def handle_all(handler: "Callable[[int, FrameType | None], object] | signal.Handlers") -> None:
+    """Handle all signals that end a command in this way. Those that are ignored stay ignored."""
     for signum in ENDING_SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, handle)
+            signal.signal(signum, handler)
+
+
+def attend_to_forks() -> None:
+    """Have what a body forks handle signals as any program. Call this once in a process."""
     # A process that the body forks, as multiprocessing does, is none of ours. Python drops a signal with a handler that
     # arrives before the process has begun. A pool would wait for ever for one that it has ended so early.
     os.register_at_fork(before=_forking.block, after_in_parent=_forking.let_in, after_in_child=_begin_anew)
@@ -321,7 +330,12 @@ _ours: WeakSet[threading.Thread] = WeakSet()
 
 def has_other_threads() -> bool:
     """Whether this process has threads that are neither the main thread nor ours."""
-    return any(thread is not threading.main_thread() and thread not in _ours for thread in threading.enumerate())
+    return bool(other_threads())
+
+
+def other_threads() -> set[threading.Thread]:
+    """The threads of this process that are neither the main thread nor ours."""
+    return {thread for thread in threading.enumerate() if thread is not threading.main_thread() and thread not in _ours}
 
 
 @contextmanager

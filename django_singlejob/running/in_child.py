@@ -26,8 +26,8 @@ from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ReceivedSignals
 from django_singlejob.running.shared import SharedMemory, flush_streams
 
-#: Called with the failure of a body and its lease.
-LogInChild = Callable[[BaseException, Lease], object]
+#: Called with the failure of a body, and with its lease as ``lease``.
+LogInChild = Callable[..., object]
 
 # Why a body has to end: one of these, or a signal's number.
 LOST, TIMEOUT, STOPPED = 1001, 1002, 1003
@@ -105,7 +105,7 @@ def run_as_child(
     ``is_interruptible`` has to ask itself whether a signal has come.
     """
     pid = os.getpid()
-    signals = _Signals(memory, lease)
+    signals = BodySignals(memory, lease)
     received_signals.take_over_in_child(signals)
     value, failure = None, None
     with lease.held_by_child():
@@ -116,21 +116,25 @@ def run_as_child(
             value = signals.call(body) if is_interruptible else body()
         except BaseException as error:
             if os.getpid() != pid:
-                _exit_at_once(_status_after(error))  # a process that the body has forked
+                exit_at_once(status_after(error))  # a process that the body has forked
             failure = for_caller(interrupt_behind(error) or error)
         if os.getpid() != pid:
-            _exit_at_once()
-        ended = end(value, failure)
-        memory.message = _packed(ended)
-        if ended.failure:
-            add_output(ended.failure, _last_lines(memory))
-            try:
-                log(ended.failure, lease)
-            finally:
-                memory.has_logged = True
+            exit_at_once()
+        report(end(value, failure), partial(log, lease=lease), memory)
     if is_interruptible and received_signals.has_other_threads():
         received_signals.stop_handling()  # the body is over: a signal ends the threads that go on
     _exit(waits=is_interruptible)
+
+
+def report(ended: BodyEnd, log: Callable[[BaseException], object], memory: SharedMemory) -> None:
+    """Tell the supervisor how the body has ended, and log its failure, if there is one."""
+    memory.message = _packed(ended)
+    if ended.failure:
+        add_output(ended.failure, _last_lines(memory))
+        try:
+            log(ended.failure)
+        finally:
+            memory.has_logged = True
 
 
 def die_with(supervisor: int) -> None:
@@ -139,6 +143,13 @@ def die_with(supervisor: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_own_group() -> None:
+    """Kill this process and, if it leads a process group, what is in that."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _leave_finalizers() -> None:
@@ -180,15 +191,19 @@ def _watch(lease: Lease, memory: SharedMemory) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Signals(ReceivedSignals):
+class BodySignals(ReceivedSignals):
     """Raise in the body why it has to end: what the supervisor says, or else the signal."""
 
-    def __init__(self, memory: SharedMemory, lease: Lease) -> None:
+    def __init__(self, memory: SharedMemory, lease: Lease, *, heeds_any: bool = True) -> None:
+        """``heeds_any``: whether a signal ends the body even if the supervisor gives no reason. Otherwise the
+        supervisor, which gets the same signal, decides."""
         super().__init__()
-        self._memory, self._lease = memory, lease
+        self._memory, self._lease, self._heeds_any = memory, lease, heeds_any
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
         """Handle a signal. A body that has found out by ``check()`` already may clean up undisturbed."""
+        if not (self._heeds_any or self._memory.reason):
+            return
         known = _RAISED_BY_CHECK.get(self._memory.reason)
         if known and self._lease.raised is known:
             # Of this burst: the supervisor and the child both watch the deadline. What comes later is another one.
@@ -200,7 +215,7 @@ class _Signals(ReceivedSignals):
         return exception_for(self._memory.reason or signum, self._lease)
 
 
-def _status_after(error: BaseException) -> int:
+def status_after(error: BaseException) -> int:
     """Print the error as Python does at the end of a process, and return its exit status."""
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
@@ -222,10 +237,10 @@ def _exit(*, waits: bool) -> NoReturn:
         with suppress(Exception):  # they may be in any state
             connections.close_all()
     finally:  # even after a Ctrl-C while threads go on
-        _exit_at_once()
+        exit_at_once()
 
 
-def _exit_at_once(status: int = 0) -> NoReturn:
+def exit_at_once(status: int = 0) -> NoReturn:
     flush_streams()
     os._exit(status)
 

@@ -157,6 +157,16 @@ class Output:
                 text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         become()
 
+    @property
+    def descriptors(self) -> list[int]:
+        """Where the child prints: standard output and standard error, or both in one, until ``let_go``."""
+        return list(self._writes.values())
+
+    @property
+    def waker(self) -> int:
+        """What wakes the thread, for another process."""
+        return self._waker.writer
+
     def let_go(self) -> None:
         """Close the ends that are the child's, once it has them."""
         for write in self._writes.values():

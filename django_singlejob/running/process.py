@@ -40,7 +40,7 @@ class Process:
                     os.setpgid(self.pid, self.pid)
             if self.pid == 0:
                 _become(become, supervisor)
-        self.descriptor = _pidfd(self.pid)
+        self.descriptor = pidfd(self.pid)
 
     def send(self, signum: int) -> None:
         """Send a signal to the child alone. Raises ``ProcessLookupError`` or ``PermissionError`` if that fails."""
@@ -51,9 +51,14 @@ class Process:
     def kill(self) -> None:
         """Kill the child and what it has started, unless that has left its process group. At a terminal, the child
         alone: its group is the terminal's."""
-        with self._mutex, suppress(ProcessLookupError, PermissionError):
+        with self._mutex:
             if not self._is_collected:
-                (os.killpg if self.leads_group else os.kill)(self.pid, signal.SIGKILL)
+                kill_group(self.pid, leads_group=self.leads_group)
+
+    @property
+    def descriptors(self) -> list[int | None]:
+        """Are ready to be read when it has ended."""
+        return [self.descriptor]
 
     def is_over(self) -> bool:
         """Whether it has ended."""
@@ -76,6 +81,12 @@ class Process:
             except ChildProcessError:
                 status = 0
         return os.waitstatus_to_exitcode(status)
+
+
+def kill_group(pid: int, *, leads_group: bool) -> None:
+    """Kill a process that has not been collected and, if it leads a group, what is in that."""
+    with suppress(ProcessLookupError, PermissionError):
+        (os.killpg if leads_group else os.kill)(pid, signal.SIGKILL)
 
 
 def _become(become: Callable[[], NoReturn], supervisor: int) -> NoReturn:
@@ -119,7 +130,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _pidfd(pid: int) -> int | None:
+def pidfd(pid: int) -> int | None:
     if sys.platform == "linux":
         with suppress(AttributeError, OSError):  # an old kernel, or no permission
             return os.pidfd_open(pid)

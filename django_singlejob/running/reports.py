@@ -18,7 +18,7 @@ from django_singlejob.exceptions import (
     JobTimeout,
     UnsafeTransaction,
 )
-from django_singlejob.jobs import slots
+from django_singlejob.jobs import registry, slots
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.endings import status_of, summary
 from django_singlejob.locking.lease import Lease
@@ -27,6 +27,7 @@ from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
 from django_singlejob.running import runner
 from django_singlejob.running.in_child import NOTE, OUTPUT_NOTE, LogInChild
+from django_singlejob.running.order import Order, Work
 from django_singlejob.running.supervisor import Steps, Supervisor, can_supervise
 
 logger = logging.getLogger("django_singlejob")
@@ -125,6 +126,16 @@ def report_steps(
     except BaseException as error:
         return Report(asked.job.name, error=error, lease=next(iter(leases), None))
     return Report(asked.job.name, outcome, lease=next(iter(leases), None))
+
+
+def work_of_job(order: Order, lease: Lease) -> Work:
+    """What an executor does for a run of a job that is registered. Raises ``UnknownJob``."""
+    return work_of(registry.get(order.facts["job"]), order, lease)
+
+
+def work_of(job: Job, order: Order, lease: Lease) -> Work:
+    """The same for a job that its order does not name."""
+    return runner.work_of(job, order, lease, lambda error: logged(Report(job.name, error=error, lease=lease)))
 
 
 def run_due(

@@ -18,7 +18,7 @@ from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.acquire import Acquisition, acquire
-from django_singlejob.locking.endings import AlsoWrite, Ending, ending
+from django_singlejob.locking.endings import NOT_BEGUN, AlsoWrite, Ending, ending
 from django_singlejob.locking.keeper import kept_alive
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
@@ -30,11 +30,13 @@ from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c
 from django_singlejob.running.command import ShellCommand, supervise_command
 from django_singlejob.running.current_run import CURRENT, CurrentRun, row_of
 from django_singlejob.running.enqueue import result_of_job, retry_of, value_kept, without_values
+from django_singlejob.running.executor import NotBegun
 from django_singlejob.running.in_child import BodyEnd, LogInChild
 from django_singlejob.running.in_loop import acquire_in_loop, finished
+from django_singlejob.running.order import Order, Work
 from django_singlejob.running.output import Output
 from django_singlejob.running.shared import SharedMemory
-from django_singlejob.running.supervisor import Steps, Supervisor, body_steps
+from django_singlejob.running.supervisor import Steps, Supervisor, body_steps, can_fork, order_steps
 from django_singlejob.signals import job_finished, job_skipped, job_started
 
 if TYPE_CHECKING:
@@ -97,6 +99,11 @@ class Outcome:
         return row_of(self.run_id)
 
 
+def not_begun(detail: str) -> Outcome:
+    """The outcome of a call whose body has not begun."""
+    return Outcome(status="skipped", value=SKIPPED, reason=Reason.NOT_BEGUN, detail=detail)
+
+
 def run(
     job: Job,
     args: Sequence[Any] = (),
@@ -147,9 +154,20 @@ def run_steps(asked: "RunRequest", supervisor: Supervisor, log: LogInChild) -> S
     execution = _Execution(asked, answer)
     try:
         yield from execution.run_in_child(supervisor, log)
+    except NotBegun as why:
+        return execution.give_back(why, supervisor.pause)
     except BaseException as error:
         execution.failure = error
     return execution.finish(supervisor.pause)
+
+
+def work_of(job: Job, order: Order, lease: Lease, log: Callable[[BaseException], object]) -> Work:
+    """What an executor does for an order to run the job. ``log`` is called with its failure."""
+    facts = order.facts
+    asked = RunRequest(job, local_now(), facts["args"], facts["kwargs"])
+    duration, keeps_value = facts["acquire_duration"], facts["one_off"] is not None
+    execution = _Execution(asked, lease, acquire_duration=duration, keeps_value=keeps_value)
+    return Work(execution.body_in_loop if job.is_async else execution.body, execution.end_in_child, log)
 
 
 def _acquire_steps(request: LockRequest) -> Steps[Lease | Refusal]:
@@ -183,7 +201,8 @@ async def _run_in_loop(asked: "RunRequest", signals: ReceivedSignals | None) -> 
 
 
 class RunRequest(NamedTuple):
-    """A run of a job, as requested. ``one_off``: the one-off that requests it, if any."""
+    """A run of a job, as requested. ``one_off``: the one-off that requests it, if any. ``kind``: see ``Order``.
+    ``mistake``: why it fails although its body is not called; ``None`` if it is."""
 
     job: Job
     asked_at: float
@@ -194,6 +213,8 @@ class RunRequest(NamedTuple):
     early: timedelta = ZERO
     one_off: "OneOffJob | None" = None
     on_grant: Callable[[Lease], object] | None = None
+    kind: str = "django_singlejob.running.reports.work_of_job"
+    mistake: Exception | None = None
 
     def of_lock(self) -> LockRequest:
         """The request for the lock, which comes first."""
@@ -237,7 +258,16 @@ def _skip(job: Job, refusal: Refusal) -> Outcome:
 class _Execution:
     """One run: its heartbeat, its context and its outcome."""
 
-    def __init__(self, asked: RunRequest, lease: Lease) -> None:
+    def __init__(
+        self,
+        asked: RunRequest,
+        lease: Lease,
+        *,
+        acquire_duration: timedelta | None = None,
+        keeps_value: bool = False,
+    ) -> None:
+        """``acquire_duration`` and ``keeps_value``: what the process that has acquired the lock says, if it is another
+        one: how long that took, and whether it needs the body's value."""
         self.value: Any = None
         #: What the body raised. It is raised again once the lock is released.
         self.failure: BaseException | None = None
@@ -248,7 +278,8 @@ class _Execution:
         #: What it prints; ``None`` if that is not kept.
         self._output: Output | None = None
         self._run = CurrentRun(job=asked.job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
-        self._acquire_duration = since(asked.asked_at)
+        self._acquire_duration = since(asked.asked_at) if acquire_duration is None else acquire_duration
+        self._keeps_value = keeps_value or asked.one_off is not None
         self._started_at = local_now()
         if asked.job.max_runtime:
             lease.runtime_ends_at = self._started_at + asked.job.max_runtime.total_seconds()
@@ -263,22 +294,75 @@ class _Execution:
             yield
 
     def run_in_child(self, supervisor: Supervisor, log: LogInChild) -> Steps[None]:
-        """Have a child process run the body, and log its failure there, while its frames are at hand."""
+        """Have another process run the body, and log its failure there, while its frames are at hand.
+
+        Raises ``NotBegun`` if it has not begun."""
         self._lease.prove()
-        with self._as_current():
-            self._send_started()
-            job, memory = self._asked.job, SharedMemory()
-            if isinstance(job.func, ShellCommand):
-                if not job.func.is_alone:  # what it leaves behind prints on when this process is over
-                    self._output = supervisor.output(job.name, memory, is_command=True)
-                supervise_command(supervisor, self._lease, job.func, memory, self._output)
-                return
-            self._output = supervisor.output(job.name, memory)
-        body = self.body_in_loop if job.is_async else self.body
-        end = yield from body_steps(
-            supervisor, self._lease, memory, self._output, body, self._end_in_child, log, max_runtime=job.max_runtime
+        if isinstance(self._asked.job.func, ShellCommand):
+            self._run_command(self._asked.job.func, supervisor)
+            return
+        if self._asked.mistake:
+            raise self._asked.mistake
+        end = yield from (
+            self._forked(supervisor, log) if supervisor.forks and can_fork() else self._ordered(supervisor)
         )
         self._reported, self.value, self.failure = end
+
+    def _run_command(self, command: ShellCommand, supervisor: Supervisor) -> None:
+        with self._as_current():
+            self._send_started()
+            memory = SharedMemory()
+            if not command.is_alone:  # what it leaves behind prints on when this process is over
+                self._output = supervisor.output(self._asked.job.name, memory, is_command=True)
+            supervise_command(supervisor, self._lease, command, memory, self._output)
+
+    def _forked(self, supervisor: Supervisor, log: LogInChild) -> Steps[BodyEnd]:
+        job, memory = self._asked.job, SharedMemory()
+        with self._as_current():
+            self._send_started()
+            self._output = supervisor.output(job.name, memory)
+        body, max_runtime = self.body_in_loop if job.is_async else self.body, job.max_runtime
+        return (
+            yield from body_steps(
+                supervisor, self._lease, memory, self._output, body, self.end_in_child, log, max_runtime=max_runtime
+            )
+        )
+
+    def _ordered(self, supervisor: Supervisor) -> Steps[BodyEnd]:
+        job = self._asked.job
+        order = self._order(supervisor)
+        while True:
+            try:
+                memory = SharedMemory()
+            except OSError as error:
+                raise NotBegun(f"There is no memory for it: {error}") from error
+            self._output = supervisor.output(job.name, memory)
+            try:
+                return (
+                    yield from order_steps(
+                        supervisor, self._lease, memory, self._output, order, self._begun, max_runtime=job.max_runtime
+                    )
+                )
+            except NotBegun as why:
+                if not why.was_idle:
+                    raise
+
+    def _order(self, supervisor: Supervisor) -> Order:
+        asked = self._asked
+        facts = {
+            "job": asked.job.name,
+            "args": list(asked.args),
+            "kwargs": dict(asked.kwargs),
+            "one_off": asked.one_off.pk if asked.one_off else None,
+            "acquire_duration": self._acquire_duration,
+        }
+        is_patient = supervisor.patience is not None
+        return Order.of(asked.kind, facts, self._lease, heeds_any_signal=not is_patient, is_last=supervisor.forks)
+
+    def _begun(self) -> None:
+        """Take note that the body has begun."""
+        with self._as_current():
+            self._send_started()
 
     @contextmanager
     def _as_current(self) -> Iterator[None]:
@@ -291,9 +375,9 @@ class _Execution:
     def _send_started(self) -> None:
         job_started.send_robust(sender=Job, name=self._asked.job.name, run=self._run)
 
-    def _end_in_child(self, value: Any, failure: BaseException | None) -> BodyEnd:
+    def end_in_child(self, value: Any, failure: BaseException | None) -> BodyEnd:
         end = self._ending_of(failure, is_ctrl_c=False)
-        is_wanted = self._asked.one_off is not None and failure is None
+        is_wanted = self._keeps_value and failure is None
         return BodyEnd(end, value_kept(value) if is_wanted else None, None if end.status == "skipped" else failure)
 
     def body(self) -> Any:
@@ -301,6 +385,8 @@ class _Execution:
         asked = self._asked
         CURRENT.set(self._run)  # in a child, nothing else has
         self._lease.prove()
+        if asked.mistake:
+            raise asked.mistake
         value = asked.job.func(*asked.args, **asked.kwargs)
         if inspect.iscoroutine(value) or inspect.isgenerator(value):
             value.close()
@@ -315,6 +401,8 @@ class _Execution:
         CURRENT.set(self._run)
         if self._lease.lost:
             await finished(self._lease.prove)
+        if self._asked.mistake:
+            raise self._asked.mistake
         return await self._asked.job.func(*self._asked.args, **self._asked.kwargs)
 
     def finish(self, pause: Callable[[float], object] = sleep) -> Outcome:
@@ -335,6 +423,17 @@ class _Execution:
         run_id, slot = self._lease.grant.run_id, self._run.slot
         why: dict[str, Any] = {"reason": Reason.ITSELF, "detail": end.error} if status == "skipped" else {}
         return Outcome(status=status, value=self.value, run_id=run_id, duration=end.duration, slot=slot, **why)
+
+    def give_back(self, why: NotBegun, pause: Callable[[float], object]) -> Outcome:
+        """Release the lock of a run whose body has not begun: neither its slot, nor its one-off, nor an attempt at
+        either is used. ``pause``: see ``finish``."""
+        job, facts = self._asked.job, self._lease.grant.facts
+        logger.warning("The job %r has not begun, and was given back: %s", job.name, why, extra=facts(reason=why))
+        try:
+            self._lease.finish(NOT_BEGUN, pause=pause)
+        except LeaseLost as loss:
+            logger.warning("After that: %s", loss, extra=facts(reason=loss))
+        return not_begun(str(why))
 
     def _ending(self) -> Ending:
         was_ctrl_c = self.failure is not None and is_ctrl_c(self.failure)

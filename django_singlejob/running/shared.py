@@ -1,12 +1,14 @@
 """What a supervisor and its child share: memory for the lease, the progress, why the body has to end, and how it ended;
 and streams.
 
-The memory is anonymous, so it has no name and no file descriptor: nothing that the body closes takes it away.
+The memory has no name, and once both have it, no file descriptor: nothing that the body closes takes it away.
 """
 
 import mmap
+import os
 import struct
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -60,6 +62,7 @@ class SharedMemory(LeaseState):
         has_output: whether the supervisor passes on what the body prints.
         wants_lines: whether the child waits for ``last_lines``, the last ones that it has printed.
         has_logged: whether the child has logged the failure that it has reported.
+        begun_at: when the body has begun, as ``local_now()``; 0 before that.
     """
 
     proven_at = number(0, float)
@@ -74,14 +77,33 @@ class SharedMemory(LeaseState):
     has_output = number(18, bool)
     last_lines = text(19, _LINES_AT)
     has_logged = number(20, bool)
+    begun_at = number(21, float)
     #: Wakes what passes on the output, if there is such a thing.
     output_waker: Waker | None = None
 
-    def __init__(self) -> None:
-        self.bytes = mmap.mmap(-1, _FIRST_BYTE + MOST_BYTES)
+    def __init__(self, descriptor: int | None = None) -> None:
+        """``descriptor``: of the memory that another process has made, which is closed; ``None`` for a new one. Raises
+        ``OSError`` if there is no memory, or no descriptor."""
+        is_new = descriptor is None
+        self._descriptor = unnamed_file(_FIRST_BYTE + MOST_BYTES) if descriptor is None else descriptor
+        self.bytes = mmap.mmap(self._descriptor, _FIRST_BYTE + MOST_BYTES)
         # Each is written in one piece. struct.pack_into() writes zeros first, which the other process may see.
         self.numbers = memoryview(self.bytes)[: 8 * _NUMBERS].cast("d")
-        super().__init__(0.0)
+        if is_new:
+            super().__init__(0.0)
+        else:
+            self.close_descriptor()
+
+    @property
+    def descriptor(self) -> int:
+        """For another process, until ``close_descriptor``."""
+        return self._descriptor
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor. The memory stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     @property
     def progress(self) -> Progress:
@@ -109,6 +131,17 @@ class SharedMemory(LeaseState):
         self.bytes[_FIRST_BYTE : _FIRST_BYTE + len(message)] = message
         # Last, so that a child that is killed meanwhile has said nothing.
         self._length = len(message)
+
+
+def unnamed_file(size: int) -> int:
+    """The descriptor of a new file of that size that nobody else can find. What is not written to takes no room."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("django-singlejob")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
 
 
 def flush_streams() -> None:

@@ -19,9 +19,12 @@ from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.code import Code
 from django_singlejob.process.received_signals import ENDING_SIGNALS, blocked_signals
+from django_singlejob.running.executor import ExecutorRun, Executors, NotBegun
 from django_singlejob.running.in_child import (
     LOST,
+    STOPPED,
     BodyEnd,
     LogInChild,
     add_output,
@@ -30,6 +33,7 @@ from django_singlejob.running.in_child import (
     reported,
     run_as_child,
 )
+from django_singlejob.running.order import Order
 from django_singlejob.running.output import Output, Printer, output_of
 from django_singlejob.running.process import Process, how_it_ended, leave_connections
 from django_singlejob.running.shared import SharedMemory
@@ -45,18 +49,17 @@ NAP = 0.05
 
 
 def can_supervise() -> bool:
-    """Whether this process can run a body in a child. Not in a thread; not beside other threads, which a fork might
-    stop in the middle of something; and not if the child would not see what this process has written."""
+    """Whether this process can have another one run a body: not in a thread, and not if the other one would not see
+    what this one has written."""
     return (
-        hasattr(os, "fork")
-        and hasattr(os, "waitid")
+        hasattr(os, "waitid")
         and threading.current_thread() is threading.main_thread()
         and not transactions.is_private(transactions.alias())
-        and _is_alone()
     )
 
 
-def _is_alone() -> bool:
+def can_fork() -> bool:
+    """Whether this process can fork: not beside other threads, which that might stop in the middle of something."""
     if received_signals.has_other_threads():
         leave_connections()  # a pool has threads
     return not received_signals.has_other_threads()
@@ -75,13 +78,17 @@ class Supervisor:
         self,
         patience: timedelta | None = None,
         *,
+        forks: bool = True,
         has_terminal: bool = True,
         printer: Printer | None = None,
         touch: Callable[[], float] = lambda: inf,
     ) -> None:
-        """``printer`` is for what the children print. ``touch`` is called before each wait, and returns by when to call
+        """``forks``: whether it has one run of a job, which a process that it forks may carry out.
+
+        ``printer`` is for what the children print. ``touch`` is called before each wait, and returns by when to call
         it again, a value of ``local_now()``."""
         self.patience = patience
+        self.forks = forks
         self._printer = printer or Printer()
         self._touch = touch
         self.waker = Waker()
@@ -90,6 +97,8 @@ class Supervisor:
         # Each with whether its lease is kept only for it.
         self._children: dict[Child, bool] = {}
         self._heartbeats = Heartbeats(self._watch.wake)
+        self._executors = Executors()
+        self._code = Code()
         self._life = ExitStack()
 
     def __enter__(self) -> Self:
@@ -101,6 +110,7 @@ class Supervisor:
         for child in list(self._children):
             self.collect(child)
             self.let_go(child)
+        self._executors.close()
         self._life.close()
         self.waker.close()
 
@@ -122,9 +132,10 @@ class Supervisor:
         """
         try:
             with blocked_signals():
-                if received_signals.in_force and self.patience is None:
-                    received_signals.in_force.raise_remembered()
+                self._raise_unless_patient()
                 lease.share(memory)
+                memory.close_descriptor()
+                memory.begun_at = local_now()
                 begun = process(output.redirected(become) if output else become, has_terminal=self._has_terminal)
                 started = child(begun, lease, memory, max_runtime=max_runtime, patience=self.patience)
                 self._children[started] = lease not in self._heartbeats
@@ -134,6 +145,53 @@ class Supervisor:
                 output.let_go()
         self._heartbeats.keep(lease)
         return started
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the next order would need a new executor, and that would not be this program any more: its code has
+        changed."""
+        has_changed = self._code.has_changed()  # first, because the first call only looks
+        return has_changed and not self._executors.has_one
+
+    def order(
+        self, lease: Lease, order: Order, memory: SharedMemory, output: Output | None, max_runtime: timedelta | None
+    ) -> Child:
+        """Have an executor carry out the order, with the lease's state in ``memory``, and keep the lease. ``output``
+        passes on what it prints.
+
+        Raises ``NotBegun`` if there is no executor to be had, and ``JobInterrupted`` as ``start`` does.
+        """
+        try:
+            self._raise_unless_patient()
+            started = self._ordered(lease, order, memory, output, max_runtime)
+        except OSError as error:
+            raise NotBegun(f"No process could be started for it: {error}") from error
+        finally:
+            if output:
+                output.let_go()
+        self._heartbeats.keep(lease)
+        return started
+
+    def _ordered(
+        self, lease: Lease, order: Order, memory: SharedMemory, output: Output | None, max_runtime: timedelta | None
+    ) -> Child:
+        executor = self._executors.take(output)
+        run = ExecutorRun(executor)
+        with blocked_signals():
+            lease.share(memory)
+            try:
+                executor.order(order, memory, output)
+            except OSError:
+                self._executors.put_back(executor)
+                raise
+            started = Child(run, lease, memory, max_runtime=max_runtime, patience=self.patience)
+            self._children[started] = lease not in self._heartbeats
+            self._watch.add(started)
+        return started
+
+    def _raise_unless_patient(self) -> None:
+        if received_signals.in_force and self.patience is None:
+            received_signals.in_force.raise_remembered()
 
     def output(self, title: str, memory: SharedMemory, *, is_command: bool = False) -> Output | None:
         """How to pass on and keep what a child will print, see ``output_of``."""
@@ -145,13 +203,15 @@ class Supervisor:
         child.process.kill()
         code = child.process.collect()
         child.memory.is_only_writer = False
+        if isinstance(child.process, ExecutorRun) and child.process.is_executor_free:
+            self._executors.put_back(child.process.executor)
         if os.getpid() == 1:
             self._bury_orphans()
         return code
 
     def _bury_orphans(self) -> None:
         """Collect what children have left behind. As process 1 of a container, this process is the parent of that."""
-        ours = {child.process.pid for child in self._children}
+        ours = {child.process.pid for child in self._children} | self._executors.pids
         with suppress(ChildProcessError):
             while (over := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and over.si_pid not in ours:
                 os.waitpid(over.si_pid, 0)
@@ -201,7 +261,7 @@ class Supervisor:
     def wait_for_child(self, timeout: float) -> bool:
         """Wait until a child is over, or somebody wakes this process. Returns ``False`` if ``timeout`` seconds pass
         without that."""
-        descriptors = [child.process.descriptor for child in self._children]
+        descriptors = [each for child in self._children for each in child.process.descriptors]
         ready = wait_for(
             [self.waker.descriptor, *(each for each in descriptors if each is not None)],
             min(timeout, NAP) if None in descriptors else timeout,
@@ -215,7 +275,8 @@ class Supervisor:
         end = local_now() + seconds
         while True:
             self._heartbeats.beat()  # first, so that the leases are kept however much there is to do
-            if self._wait(wait, min(self._touch(), end, self._heartbeats.next_at) - local_now()):
+            next_at = min(self._touch(), end, self._heartbeats.next_at, self._executors.tidy())
+            if self._wait(wait, next_at - local_now()):
                 return True
             if local_now() >= end:
                 return False
@@ -263,9 +324,38 @@ def body_steps(
     """
     become = partial(run_as_child, memory, lease, body, end, log)
     child = supervisor.start(lease, memory, become, output=output, max_runtime=max_runtime)
+    return (yield from _end_steps(supervisor, child, output))
+
+
+def order_steps(
+    supervisor: Supervisor,
+    lease: Lease,
+    memory: SharedMemory,
+    output: Output | None,
+    order: Order,
+    begun: Callable[[], object],
+    *,
+    max_runtime: timedelta | None = None,
+) -> Steps[BodyEnd]:
+    """Have an executor carry out the order under the lease, and return how its body ended. ``begun`` is called when the
+    body has begun.
+
+    Raises ``NotBegun`` if it has not and never will; otherwise as ``body_steps`` does.
+    """
+    child = supervisor.order(lease, order, memory, output, max_runtime)
+    return (yield from _end_steps(supervisor, child, output, begun))
+
+
+def _end_steps(
+    supervisor: Supervisor, child: Child, output: Output | None, begun: Callable[[], object] | None = None
+) -> Steps[BodyEnd]:
+    memory = child.memory
     try:
         try:
             while not child.process.is_over():
+                if begun and memory.begun_at:
+                    begun()
+                    begun = None
                 yield child
         finally:
             code = supervisor.collect(child)
@@ -273,6 +363,16 @@ def body_steps(
         yield from passed_on(output, child)
     finally:
         supervisor.let_go(child)
+    if not memory.begun_at:
+        raise _not_begun(child, code, output)
+    if begun:
+        begun()
+    return _ended(child, output, code, reason, has_killed=has_killed)
+
+
+def _ended(child: Child, output: Output | None, code: int, reason: int, *, has_killed: bool) -> BodyEnd:
+    """How the body of a child that is over has ended. Raises why, if the child has not said it."""
+    lease, memory = child.lease, child.memory
     # What was too slow in the child, such as a handler that waits for a mail server, would be too slow here.
     is_logged = memory.has_logged or has_killed
     ended = reported(memory, is_logged=is_logged)
@@ -288,3 +388,13 @@ def body_steps(
     if output:
         add_output(failure, output.last_lines)
     raise failure
+
+
+def _not_begun(child: Child, code: int, output: Output | None) -> BaseException:
+    """Why the body of a child that is over has not begun. A user who has stopped it meanwhile does not want it to begin
+    later."""
+    if child.memory.reason == STOPPED:
+        return for_caller(exception_for(STOPPED, child.lease))
+    words = output.last_lines.rpartition("\n")[2] if output else ""
+    was_idle = isinstance(child.process, ExecutorRun) and child.process.was_idle and not child.memory.reason
+    return NotBegun(f"Its process {how_it_ended(code)} before that{f': {words}' if words else '.'}", was_idle=was_idle)

@@ -12,8 +12,12 @@ class Waker:
     """A pair of sockets: a byte in one of them wakes the thread or process that waits for the other. Both ends
     outlive a fork."""
 
-    def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
+    def __init__(self, writer: int | None = None) -> None:
+        """``writer``: the descriptor that wakes a reader in another process; ``None`` for a new pair."""
+        if writer is None:
+            self._reader, self._writer = socket.socketpair()
+        else:
+            self._reader = self._writer = socket.socket(fileno=writer)
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 

@@ -10,7 +10,7 @@ import signal
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Self
+from typing import Protocol, Self
 
 from django_singlejob.conf import ZERO
 from django_singlejob.locking.lease import Lease
@@ -18,7 +18,6 @@ from django_singlejob.process.clock import local_now, wait
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import ENDING_SIGNALS, SECOND_SIGNAL, start_thread
 from django_singlejob.running.in_child import LOST, STOPPED, TIMEOUT, grace_of
-from django_singlejob.running.process import Process
 from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.waker import Waker, wait_for
 
@@ -28,6 +27,8 @@ logger = logging.getLogger("django_singlejob")
 LAST_GRACE = 3.0
 # A wait that is as good as endless.
 DAY = 86_400.0
+# How many seconds a process may take until the body begins, and how soon to look again whether it has.
+LONGEST_START, NAP = 120.0, 0.1
 # Seconds for the main thread to record the end of a child that was killed.
 RECORDING = 1.0
 # If the main thread of a supervisor works for this many seconds without a wait, it hangs, and keeps no lease.
@@ -36,6 +37,29 @@ LONGEST_CALL = 120.0
 LAST_WORDS = 0.5
 # The exit status without a signal, of sysexits.h: the database is unreachable.
 EX_UNAVAILABLE = 69
+
+
+class Running(Protocol):
+    """A process that runs a body, or will: one that was forked, or an executor."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def descriptors(self) -> list[int | None]:
+        """Are ready to be read when something has happened to it; ``None``: the system cannot tell."""
+
+    def send(self, signum: int) -> None:
+        """Send a signal to it alone. Raises ``ProcessLookupError`` or ``PermissionError`` if that fails."""
+
+    def kill(self) -> None:
+        """Kill it, and what it has started."""
+
+    def is_over(self) -> bool:
+        """Whether the body is over, and what it has left behind in the process, too."""
+
+    def collect(self) -> int:
+        """Wait for that. Returns the exit code of the process; -n if signal n has killed it."""
 
 
 class Child:
@@ -54,7 +78,7 @@ class Child:
 
     def __init__(
         self,
-        process: Process,
+        process: Running,
         lease: Lease,
         memory: SharedMemory,
         *,
@@ -67,7 +91,9 @@ class Child:
         self.has_killed = False
         self.last_grace = LAST_GRACE
         self.patience = patience
-        self._timeout_at = local_now() + max_runtime.total_seconds() if max_runtime else float("inf")
+        self._max_runtime = max_runtime.total_seconds() if max_runtime else float("inf")
+        self._is_timeout_told = False
+        self._begin_by = local_now() + LONGEST_START
         self._pass_on_at = self._kill_at = self._kill_for_loss_at = float("inf")
         self._is_loss_told = self._is_stop_told = False
         self._first_signal_at = float("inf")
@@ -89,7 +115,21 @@ class Child:
     def next_at(self) -> float:
         """When there is something to do."""
         deadline = float("inf") if self._is_loss_told or self.lease.is_over else self.lease.deadline
-        return min(deadline, self._timeout_at, self._pass_on_at, self._kill_at, self._kill_for_loss_at)
+        instants = deadline, self._timeout_at, self._look_again_at, self._pass_on_at
+        return min(*instants, self._kill_at, self._kill_for_loss_at)
+
+    @property
+    def _timeout_at(self) -> float:
+        """When the ``max_runtime`` is over, which counts from the beginning of the body."""
+        begun_at = self.memory.begun_at
+        return begun_at + self._max_runtime if begun_at and not self._is_timeout_told else float("inf")
+
+    @property
+    def _look_again_at(self) -> float:
+        """When to look again whether the body has begun."""
+        if self.memory.begun_at:
+            return float("inf")
+        return self._begin_by if self._max_runtime == float("inf") else local_now() + NAP
 
     def receive(self, signum: int, now: float) -> None:
         """Pass on a signal that has come, once the patience with the child is over. A second one, not of the same
@@ -115,8 +155,10 @@ class Child:
         if now >= self._pass_on_at and self.signum:
             self._pass_on_at, self.memory.reason = float("inf"), self.signum
             self._send(self.signum)
+        if not self.memory.begun_at and now >= self._begin_by:
+            self.kill_by(now)
         if now >= self._timeout_at:
-            self._timeout_at = float("inf")
+            self._is_timeout_told = True
             self._end(TIMEOUT)
             self.kill_by(now + self.grace)
         if self.lease.stopped_by and not self._is_stop_told:

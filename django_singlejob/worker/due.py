@@ -154,6 +154,11 @@ class DueSlots:
         """Ask for this job before the next look: it has just ended, and may be due again."""
         self._to_ask.add(name)
 
+    def give_back(self, name: str) -> None:
+        """A slot of this job has not begun, and is still due."""
+        self._begun[name] -= 1
+        self.ask_again(name)
+
     def next(self, left_out: LeftOut, until: datetime | None) -> Job | None:
         """The next to run, which is not due any more then. ``None``: no job that may begin is due."""
         if self._to_ask:

@@ -1,25 +1,29 @@
 """A run of a job that is due: of a slot, of a one-off, or of pruning. Its steps are carried out here or in a child."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error
 
 from django_singlejob.database import errors
-from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.exceptions import InvalidOrder, UnknownJob
+from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
+from django_singlejob.locking.lease import Lease
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import local_now
 from django_singlejob.running import django_tasks
 from django_singlejob.running.enqueue import arguments_of
-from django_singlejob.running.reports import Report, logged, report_steps, waitless
+from django_singlejob.running.order import Order, Work
+from django_singlejob.running.reports import Report, logged, report_steps, waitless, work_of
 from django_singlejob.running.runner import RunRequest
 from django_singlejob.running.supervisor import Steps, Supervisor
+from django_singlejob.worker.due import PRUNING
 
 if TYPE_CHECKING:
     from django.tasks import Task
@@ -56,9 +60,15 @@ def _at_once(steps: Steps[T]) -> T:
     raise AssertionError("Without a supervisor, no step waits.")
 
 
-def call_of(job: Job) -> DueRun:
-    """A run that neither a schedule nor a one-off is the reason for."""
-    return DueRun(job, lambda supervisor: report_steps(RunRequest(job, local_now()), supervisor, logged))
+def pruning() -> DueRun:
+    """A run that deletes what is old."""
+    asked = RunRequest(PRUNING, local_now(), kind=f"{__name__}.work_of_pruning")
+    return DueRun(PRUNING, lambda supervisor: report_steps(asked, supervisor, logged))
+
+
+def work_of_pruning(order: Order, lease: Lease) -> Work:
+    """What an executor does for that."""
+    return work_of(PRUNING, order, lease)
 
 
 def slot_of(job: Job) -> DueRun:
@@ -78,24 +88,25 @@ def one_off_of(job: Job, row: "OneOffJob") -> DueRun:
 def _one_off_steps(job: Job, row: "OneOffJob", supervisor: Supervisor | None) -> Steps[Report]:
     """Run the one-off, if the lock of its job can be acquired."""
     asked = waitless(job)
+    request = RunRequest(asked, local_now(), trigger=row.trigger, one_off=row)
     if task := django_tasks.find(row):
-        asked = replace(asked, func=_of_task(job, row, task))
-    asked, args, kwargs = _with_arguments(asked, row)
-    request = RunRequest(asked, local_now(), args, kwargs, trigger=row.trigger, one_off=row)
+        request = request._replace(job=_as_task(asked, row, task), kind=f"{__name__}.work_of_task")
+    try:
+        args, kwargs = arguments_of(row)
+        request = request._replace(args=args, kwargs=kwargs)
+    except InvalidOrder as mistake:
+        request = request._replace(job=replace(request.job, retries=0), mistake=mistake)
     report = yield from report_steps(request, supervisor, logged)
     return _send_finished(row, task, report) if task and not report.reason else report
 
 
-def _with_arguments(job: Job, row: "OneOffJob") -> tuple[Job, Sequence[Any], Mapping[str, Any]]:
-    """The job, and what its function is passed. If the row's arguments cannot be used, a job that fails once."""
-    try:
-        return job, *arguments_of(row)
-    except InvalidOrder as mistake:
-        return replace(job, func=partial(_raise, mistake), retries=0), (), {}
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
+def work_of_task(order: Order, lease: Lease) -> Work:
+    """What an executor does for the one-off of a job that was enqueued as a task."""
+    row = one_offs().get(pk=order.facts["one_off"])
+    job, task = registry.get(order.facts["job"]), django_tasks.find(row)
+    if task is None:
+        raise UnknownJob(django_tasks.why_unknown(row.task_path))
+    return work_of(_as_task(job, row, task), order, lease)
 
 
 def _send_finished(row: "OneOffJob", task: "Task[..., Any]", report: Report) -> Report:
@@ -121,8 +132,9 @@ def _while_handled(error: BaseException | None, act: Callable[[], object]) -> No
         act()
 
 
-def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[..., Any]:
-    """The job's function, as a Django task calls it: sends the signal that the task has begun, and passes a context."""
+def _as_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Job:
+    """The job, whose function is called as a Django task's: after the signal that the task has begun, and with a
+    context."""
 
     def begin() -> list[Any]:
         return django_tasks.begin(one_offs().get(pk=row.pk), task)
@@ -133,4 +145,4 @@ def _of_task(job: Job, row: "OneOffJob", task: "Task[..., Any]") -> Callable[...
     def function(*args: Any, **kwargs: Any) -> Any:
         return job.func(*begin(), *args, **kwargs)
 
-    return function_async if job.is_async else function
+    return replace(job, func=function_async if job.is_async else function)

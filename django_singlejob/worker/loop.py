@@ -52,6 +52,8 @@ class Worker:
         status that the task calls for."""
         self._plan = plan
         self._supervisor = _supervisor(plan) if plan.in_children and can_supervise() else None
+        #: Whether the worker has ended because no process for its runs begins to work.
+        self.has_given_up = False
         self._pool: Processes | Inline
         self._tasks: TaskProcess | TasksHere
         if self._supervisor:
@@ -107,7 +109,7 @@ class Worker:
 
     def _work(self) -> Iterator[Report]:
         pauses = self._pauses()
-        while not (is_shutdown_requested() or self._is_final or self._tasks.is_final or self._plan.is_outdated()):
+        while not (is_shutdown_requested() or self._is_final or self._tasks.is_final or self._is_outdated):
             try:
                 has_acted = self._act()
                 self._is_database_away = False
@@ -118,6 +120,13 @@ class Worker:
             except Error as error:
                 self._endure(error)
                 yield from self._settle_all_the_same(next(pauses) or self._plan.interval.total_seconds())
+
+    @property
+    def _is_outdated(self) -> bool:
+        if self._pool.is_outdated:
+            message = "The code has changed, and a new process for jobs would not be this program any more: it ends."
+            logger.warning(message, extra=about())
+        return self._pool.is_outdated or self._plan.is_outdated()
 
     def _act(self) -> bool:
         """Look, if it is time for that, and begin the next thing. ``False``: there is nothing to do but to wait."""
@@ -165,7 +174,7 @@ class Worker:
         """Whether to end instead of waiting."""
         is_watched = self._tick.is_watching and local_now() < self._settled_at + LONGEST_TICK
         is_done = self._tick.left == 0 or not (self._plan.is_endless or is_watched)
-        return is_done and self._tick.is_idle
+        return is_done and self._tick.is_idle and not self._pool.is_pausing
 
     def _endure(self, error: Error) -> None:
         """Go on after the error, or raise it."""
@@ -205,7 +214,9 @@ class Worker:
         for run, report in self._pool.come_back():
             self._tick.settle(cast("DueRun", run), report)
             _raise_ctrl_c(report)
-            self._is_final = self._is_final or _is_final(self._plan, cast("DueRun", run), report)
+            self.has_given_up = self.has_given_up or (self._pool.not_begun == 2 and not self._plan.is_endless)
+            is_final = self.has_given_up or _is_final(self._plan, cast("DueRun", run), report)
+            self._is_final = self._is_final or is_final
             reports.append(logged(report))
         if reports:
             self._settled_at = local_now()
@@ -235,8 +246,9 @@ class Worker:
 def _supervisor(plan: Plan) -> Supervisor:
     # Jobs that run beside each other cannot share a terminal, and a worker decides when they get a signal.
     if plan.once:
-        return Supervisor(printer=Printer(has_lines=True, has_titles=True), touch=plan.touch)
-    return Supervisor(plan.grace, has_terminal=False, printer=Printer(has_lines=True), touch=plan.touch)
+        printer = Printer(has_lines=True, has_titles=True)
+        return Supervisor(forks=False, has_terminal=False, printer=printer, touch=plan.touch)
+    return Supervisor(plan.grace, forks=False, has_terminal=False, printer=Printer(has_lines=True), touch=plan.touch)
 
 
 def _raise_ctrl_c(report: Report) -> None:

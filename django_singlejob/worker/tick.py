@@ -15,7 +15,7 @@ from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import local_now
 from django_singlejob.running.reports import FINAL, Report
 from django_singlejob.worker.due import PRUNING, DueOneOffs, DueSlots, anything_due, clear_dead
-from django_singlejob.worker.due_run import DueRun, call_of, one_off_of, slot_of
+from django_singlejob.worker.due_run import DueRun, one_off_of, pruning, slot_of
 from django_singlejob.worker.left_out import LeftOut, Why
 from django_singlejob.worker.pool import Inline
 from django_singlejob.worker.processes import Processes
@@ -168,7 +168,7 @@ class Tick:
         if not (self._plan.is_endless and self._free and local_now() >= self._prune_at):
             return False
         self._prune_at = local_now() + TRY_TO_PRUNE_EVERY.total_seconds()
-        return self._begin(call_of(PRUNING))
+        return self._begin(pruning())
 
     def take_turns(self) -> bool:
         """Begin a slot, a one-off or tasks. They take turns, so that none keeps the others waiting for ever; with
@@ -219,6 +219,10 @@ class Tick:
         self._ended += reason not in _OTHERS_TURN
         if reason in _OTHERS_TURN:
             self._left_out.add(Why.HELD, jobs=[job.name], locks=[job.lock])
+        elif reason == Reason.NOT_BEGUN:
+            may_be_due.add(job.name)
+            if run.is_slot:
+                self._slots.give_back(job.name)
         elif reason is None and not isinstance(report.error, FINAL):
             may_be_due.add(job.name)
             self._slots.ask_again(job.name)

@@ -32,6 +32,7 @@ from django_singlejob.management.output import Output, add_format, verbosity_of_
 from django_singlejob.management.progress_bar import ProgressBar
 from django_singlejob.management.run_arguments import ParserWithCommand, exit_status, json_arguments, split_arguments
 from django_singlejob.models.jobs import gates
+from django_singlejob.process import program
 from django_singlejob.process.clock import CENTURY, instant_in_words, utc_now
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, signals_of_command
@@ -39,6 +40,7 @@ from django_singlejob.running import runner
 from django_singlejob.running.command import ShellCommand
 from django_singlejob.running.misfires import MissedSlots
 from django_singlejob.running.reports import Report, log_in_child, logged, report_of, run_due
+from django_singlejob.running.serving import serve_if_invited
 
 # How to see a traceback at once. After `-m NAME`, the option would be that command's.
 SEEN_WITH = "run_singleton --traceback"
@@ -53,9 +55,12 @@ class Command(CallableCommand):
 
     # Whether the process exits after this command, which then decides the exit status.
     _is_last = False
+    # Whether it is what the program was started for, so that another process can be started in the same way.
+    _is_own = False
 
     def run_from_argv(self, argv: list[str]) -> None:
-        self._is_last = True
+        serve_if_invited()
+        self._is_last, self._is_own = True, program.is_started_by(argv[1])
         super().run_from_argv(argv)
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -233,7 +238,7 @@ class Command(CallableCommand):
 
     def _reports(self, job: registry.Job, given: dict[str, Any], bar: ProgressBar) -> Iterator[Report]:
         args, kwargs = split_arguments(given["arguments"])
-        is_supervised = self._is_last and not given["inline"]
+        is_supervised = self._is_own and not given["inline"]
         log = log_in_child(job, logged) if is_supervised else None
         # A shell command cannot tell how far it is.
         on_grant = bar.begin if log and given["verbosity"] > 0 and not given["child"] else None

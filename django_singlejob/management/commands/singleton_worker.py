@@ -20,6 +20,7 @@ from django_singlejob.jobs.names import PATH_LENGTH
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import RARE, CallableCommand, queue, seconds, text, whole_number
 from django_singlejob.management.exit_status import (
+    EX_TEMPFAIL,
     EX_USAGE,
     discover_jobs,
     explained,
@@ -29,11 +30,14 @@ from django_singlejob.management.exit_status import (
     where_traceback_is,
 )
 from django_singlejob.management.output import verbosity_of_news
-from django_singlejob.management.reload import Code, start_anew
+from django_singlejob.management.reload import start_anew
+from django_singlejob.process import program
 from django_singlejob.process.alive import AliveFile
+from django_singlejob.process.code import Code
 from django_singlejob.process.escaping import printable, shown
 from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
 from django_singlejob.running.reports import Report
+from django_singlejob.running.serving import serve_if_invited
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 
@@ -55,9 +59,12 @@ class Command(CallableCommand):
 
     # Whether the process exits after this command, which then decides the exit status.
     _is_last = False
+    # Whether it is what the program was started for, so that another process can be started in the same way.
+    _is_own = False
 
     def run_from_argv(self, argv: list[str]) -> None:
-        self._is_last = True
+        serve_if_invited()
+        self._is_last, self._is_own = True, program.is_started_by(argv[1])
         super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -148,9 +155,9 @@ class Command(CallableCommand):
     def _work(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Returns the exit status."""
         code, alive = Code(), AliveFile(given["alive"]) if given["alive"] else None
-        plan = replace(_plan(given, alive), in_children=self._is_last and not given["inline"])
+        plan = replace(_plan(given, alive), in_children=self._is_own and not given["inline"])
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
-        plan, status = replace(plan, is_outdated=code.is_outdated) if is_reloaded else plan, 0
+        plan, status = replace(plan, is_outdated=code.has_changed) if is_reloaded else plan, 0
 
         def reported(report: Report) -> int:
             reported_status = self._print(report, given, signals)
@@ -162,8 +169,8 @@ class Command(CallableCommand):
             for report in reports:
                 reported_status = reported(report)
                 status = status or reported_status
-        status = status or worker.status_of_tasks
-        if is_reloaded and code.is_outdated() and not signals.received:
+        status = status or worker.status_of_tasks or (EX_TEMPFAIL if worker.has_given_up else 0)
+        if is_reloaded and code.has_changed() and not signals.received:
             self.stdout.write("The code has changed. The worker restarts.")
             start_anew()
         # For an endless worker, a signal is the normal way to stop.
@@ -183,7 +190,7 @@ class Command(CallableCommand):
     def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
         status, message = status_and_line(report, signum=signals.received, traceback=where_traceback_is(report))
         # On all servers but one, another server was faster.
-        is_no_news = report.reason not in (None, Reason.UNDECIDED)
+        is_no_news = report.reason not in (None, Reason.UNDECIDED, Reason.NOT_BEGUN)
         if is_error(report):
             self._write(self.stderr, message, given, 1)
         else:
@@ -255,6 +262,8 @@ def _counted(count: int, noun: str) -> str:
 def _counts(report: Report, plan: Plan) -> bool:
     """Whether this report counts for the exit status. With ``--drain``, it counts only if something may not have been
     run because of it; for an endless worker, only if it ended the worker."""
+    if report.reason == Reason.NOT_BEGUN:  # it is tried again, until the worker gives up
+        return False
     if plan.once or report.is_hopeless:
         return True
     is_undecided = isinstance(report.error, DatabaseUnreachable) or report.unusable or report.reason == Reason.UNDECIDED

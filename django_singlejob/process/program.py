@@ -1,0 +1,93 @@
+"""How this program was started, so that another process of it can be started in the same way, and whether this process
+is one that a supervisor has started.
+
+The package imports this first: the project may change its directory and its environment later.
+"""
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+#: Tells a process that it is an executor. It counts only together with an open socket: see ``Invitation``.
+VARIABLE = "DJANGO_SINGLEJOB_EXECUTOR"
+
+
+class Invitation(NamedTuple):
+    """What a supervisor passes to an executor: its process number, and as descriptors the socket for its orders and its
+    own standard output and standard error; then the version of its package."""
+
+    supervisor: int
+    channel: int
+    stdout: int
+    stderr: int
+    version: str
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+
+def _invited() -> Invitation | None:
+    """The invitation of this process. Nothing that it starts may take that for its own."""
+    text = os.environ.pop(VARIABLE, "")
+    try:
+        supervisor, channel, stdout, stderr, version = text.split(maxsplit=4)
+        invitation = Invitation(int(supervisor), int(channel), int(stdout), int(stderr), version)
+        # An environment may be passed on, but the socket is not: a command that has only the variable is a command.
+        if not stat.S_ISSOCK(os.fstat(invitation.channel).st_mode):
+            return None
+        for descriptor in invitation[1:4]:
+            os.set_inheritable(descriptor, False)
+    except (ValueError, OSError):
+        return None
+    return invitation
+
+
+def _environment_at_start() -> dict[bytes, bytes]:
+    """The environment that this program was started with: the settings may have removed a secret from it since."""
+    try:
+        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return dict(os.environb)
+    pairs = [entry.partition(b"=") for entry in entries if entry]
+    # A program that shows a title of its own in lists of processes writes it there.
+    if not pairs or not all(equals for _, equals, _ in pairs):
+        return dict(os.environb)
+    return {name: value for name, _, value in pairs}
+
+
+def _directory_at_start() -> str | None:
+    """``None``: the directory that this program is in does not exist any more."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
+
+
+invitation = _invited()
+directory = _directory_at_start()
+_environment = _environment_at_start() if hasattr(os, "environb") else {}
+
+
+def is_executor() -> bool:
+    """Whether this process is an executor: a supervisor, such as a worker, has started it to run jobs. Ask this before
+    you do what only one process of a program can do, for example bind a port in ``AppConfig.ready()``. The answer is
+    the same from the first import of the package on."""
+    return invitation is not None
+
+
+def is_started_by(command: str) -> bool:
+    """Whether the command line of this program names this management command. Otherwise an executor that is started by
+    it would do something else, for example the whole of an entrypoint that migrates first."""
+    return command in sys.argv
+
+
+def command_line() -> list[str]:
+    """What has started this program: the Python, with its options, the script and the arguments."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+def environment(invited: Invitation) -> dict[bytes, bytes]:
+    """The environment of an executor of this program that gets this invitation."""
+    return {**_environment, VARIABLE.encode(): str(invited).encode()}

@@ -1,0 +1,268 @@
+"""An executor, as its supervisor sees it: a new process of this program, which carries out one order after the other.
+
+It is started when a run needs one. One that its last run has left clean waits for the next run for a while.
+"""
+
+import os
+import socket
+import subprocess
+import threading
+from contextlib import suppress
+from typing import NamedTuple
+
+import django_singlejob
+from django_singlejob.process import program
+from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.program import Invitation
+from django_singlejob.running import order as orders
+from django_singlejob.running.order import Order
+from django_singlejob.running.output import STDERR, STDOUT, Output
+from django_singlejob.running.process import kill_group, pidfd
+from django_singlejob.running.serving import FREE
+from django_singlejob.running.shared import SharedMemory
+
+# How long an executor waits for another run: the one that was the last to work, which so serves a job a minute, and the
+# others. Seconds.
+LAST_IDLE, IDLE = 150.0, 10.0
+# How long one that is not needed any more may take to end. Seconds.
+LONGEST_END = 5.0
+# How often to look whether it has. Seconds.
+_MOMENT = 0.01
+
+
+class NotBegun(Exception):
+    """The body has not begun, and never will. The message says why, if that is known.
+
+    Attributes:
+        was_idle: whether an executor that had waited for the order ended meanwhile. A new one may be better.
+    """
+
+    def __init__(self, message: str, *, was_idle: bool = False) -> None:
+        super().__init__(message)
+        self.was_idle = was_idle
+
+
+class Executor:
+    """A process that carries out an order, or waits for one.
+
+    Attributes:
+        leads_group: whether it has a process group of its own.
+        pidfd: is ready to be read when it has ended; ``None`` if the system has none.
+        has_served: whether it has carried out an order.
+    """
+
+    def __init__(self, output: Output | None) -> None:
+        """Start it. It prints to ``output`` at first: what keeps it from its first run is a part of that.
+
+        Raises ``OSError`` if the system cannot."""
+        self.leads_group, self.has_served = True, False
+        self._heard, self._is_deaf = b"", False
+        self._channel, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._popen = _start(theirs, output)
+        except BaseException:
+            self._channel.close()
+            raise
+        self.pid = self._popen.pid
+        self.pidfd = pidfd(self.pid)
+        self._channel.setblocking(False)
+
+    def order(self, order: Order, memory: SharedMemory, output: Output | None) -> None:
+        """Have it carry out the order. Raises ``OSError`` if there is no memory for that."""
+        self._heard = b""
+        pipes = output.descriptors if output else []
+        wakers = [output.waker] if output else []
+        with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, which is seen soon
+            orders.send(self._channel, order._replace(streams=len(pipes)), memory, [*pipes, *wakers])
+        memory.close_descriptor()
+        self.has_served = True
+
+    @property
+    def descriptors(self) -> list[int | None]:
+        """Are ready to be read when it says something, or has ended."""
+        return [self.pidfd] if self._is_deaf else [self._channel.fileno(), self.pidfd]
+
+    def is_free(self, *, takes: bool = True) -> bool:
+        """Whether the run is over, and it can carry out another order. ``takes``: whether what it has said wakes the
+        supervisor no more."""
+        with suppress(OSError):  # it has said nothing, or is dead
+            said = self._channel.recv(16, 0 if takes else socket.MSG_PEEK)
+            if not takes:
+                return FREE in self._heard + said
+            self._heard += said
+            # A body may close all descriptors. Then the end of the process tells that the run is over.
+            self._is_deaf = not said
+        return FREE in self._heard
+
+    def is_dead(self) -> bool:
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+    def dismiss(self) -> None:
+        """Have it end as any program does: there are no more orders."""
+        self._channel.close()
+
+    def kill(self) -> None:
+        """Kill it, and what it has started."""
+        kill_group(self.pid, leads_group=self.leads_group)
+
+    def end_by(self, instant: float) -> None:
+        """Wait for its end until this instant, a value of ``local_now()``, and then kill it."""
+        while not self.is_dead() and local_now() < instant:
+            sleep(_MOMENT)
+        if not self.is_dead():
+            self.kill()
+        self.bury()
+
+    def bury(self) -> int:
+        """Wait for its end. Returns its exit code; -n if signal n has killed it."""
+        self._channel.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+        return self._popen.wait()
+
+
+def _start(theirs: socket.socket, output: Output | None) -> "subprocess.Popen[bytes]":
+    if program.directory is None:
+        raise NotADirectoryError("the directory that this program was started in is gone")
+    own = [os.dup(STDOUT), os.dup(STDERR)]
+    try:
+        invitation = Invitation(os.getpid(), theirs.fileno(), own[0], own[1], django_singlejob.__version__)
+        pipes = output.descriptors if output else [STDOUT, STDERR]
+        return subprocess.Popen(
+            program.command_line(),
+            stdin=subprocess.DEVNULL,
+            stdout=pipes[0],
+            stderr=pipes[-1],
+            pass_fds=[theirs.fileno(), *own],
+            env=program.environment(invitation),
+            cwd=program.directory,
+            start_new_session=True,
+        )
+    finally:
+        for descriptor in own:
+            os.close(descriptor)
+
+
+class ExecutorRun:
+    """A run in an executor: what a ``Process`` is for a child that was forked.
+
+    Attributes:
+        was_idle: whether the executor had waited for it.
+        is_executor_free: whether the executor can carry out another order, now that the run is over.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self.is_executor_free = False
+        self.was_idle = executor.has_served
+        self.executor, self.pid, self.leads_group = executor, executor.pid, executor.leads_group
+        # While it is held, the run is not collected.
+        self._mutex = threading.Lock()
+        self._is_collected = False
+
+    @property
+    def descriptors(self) -> list[int | None]:
+        """Are ready to be read when the executor says something, or has ended."""
+        return self.executor.descriptors
+
+    def send(self, signum: int) -> None:
+        """Send a signal to the executor alone. Raises ``ProcessLookupError`` or ``PermissionError``."""
+        with self._mutex:
+            if not (self._is_collected or self.executor.is_free(takes=False)):
+                os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """Kill the executor and what it has started, unless the run is over and has left nothing."""
+        with self._mutex:
+            if not (self._is_collected or self.executor.is_free(takes=False)):
+                self.executor.kill()
+
+    def is_over(self) -> bool:
+        """Whether the run is over."""
+        with self._mutex:
+            return self._is_collected or self.executor.is_free() or self.executor.is_dead()
+
+    def collect(self) -> int:
+        """Wait until the run is over. Returns the executor's exit code; 0 if it can carry out another order."""
+        with self._mutex:
+            self._is_collected = True
+            is_free = self.executor.is_free()
+            self.is_executor_free = is_free and not self.executor.is_dead()
+            code = 0 if self.is_executor_free else self.executor.bury()
+            return 0 if is_free else code
+
+
+class _Idle(NamedTuple):
+    executor: Executor
+    since: float
+
+
+class Executors:
+    """The executors of a supervisor that have nothing to do, the last to work at the end."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Idle] = []
+        self._leaving: list[_Idle] = []
+
+    @property
+    def pids(self) -> set[int]:
+        return {idle.executor.pid for idle in [*self._idle, *self._leaving]}
+
+    @property
+    def has_one(self) -> bool:
+        """Whether one waits for an order."""
+        self.tidy()
+        return bool(self._idle)
+
+    def take(self, output: Output | None) -> Executor:
+        """One that waits for an order, or a new one. Raises ``OSError`` if none can be started."""
+        while self._idle:
+            executor = self._idle.pop().executor
+            if not executor.is_dead():
+                return executor
+            executor.bury()
+        return Executor(output)
+
+    def put_back(self, executor: Executor) -> None:
+        """It can carry out another order."""
+        self._idle.append(_Idle(executor, local_now()))
+
+    def tidy(self) -> float:
+        """Have those end that have waited for long. Returns when to call this again, a value of ``local_now()``."""
+        now, kept = local_now(), []
+        for idle in self._idle:
+            is_last = idle is self._idle[-1]
+            if idle.executor.is_dead():
+                idle.executor.bury()
+            elif now - idle.since >= (LAST_IDLE if is_last else IDLE):
+                idle.executor.dismiss()
+                self._leaving.append(_Idle(idle.executor, now))
+            else:
+                kept.append(idle)
+        self._idle = kept
+        self._bury_leaving(now)
+        return now + 1.0 if self._idle or self._leaving else float("inf")
+
+    def _bury_leaving(self, now: float) -> None:
+        left = []
+        for leaving in self._leaving:
+            if now - leaving.since >= LONGEST_END:
+                leaving.executor.kill()
+            if leaving.executor.is_dead():
+                leaving.executor.bury()
+            else:
+                left.append(leaving)
+        self._leaving = left
+
+    def close(self) -> None:
+        """Have all of them end, beside each other."""
+        for idle in self._idle:
+            idle.executor.dismiss()
+        end = local_now() + LONGEST_END
+        for idle in [*self._idle, *self._leaving]:
+            idle.executor.end_by(end)
+        self._idle, self._leaving = [], []

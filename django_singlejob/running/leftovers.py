@@ -1,0 +1,174 @@
+"""What a run leaves behind in its process, and the next run there would find, or what is only written when the process
+ends."""
+
+import atexit
+import fcntl
+import gc
+import locale
+import logging
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Set as AbstractSet
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from django_singlejob.locking.at_exit import may_hold_a_lock
+from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.received_signals import other_threads
+
+# How long what ends by itself, such as a thread of asgiref's, may take for that, and how often to look. Seconds.
+_PATIENCE, _MOMENT = 0.05, 0.002
+# By how much the memory of a process may grow. Bytes.
+_MOST_GROWTH = 100 * 1024 * 1024
+
+
+class Surroundings(NamedTuple):
+    """What a run may change in its process, apart from the modules that it imports and what they keep in memory."""
+
+    directory: str
+    umask: int
+    environment: dict[str, str]
+    path: list[str]
+    handlers: list[Any]
+    timers: list[tuple[float, float]]
+    streams: list[Any]
+    user: list[Any]
+    locale: str
+    socket_timeout: float | None
+    logging: list[tuple[str, int, bool, list[Any]]]
+    exit_hooks: int
+    threads: set[threading.Thread]
+
+    @classmethod
+    def now(cls) -> Self:
+        os.umask(umask := os.umask(0o77))
+        return cls(
+            directory=_directory(),
+            umask=umask,
+            environment=dict(os.environ),
+            path=list(sys.path),
+            handlers=[signal.getsignal(signum) for signum in signal.valid_signals()],
+            timers=[
+                signal.getitimer(which) for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+            ],
+            streams=[sys.stdin, sys.stdout, sys.stderr],
+            user=[os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups(), os.getpgrp()],
+            locale=locale.setlocale(locale.LC_ALL),
+            socket_timeout=socket.getdefaulttimeout(),
+            logging=[(name, each.level, each.disabled, _handlers_of(each)) for name, each in _loggers()],
+            exit_hooks=_exit_hooks(),
+            threads=other_threads(),
+        )
+
+
+def left_behind(before: Surroundings, ours: AbstractSet[int]) -> list[str]:
+    """What a run has left behind, in words; empty if the next one may run in the same process. ``ours``: descriptors
+    that the process itself keeps open."""
+    end = local_now() + _PATIENCE
+    while (left := _left_behind(before, ours)) and local_now() < end:
+        gc.collect()  # what nobody refers to any more
+        sleep(_MOMENT)
+    return left
+
+
+def _left_behind(before: Surroundings, ours: AbstractSet[int]) -> list[str]:
+    now = Surroundings.now()
+    # Loggers are made as modules are imported.
+    known = {name for name, *_ in before.logging}
+    now = now._replace(logging=[each for each in now.logging if each[0] in known or each[3]])
+    changed = [name for name, old in before._asdict().items() if getattr(now, name) != old and name != "threads"]
+    threads = sorted(f"the thread {thread.name!r}" for thread in now.threads - before.threads)
+    things = {
+        "a child process": _has_children(),
+        "a file that is open for writing": _has_open_file(ours),
+        "a lock": may_hold_a_lock(),
+    }
+    return [*changed, *threads, *(thing for thing, is_there in things.items() if is_there)]
+
+
+def _directory() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def _loggers() -> Iterator[tuple[str, logging.Logger]]:
+    yield "", logging.getLogger()
+    for name, logger in sorted(logging.getLogger().manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger):
+            yield name, logger
+
+
+def _handlers_of(logger: logging.Logger) -> list[logging.Handler]:
+    return [handler for handler in logger.handlers if not isinstance(handler, logging.NullHandler)]
+
+
+def _exit_hooks() -> int:
+    """How many functions are registered for the end of the process. Python does not say that in public; if it does not
+    at all, each run leaves one behind, as far as is known."""
+    try:
+        finalizers = sum(each.atexit for each in list(weakref.finalize._registry))  # type: ignore[attr-defined]  # noqa: SLF001
+        return int(atexit._ncallbacks() + finalizers)  # noqa: SLF001
+    except AttributeError:
+        return next(_counter)
+
+
+_counter = iter(range(sys.maxsize))
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _has_open_file(ours: AbstractSet[int]) -> bool:
+    """Whether a file is open for writing that somebody else may read: what is still buffered for it would overwrite
+    newer work. The files of logging handlers are written to at once."""
+    try:
+        descriptors = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208  (they have no paths)
+    except OSError:
+        return True  # that cannot be known
+    logs = {descriptor for _, logger in _loggers() for handler in logger.handlers if (descriptor := _of_log(handler))}
+    return any(map(_is_written_to, {descriptor for descriptor in descriptors if descriptor > 2} - logs - ours))
+
+
+def _of_log(handler: logging.Handler) -> int | None:
+    with suppress(Exception):  # it may have no stream, or one of the project's own
+        return int(handler.stream.fileno())  # type: ignore[attr-defined]
+    return None
+
+
+def _is_written_to(descriptor: int) -> bool:
+    try:
+        status, flags = os.fstat(descriptor), fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    except OSError:  # it was the directory's own
+        return False
+    # One without a name is for nobody else.
+    return stat.S_ISREG(status.st_mode) and status.st_nlink > 0 and flags & os.O_ACCMODE != os.O_RDONLY
+
+
+class Memory:
+    """How much memory this process uses."""
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+
+    def has_grown(self) -> bool:
+        """Whether it is much more than at the first call. ``False`` if the system does not say."""
+        try:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+        used = pages * os.sysconf("SC_PAGE_SIZE")
+        self._first = used if self._first is None else self._first
+        return used - self._first > _MOST_GROWTH

@@ -1,0 +1,244 @@
+"""The process that is an executor: it carries out the orders of its supervisor, one after the other, until there are no
+more, or until a run has left something behind. Then it ends as any program does, and as a part of that run."""
+
+import contextvars
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import weakref
+from contextlib import suppress
+from types import FrameType
+from typing import NoReturn
+
+from django.utils.module_loading import import_string
+
+import django_singlejob
+from django_singlejob.conf import options
+from django_singlejob.database.errors import interrupt_behind
+from django_singlejob.jobs import registry
+from django_singlejob.locking.lease import Lease
+from django_singlejob.process import program, received_signals
+from django_singlejob.process.clock import local_now, wait
+from django_singlejob.process.program import Invitation
+from django_singlejob.running import order as orders
+from django_singlejob.running.in_child import (
+    LOST,
+    BodySignals,
+    die_with,
+    end_own_group,
+    exit_at_once,
+    for_caller,
+    grace_of,
+    report,
+    status_after,
+)
+from django_singlejob.running.leftovers import Memory, Surroundings, left_behind
+from django_singlejob.running.order import Order, Work
+from django_singlejob.running.process import leave_connections
+from django_singlejob.running.shared import SharedMemory, flush_streams
+from django_singlejob.running.waker import Waker
+
+logger = logging.getLogger("django_singlejob")
+
+# What an executor says: the body has begun; the run is over, and it can carry out another order.
+BEGUN, FREE = b"b", b"f"
+# Of Linux: makes this process the parent of what its children leave behind.
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def serve_if_invited() -> None:
+    """Carry out the orders of a supervisor, and exit, if this process is an executor. Otherwise, do nothing."""
+    if program.invitation:
+        _Server(program.invitation).serve()
+        # Python now waits for threads, and calls what is registered for its exit: that is still part of the last run.
+        sys.exit()
+
+
+# What is closed only with the process: its supervisor would take that for the end.
+_kept: list[socket.socket] = []
+
+
+class _Server:
+    """The executor."""
+
+    def __init__(self, invitation: Invitation) -> None:
+        if invitation.version != django_singlejob.__version__:
+            sys.exit(
+                f"This process has django-singlejob {django_singlejob.__version__}, and the one that has started it "
+                f"{invitation.version}. Restart that one."
+            )
+        die_with(invitation.supervisor)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._channel = socket.socket(fileno=invitation.channel)
+        _kept.append(self._channel)
+        self._streams = {1: invitation.stdout, 2: invitation.stderr}
+        self._watch = _LeaseWatch()
+        self._memory: SharedMemory | None = None
+
+    def serve(self) -> None:
+        registry.autodiscover()
+        received_signals.attend_to_forks()
+        received_signals.handle_all(self._end_unless_told)
+        weakref.finalize(self, int).detach()  # the first one registers a hook
+        before, used = Surroundings.now(), Memory()
+        for left in reversed(range(options().runs_per_process)):
+            received = orders.receive(self._channel)
+            if received is None:
+                return
+            self._carry_out(*received)
+            if left == 0 or received[0].is_last or self._memory is None or self._memory.reason:
+                return
+            leave_connections()
+            _flush_everything()
+            received_signals.handle_all(self._end_unless_told)
+            if self._is_unclean(before, used):
+                received_signals.handle_all(_Leaving(self._memory, heeds_any=received[0].heeds_any_signal))
+                return
+            self._be_free()
+
+    def _is_unclean(self, before: Surroundings, used: Memory) -> bool:
+        """Whether the next run needs another process."""
+        left = left_behind(before, {*self._streams.values()})
+        if used.has_grown():
+            left.append("memory")
+        if left:
+            logger.info("The last run has left something behind, so this process ends: %s.", ", ".join(left))
+        return bool(left or (self._memory and self._memory.reason))
+
+    def _be_free(self) -> None:
+        for stream, own in self._streams.items():
+            os.dup2(own, stream)
+        if self._memory and self._memory.output_waker:
+            self._memory.output_waker.close()
+        self._watch.end()
+        with suppress(OSError):  # nobody is there any more, as the next look for an order will find
+            self._channel.send(FREE)
+
+    def _end_unless_told(self, signum: int, frame: FrameType | None) -> None:
+        """Handle a signal between two runs. One that was meant for the last run may come late."""
+        if self._memory is None or not self._memory.reason:
+            sys.exit()
+
+    def _carry_out(self, order: Order, descriptors: list[int]) -> None:
+        memory, pipes = SharedMemory(descriptors[0]), descriptors[1:]
+        self._memory = memory
+        self._print_to(pipes, order.streams, memory)
+        lease = Lease.of_supervisor(order.grant, memory)
+        if (mine := list(orders.database_of_locks())) != list(order.database):
+            sys.exit(f"The settings of this process name another database: {mine} instead of {list(order.database)}.")
+        work: Work = import_string(order.kind)(order, lease)
+        signals = BodySignals(memory, lease, heeds_any=order.heeds_any_signal)
+        received_signals.in_force = signals
+        received_signals.handle_all(signals.handle)
+        if lease.lost or memory.reason or self._is_abandoned():
+            sys.exit("It was too late to begin.")
+        memory.begun_at = local_now()
+        with suppress(OSError):
+            self._channel.send(BEGUN)
+        self._watch.begin(lease, memory)
+        _run(work, memory, lease, signals)
+        received_signals.stop_handling()
+        received_signals.handle_all(_Leaving(memory, heeds_any=order.heeds_any_signal))
+
+    def _is_abandoned(self) -> bool:
+        """Whether the supervisor is gone."""
+        try:
+            return not self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+
+    def _print_to(self, pipes: list[int], streams: int, memory: SharedMemory) -> None:
+        """Print what follows to these pipes, if there are any; behind them is what wakes their reader."""
+        flush_streams()
+        for text in sys.stdout, sys.stderr:
+            with suppress(Exception):  # the project may have replaced it
+                text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if streams:
+            os.dup2(pipes[0], 1)
+            os.dup2(pipes[streams - 1], 2)
+            for pipe in pipes[:streams]:
+                os.close(pipe)
+            memory.output_waker = Waker(pipes[streams])
+
+
+def _run(work: Work, memory: SharedMemory, lease: Lease, signals: BodySignals) -> None:
+    """Call the body, and say how it has ended."""
+    pid = os.getpid()
+    value, failure = None, None
+    try:
+        value = contextvars.copy_context().run(signals.call, work.body)
+    except BaseException as error:
+        if os.getpid() != pid:
+            exit_at_once(status_after(error))  # a process that the body has forked
+        failure = for_caller(interrupt_behind(error) or error)
+    if os.getpid() != pid:
+        exit_at_once()
+    report(work.end(value, failure), work.log, memory)
+
+
+class _Leaving:
+    """Handles signals while the process ends: one that the supervisor has given a reason for ends it at once."""
+
+    def __init__(self, memory: SharedMemory, *, heeds_any: bool) -> None:
+        self._memory, self._heeds_any = memory, heeds_any
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self._heeds_any or self._memory.reason:
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)
+
+
+def _flush_everything() -> None:
+    flush_streams()
+    with suppress(Exception):  # what code in C has buffered
+        ctypes.CDLL(None).fflush(None)
+
+
+class _LeaseWatch:
+    """Ends this process when the lease of its run is lost. The supervisor does, unless it is stopped. One thread serves
+    all runs."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Event()
+        self._current: tuple[Lease, SharedMemory] | None = None
+        received_signals.start_thread(self._watch, "watch over a lease")
+
+    def begin(self, lease: Lease, memory: SharedMemory) -> None:
+        self._current = lease, memory
+        self._changed.set()
+
+    def end(self) -> None:
+        self._current = None
+
+    # --- in the thread
+
+    def _watch(self) -> NoReturn:
+        while True:
+            self._changed.clear()
+            if current := self._current:
+                self._look(*current)
+            else:
+                self._changed.wait()
+
+    def _look(self, lease: Lease, memory: SharedMemory) -> None:
+        left = lease.deadline - local_now()
+        if left > 0:
+            wait(self._changed.wait, min(left, lease.grant.request.lease.total_seconds()))
+            return
+        if not self._is_of(lease):
+            return
+        memory.reason = LOST
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait(self._changed.wait, grace_of(lease))
+        if self._is_of(lease) and lease.deadline <= local_now():
+            end_own_group()
+
+    def _is_of(self, lease: Lease) -> bool:
+        """Whether the run of this lease is still under way."""
+        current = self._current
+        return current is not None and current[0] is lease and not lease.is_over
