@@ -238,8 +238,11 @@ class _CommandProcess(Process):
             super().send(signum)
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            self.send(signal.SIGKILL)
+        """The same, and after ``collect``, what is left in its group."""
+        super().kill()
+        if self._group:
+            with suppress(ProcessLookupError, PermissionError):
+                self._group.send(signal.SIGKILL)
 
     def is_group_empty(self) -> bool:
         """Whether nothing is left in its group. Call this after ``collect``."""

@@ -49,11 +49,13 @@ class Process:
                 os.kill(self.pid, signum)
 
     def kill(self) -> None:
-        """Kill the child and what it has started, unless that has left its process group. At a terminal, the child
-        alone: its group is the terminal's."""
-        with self._mutex, suppress(ProcessLookupError, PermissionError):
+        """Kill the child, even if it has left its process group, and all that is in its group. At a terminal there is
+        no such group, unless the child has made one."""
+        with self._mutex:
             if not self._is_collected:
-                (os.killpg if self.leads_group else os.kill)(self.pid, signal.SIGKILL)
+                for kill in os.killpg, os.kill:
+                    with suppress(ProcessLookupError, PermissionError):
+                        kill(self.pid, signal.SIGKILL)
 
     def is_over(self) -> bool:
         """Whether it has ended."""

@@ -388,7 +388,7 @@ def stubborn_for_too_long(kind: str) -> None:
 
 def _be_stubborn(kind: str) -> None:
     try:
-        if kind not in ("holds the GIL in C", "swallows every exception"):
+        if kind not in ("holds the GIL in C", "swallows every exception", "leaves its group"):
             _say_where()
         _STUBBORN[kind]()
     finally:
@@ -405,7 +405,7 @@ def _loop() -> None:
         pass
 
 
-# These two say so from inside: a signal that comes before would end them.
+# These say so from inside: a signal that comes before would end them.
 
 
 def _hold_the_gil() -> None:
@@ -418,6 +418,11 @@ def _swallow() -> None:
         with suppress(BaseException):
             is_said = is_said or _say_where() == 0
             rest()
+
+
+def _leave_the_group() -> None:
+    os.setpgid(0, os.getpgid(os.getppid()))
+    _swallow()
 
 
 def _wait_in_the_driver() -> None:
@@ -434,6 +439,7 @@ _STUBBORN = {
     "loops in Python": _loop,
     "holds the GIL in C": _hold_the_gil,
     "swallows every exception": _swallow,
+    "leaves its group": _leave_the_group,
     "waits in the driver": _wait_in_the_driver,
     "waits for a row": _wait_for_a_row,
 }

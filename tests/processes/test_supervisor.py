@@ -156,6 +156,15 @@ def test_max_runtime_ends_the_body(spawn: Spawn, kind: str) -> None:
 
 
 @once
+def test_a_body_that_has_left_its_process_group_is_killed_too(spawn: Spawn) -> None:
+    scene = start(spawn, "leaves its group", "stubborn_for_too_long")
+    assert scene.child.finish() == 1
+    assert not is_alive(scene.body)
+    assert ends("stubborn_for_too_long") == ["interrupted"]
+    scene.let_next_begin()
+
+
+@once
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signal_ends_the_body_and_a_second_one_whatever_it_does(
