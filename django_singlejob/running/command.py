@@ -231,11 +231,13 @@ class _CommandProcess(Process):
         self._group = Group(self.pid) if self.leads_group else None
 
     def send(self, signum: int) -> None:
-        """Send a signal to its group. At a terminal, which has sent SIGINT already, to the command alone."""
+        """Send a signal to its group, and to the command if it has left that. At a terminal, which has sent SIGINT
+        already, to the command alone."""
+        is_sent_alone = self.has_left_group() if self._group else signum != signal.SIGINT
+        if is_sent_alone:
+            super().send(signum)
         if self._group:
             self._group.send(signum)
-        elif signum != signal.SIGINT:
-            super().send(signum)
 
     def kill(self) -> None:
         """The same, and after ``collect``, what is left in its group."""

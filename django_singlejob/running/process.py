@@ -48,6 +48,12 @@ class Process:
             if not self._is_collected:
                 os.kill(self.pid, signum)
 
+    def has_left_group(self) -> bool:
+        """Whether the child, which had a process group of its own, has moved to another one."""
+        with self._mutex, suppress(ProcessLookupError, PermissionError):
+            return self.leads_group and not self._is_collected and os.getpgid(self.pid) != self.pid
+        return False
+
     def kill(self) -> None:
         """Kill the child, even if it has left its process group, and all that is in its group. At a terminal there is
         no such group, unless the child has made one."""

@@ -174,6 +174,15 @@ def test_but_not_if_something_had_to_be_killed(spawn: Spawn) -> None:
     assert is_over("nightly", "interrupted")
 
 
+def test_it_reaches_a_command_that_has_left_its_process_group(spawn: Spawn) -> None:
+    code = LEAVES_ITS_GROUP.replace("HANDLER", "signal.SIG_DFL")
+    child = spawn.command("run_singleton", "nightly", *A_LONG_LEASE, "--", sys.executable, "-c", code)
+    pid("command", child)
+    child.terminate()
+    assert child.finish() == 143
+    assert is_over("nightly", "interrupted")
+
+
 def test_the_command_itself_may_take_its_time_to_end(spawn: Spawn, go: Path) -> None:
     child = spawn.command("run_singleton", "nightly", *A_SHORT_LEASE, "--", "sh", "-c", f"exec sh {spawn.env['REST']}")
     rest = pid("rest", child)
