@@ -167,17 +167,37 @@ def _last_lines(memory: SharedMemory) -> str:
 
 
 def _watch(lease: Lease, memory: SharedMemory) -> None:
-    """End this process when its lease is lost. The supervisor does, unless it is stopped."""
+    """End this process, and what it has started, when its lease is lost. The supervisor does, unless it is stopped."""
     while not lease.is_over:
         left = lease.deadline - local_now()
         if left > 0:
             sleep(min(left, lease.grant.request.lease.total_seconds()))
             continue
         memory.reason = LOST
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            _kill_group()  # the signal ends this process alone, and at once
         os.kill(os.getpid(), signal.SIGTERM)
         sleep(grace_of(lease))
         if lease.deadline <= local_now() and not lease.is_over:
+            _kill_group()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_group() -> None:
+    """Kill this process and all that is in its group. If it has none of its own, as at a terminal, nothing happens."""
+    with suppress(ProcessLookupError):
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _end_group() -> None:
+    """Kill what this process leaves behind in its group, because the supervisor may be stopped. This process goes to
+    the supervisor's group first, so that it exits with a status of its own."""
+    with suppress(OSError):
+        if os.getpgrp() == os.getpid():
+            os.setpgid(0, os.getpgid(os.getppid()))
+        # If the supervisor's group is outside of the container, this process cannot go there.
+        if os.getpgrp() != os.getpid():
+            _kill_group()
 
 
 class _Signals(ReceivedSignals):
@@ -222,7 +242,9 @@ def _exit(*, waits: bool) -> NoReturn:
         with suppress(Exception):  # they may be in any state
             connections.close_all()
     finally:  # even after a Ctrl-C while threads go on
-        _exit_at_once()
+        flush_streams()  # perhaps to a process in the group
+        _end_group()
+        os._exit(0)
 
 
 def _exit_at_once(status: int = 0) -> NoReturn:

@@ -381,6 +381,12 @@ def stubborn(kind: str) -> None:
     _be_stubborn(kind)
 
 
+@singleton_job(lock="stubborn", lease=WATCHED_LEASE)
+def stubborn_with_a_process(kind: str) -> None:
+    say("left", subprocess.Popen(["sleep", "60"]).pid)
+    _be_stubborn(kind)
+
+
 @singleton_job(lock="stubborn", lease=LEASE, max_runtime=timedelta(seconds=0.5))
 def stubborn_for_too_long(kind: str) -> None:
     _be_stubborn(kind)
@@ -420,6 +426,16 @@ def _swallow() -> None:
             rest()
 
 
+def _end_by_the_signal() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    rest()
+
+
+def _return_and_leave_a_thread() -> None:
+    wait_until_told()
+    threading.Thread(target=rest).start()
+
+
 def _leave_the_group() -> None:
     os.setpgid(0, os.getpgid(os.getppid()))
     _swallow()
@@ -440,6 +456,9 @@ _STUBBORN = {
     "holds the GIL in C": _hold_the_gil,
     "swallows every exception": _swallow,
     "leaves its group": _leave_the_group,
+    "ends by the signal": _end_by_the_signal,
+    "returns": wait_until_told,
+    "returns and leaves a thread": _return_and_leave_a_thread,
     "waits in the driver": _wait_in_the_driver,
     "waits for a row": _wait_for_a_row,
 }

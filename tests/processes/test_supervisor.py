@@ -261,6 +261,21 @@ def test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begin
 
 
 @once
+@pytest.mark.parametrize(
+    "kind", ["sleeps", "swallows every exception", "ends by the signal", "returns", "returns and leaves a thread"]
+)
+def test_so_does_what_the_body_has_started(spawn: Spawn, go: Path, kind: str) -> None:
+    scene = start(spawn, kind, "stubborn_with_a_process")
+    scene.child.send_signal(signal.SIGSTOP)
+    go.touch()
+    with job_lock("stubborn", wait=timedelta(minutes=1)):
+        assert not is_alive(scene.body)
+        assert not is_alive(number_left(scene.child))
+    scene.child.send_signal(signal.SIGCONT)
+    scene.child.finish()
+
+
+@once
 def test_os_exit_is_recorded_and_the_lock_is_free_at_once(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "exits_at_once")
     assert child.finish() == 1
@@ -441,9 +456,13 @@ def test_a_daemon_that_a_body_starts_goes_on(spawn: Spawn) -> None:
 def left_by(spawn: Spawn, job: str) -> int:
     child = spawn.command("run_singleton", job)
     assert child.finish() == 0
+    eventually(lambda: not JobLock.objects.exists())
+    return number_left(child)
+
+
+def number_left(child: Child) -> int:
     found = re.search(r"left (\d+)", child.output)
     assert found
-    eventually(lambda: not JobLock.objects.exists())
     return int(found[1])
 
 
