@@ -847,6 +847,11 @@ def ends_a_child() -> int:
 
 
 @singleton_job(lease=LEASE)
+def says_how_a_command_ended() -> None:
+    say("status", subprocess.run(["sh", "-c", "exit 3"], check=False).returncode)
+
+
+@singleton_job(lease=LEASE)
 def tells_the_edition() -> int:
     edition: int = getattr(settings, "EDITION", 0)
     return edition
