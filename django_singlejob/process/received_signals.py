@@ -168,10 +168,15 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
 
 
 def _remember_how_children_end() -> None:
-    """Stop ignoring SIGCHLD, which some launchers do, and their programs after them: as long as it is ignored, the
-    system forgets the exit status of each child, and Python takes it for 0."""
-    if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+    """Stop ignoring SIGCHLD, which some launchers do, and their programs after them."""
+    if forgets_how_children_end():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def forgets_how_children_end() -> bool:
+    """Whether this process ignores SIGCHLD. Then the system forgets the exit status of each child, and ``subprocess``
+    takes it for 0."""
+    return hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
 
 
 def signals_of_command(*, is_program: bool) -> AbstractContextManager[ReceivedSignals]:

@@ -67,11 +67,12 @@ class Process:
         """Whether it has ended."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # the project ignores SIGCHLD, so there is none
+        except ChildProcessError:  # there is none any more, see ``collect``
             return True
 
-    def collect(self) -> int:
-        """Wait for its end and return its exit code; -n if signal n has killed it."""
+    def collect(self) -> int | None:
+        """Wait for its end and return its exit code; -n if signal n has killed it. ``None`` if that is unknown: the
+        project ignores SIGCHLD, or has collected it."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with self._mutex:
@@ -82,7 +83,7 @@ class Process:
             try:
                 _, status = os.waitpid(self.pid, 0)
             except ChildProcessError:
-                status = 0
+                return None
         return os.waitstatus_to_exitcode(status)
 
 
@@ -108,8 +109,10 @@ def leave_connections() -> None:
             connection.close_pool()
 
 
-def how_it_ended(code: int) -> str:
-    """How a process ended that has this exit code, as part of a sentence."""
+def how_it_ended(code: int | None) -> str:
+    """How a process ended that has this exit code, see ``collect``, as part of a sentence."""
+    if code is None:
+        return "ended with an unknown exit status"
     if code >= 0:
         return f"exited with status {code}"
     try:

@@ -5,6 +5,7 @@ Its main thread does all that needs the database, see ``keep``. A second thread 
 """
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -139,7 +140,7 @@ class Supervisor:
         """How to pass on and keep what a child will print, see ``output_of``."""
         return output_of(self._printer, title, memory, has_terminal=self._has_terminal, is_command=is_command)
 
-    def collect(self, child: Child) -> int:
+    def collect(self, child: Child) -> int | None:
         """Kill the child, and what it has left behind, while the process group cannot be another's. Returns its exit
         code, see ``Process.collect``. Its lease is kept until ``let_go``."""
         child.process.kill()
@@ -276,15 +277,17 @@ def body_steps(
     # What was too slow in the child, such as a handler that waits for a mail server, would be too slow here.
     is_logged = memory.has_logged or has_killed
     ended = reported(memory, is_logged=is_logged)
+    was_killed = has_killed if code is None else code < 0
     # If it was killed after a success, it has left threads behind, which had not ended.
-    if ended and (code >= 0 or ended.failure):
+    if ended and (ended.failure or not was_killed):
         if output and ended.failure and not is_logged:
             add_output(ended.failure, output.last_lines)
         return ended
-    if has_killed or reason == LOST or -code in ENDING_SIGNALS:
-        failure = for_caller(exception_for(reason or -code, lease))
+    signum = -code if code else signal.SIGKILL
+    if has_killed or reason == LOST or signum in ENDING_SIGNALS:
+        failure = for_caller(exception_for(reason or signum, lease))
     else:
-        failure = JobDied(f"Its process {how_it_ended(code)}{' before the job had ended' if code >= 0 else ''}.")
+        failure = JobDied(f"Its process {how_it_ended(code)}{'' if was_killed else ' before the job had ended'}.")
     if output:
         add_output(failure, output.last_lines)
     raise failure

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from django_singlejob.models import JobRun
 from tests.app import jobs
 from tests.databases import APPS
 from tests.processes.witness import ends
@@ -46,3 +47,49 @@ def test_and_what_a_job_of_a_worker_starts(spawn: Spawn) -> None:
     child = by_a_launcher_that_ignores_sigchld(spawn, "singleton_worker", "--once")
     assert child.finish() == 0
     assert "status 3" in child.output
+
+
+# --- a program that ignores SIGCHLD by itself, later on
+
+
+FORGETS = """
+    import signal, sys
+    from django.core.management import execute_from_command_line
+    from django.db.backends.signals import connection_created
+
+    connection_created.connect(lambda **_: signal.signal(signal.SIGCHLD, signal.SIG_IGN), weak=False)
+    execute_from_command_line(["django-admin", "run_singleton", *sys.argv[1:]])
+"""
+
+
+def test_a_command_whose_status_is_unknown_has_failed(spawn: Spawn) -> None:
+    child = spawn.code(FORGETS, "nightly", "--", "sh", "-c", "exit 0")
+    assert child.finish() == 1
+    assert "The exit status of the command is unknown" in JobRun.objects.get().error
+    assert ends("nightly") == ["failed"]
+
+
+def test_so_has_one_that_is_called_by_a_program(spawn: Spawn) -> None:
+    child = spawn.code("""
+        import signal
+        from django.core.management import call_command
+
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        call_command("run_singleton", "nightly", "--", "sh", "-c", "exit 3")
+    """)
+    assert child.finish() == 1
+    assert "The exit status of the command is unknown" in JobRun.objects.get().error
+    assert ends("nightly") == ["failed"]
+
+
+def test_so_has_a_body_that_has_not_reported(spawn: Spawn) -> None:
+    child = spawn.code(FORGETS, "exits_at_once")
+    assert child.finish() == 1
+    error = "JobDied: Its process ended with an unknown exit status before the job had ended."
+    assert JobRun.objects.get().error == error
+
+
+def test_one_that_has_reported_its_end_has_ended_like_that(spawn: Spawn) -> None:
+    child = spawn.code(FORGETS, "quick")
+    assert child.finish() == 0, child.output
+    assert ends("quick") == ["successful"]
