@@ -106,7 +106,9 @@ def leave_connections() -> None:
     for connection in connections.all(initialized_only=True):
         connection.close()
         if hasattr(connection, "close_pool"):
-            connection.close_pool()
+            # A backend with pools of its own, such as django-db-geventpool, may have none where Django looks for one.
+            with suppress(KeyError):
+                connection.close_pool()
 
 
 def how_it_ended(code: int | None) -> str:

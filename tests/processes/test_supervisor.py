@@ -581,6 +581,22 @@ def test_beside_other_threads_the_job_runs_in_the_process_itself(spawn: Spawn) -
     assert child.finish() == 7
 
 
+@once
+def test_each_job_of_a_pass_has_its_process_although_a_pool_can_be_closed_only_once(spawn: Spawn) -> None:
+    for _ in range(2):
+        jobs.quick.enqueue()
+    child = spawn.code("""
+        from django.core.management import execute_from_command_line
+        from django.db import connection
+
+        pools = {"default": "a pool"}
+        connection.close_pool = lambda: pools.pop("default")
+        execute_from_command_line(["django-admin", "singleton_worker", "--once"])
+    """)
+    assert child.finish() == 0
+    assert is_over("quick", "successful", "successful")
+
+
 # --- on a server
 
 
