@@ -148,6 +148,8 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
         return
     global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
     before, deferred = in_force, ReceivedSignals()
+    if is_last:
+        _remember_how_children_end()
     # Ignored signals stay ignored, as under nohup or in a shell's background job.
     handlers = {signum: handler for signum in ENDING_SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
     try:
@@ -163,6 +165,18 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
         if is_ending:
             _last = deferred
         in_force = before
+
+
+def _remember_how_children_end() -> None:
+    """Stop ignoring SIGCHLD, which some launchers do, and their programs after them."""
+    if forgets_how_children_end():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def forgets_how_children_end() -> bool:
+    """Whether this process ignores SIGCHLD. Then the system forgets the exit status of each child, and ``subprocess``
+    takes it for 0."""
+    return hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
 
 
 def signals_of_command(*, is_program: bool) -> AbstractContextManager[ReceivedSignals]:

@@ -29,6 +29,8 @@ from django_singlejob.running.watch import DAY, Child
 
 # The exit statuses that a shell uses.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
+# The exit status for one that cannot be known.
+UNKNOWN = 1
 
 # Seconds between two looks at what the command has left behind, normally and during the grace.
 TICK, SHORT_TICK = 1.0, 0.05
@@ -71,10 +73,17 @@ class ShellCommand:
             code = subprocess.run(self.words, check=False).returncode
         except OSError as error:
             raise _not_started(error) from error
-        self.end(code)
+        self.end(None if received_signals.forgets_how_children_end() else code)
 
-    def end(self, code: int) -> None:
-        """Take note of its exit code. Raises ``CommandFailed`` unless that is 0."""
+    def end(self, code: int | None) -> None:
+        """Take note of its exit code. Raises ``CommandFailed`` unless that is 0. ``None``: it is unknown."""
+        if code is None:
+            self.status = UNKNOWN
+            raise CommandFailed(
+                "The exit status of the command is unknown: this program ignores SIGCHLD, or has collected the status "
+                "itself. Remove what does that.",
+                UNKNOWN,
+            )
         self.status = code if code >= 0 else 128 - code
         if self.status:
             raise CommandFailed(f"The command exited with status {self.status}.", self.status)
@@ -144,8 +153,9 @@ class _CommandRun:
         finally:
             self._supervisor.let_go(self._child)
 
-    def _wait(self) -> tuple[int, bool]:
-        """Wait until the lock is free. Returns the command's exit code, and whether a signal had come by its end."""
+    def _wait(self) -> tuple[int | None, bool]:
+        """Wait until the lock is free. Returns the command's exit code, see ``Process.collect``, and whether a signal
+        had come by its end."""
         try:
             while not self._process.is_over():
                 self._supervisor.keep(DAY)
@@ -187,7 +197,7 @@ class _CommandRun:
         self._command.notify(notice)
         return has_lost
 
-    def _raise_end(self, code: int, *, is_cut_short: bool) -> None:
+    def _raise_end(self, code: int | None, *, is_cut_short: bool) -> None:
         if self._memory.message:
             raise _not_started(pickle.loads(self._memory.message))  # noqa: S301  (it comes from our own child)
         signum = self._child.signum
@@ -231,15 +241,20 @@ class _CommandProcess(Process):
         self._group = Group(self.pid) if self.leads_group else None
 
     def send(self, signum: int) -> None:
-        """Send a signal to its group. At a terminal, which has sent SIGINT already, to the command alone."""
+        """Send a signal to its group, and to the command if it has left that. At a terminal, which has sent SIGINT
+        already, to the command alone."""
+        is_sent_alone = self.has_left_group() if self._group else signum != signal.SIGINT
+        if is_sent_alone:
+            super().send(signum)
         if self._group:
             self._group.send(signum)
-        elif signum != signal.SIGINT:
-            super().send(signum)
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            self.send(signal.SIGKILL)
+        """The same, and after ``collect``, what is left in its group."""
+        super().kill()
+        if self._group:
+            with suppress(ProcessLookupError, PermissionError):
+                self._group.send(signal.SIGKILL)
 
     def is_group_empty(self) -> bool:
         """Whether nothing is left in its group. Call this after ``collect``."""

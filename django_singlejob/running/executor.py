@@ -17,7 +17,7 @@ from django_singlejob.process.program import Invitation
 from django_singlejob.running import order as orders
 from django_singlejob.running.order import Order
 from django_singlejob.running.output import STDERR, STDOUT, Output
-from django_singlejob.running.process import kill_group, pidfd
+from django_singlejob.running.process import kill_with_group, pidfd
 from django_singlejob.running.serving import FREE
 from django_singlejob.running.shared import SharedMemory
 
@@ -46,7 +46,6 @@ class Executor:
     """A process that carries out an order, or waits for one.
 
     Attributes:
-        leads_group: whether it has a process group of its own.
         pidfd: is ready to be read when it has ended; ``None`` if the system has none.
         has_served: whether it has carried out an order.
     """
@@ -55,7 +54,7 @@ class Executor:
         """Start it. It prints to ``output`` at first: what keeps it from its first run is a part of that.
 
         Raises ``OSError`` if the system cannot."""
-        self.leads_group, self.has_served = True, False
+        self.has_served = False
         self._heard, self._is_deaf = b"", False
         self._channel, theirs = socket.socketpair()
         try:
@@ -107,7 +106,7 @@ class Executor:
 
     def kill(self) -> None:
         """Kill it, and what it has started."""
-        kill_group(self.pid, leads_group=self.leads_group)
+        kill_with_group(self.pid)
 
     def end_by(self, instant: float) -> None:
         """Wait for its end until this instant, a value of ``local_now()``, and then kill it."""
@@ -117,13 +116,25 @@ class Executor:
             self.kill()
         self.bury()
 
-    def bury(self) -> int:
-        """Wait for its end. Returns its exit code; -n if signal n has killed it."""
+    def bury(self) -> int | None:
+        """Wait for its end. Returns its exit code; -n if signal n has killed it, ``None`` if that is unknown."""
         self._channel.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
-        return self._popen.wait()
+        is_known = _is_child(self.pid)
+        code = self._popen.wait()
+        return code if is_known else None
+
+
+def _is_child(pid: int) -> bool:
+    """Whether the process has not been collected, as it is if the project ignores SIGCHLD: ``Popen`` would take its
+    exit code for 0."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _start(theirs: socket.socket, output: Output | None) -> "subprocess.Popen[bytes]":
@@ -141,7 +152,7 @@ def _start(theirs: socket.socket, output: Output | None) -> "subprocess.Popen[by
             pass_fds=[theirs.fileno(), *own],
             env=program.environment(invitation),
             cwd=program.directory,
-            start_new_session=True,
+            process_group=0,
         )
     finally:
         for descriptor in own:
@@ -159,7 +170,7 @@ class ExecutorRun:
     def __init__(self, executor: Executor) -> None:
         self.is_executor_free = False
         self.was_idle = executor.has_served
-        self.executor, self.pid, self.leads_group = executor, executor.pid, executor.leads_group
+        self.executor, self.pid = executor, executor.pid
         # While it is held, the run is not collected.
         self._mutex = threading.Lock()
         self._is_collected = False
@@ -186,7 +197,7 @@ class ExecutorRun:
         with self._mutex:
             return self._is_collected or self.executor.is_free() or self.executor.is_dead()
 
-    def collect(self) -> int:
+    def collect(self) -> int | None:
         """Wait until the run is over. Returns the executor's exit code; 0 if it can carry out another order."""
         with self._mutex:
             self._is_collected = True

@@ -145,13 +145,6 @@ def die_with(supervisor: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_own_group() -> None:
-    """Kill this process and, if it leads a process group, what is in that."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _leave_finalizers() -> None:
     """Leave what the supervisor has to tidy up when it exits, such as its temporary directories, to the supervisor."""
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
@@ -178,17 +171,42 @@ def _last_lines(memory: SharedMemory) -> str:
 
 
 def _watch(lease: Lease, memory: SharedMemory) -> None:
-    """End this process when its lease is lost. The supervisor does, unless it is stopped."""
+    """End this process, and what it has started, when its lease is lost. The supervisor does, unless it is stopped."""
     while not lease.is_over:
         left = lease.deadline - local_now()
         if left > 0:
             sleep(min(left, lease.grant.request.lease.total_seconds()))
             continue
-        memory.reason = LOST
-        os.kill(os.getpid(), signal.SIGTERM)
+        tell_loss(memory)
         sleep(grace_of(lease))
         if lease.deadline <= local_now() and not lease.is_over:
+            kill_own_group()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tell_loss(memory: SharedMemory) -> None:
+    """Have the body of this process end, because its lease is lost."""
+    memory.reason = LOST
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        kill_own_group()  # the signal ends this process alone, and at once
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def kill_own_group() -> None:
+    """Kill this process and all that is in its group. If it has none of its own, as at a terminal, nothing happens."""
+    with suppress(ProcessLookupError):
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def end_own_group() -> None:
+    """Kill what this process leaves behind in its group, because the supervisor may be stopped. This process goes to
+    the supervisor's group first, so that it exits with a status of its own."""
+    with suppress(OSError):
+        if os.getpgrp() == os.getpid():
+            os.setpgid(0, os.getpgid(os.getppid()))
+        # If the supervisor's group is outside of the container, this process cannot go there.
+        if os.getpgrp() != os.getpid():
+            kill_own_group()
 
 
 class BodySignals(ReceivedSignals):
@@ -237,7 +255,9 @@ def _exit(*, waits: bool) -> NoReturn:
         with suppress(Exception):  # they may be in any state
             connections.close_all()
     finally:  # even after a Ctrl-C while threads go on
-        exit_at_once()
+        flush_streams()  # perhaps to a process in the group
+        end_own_group()
+        os._exit(0)
 
 
 def exit_at_once(status: int = 0) -> NoReturn:

@@ -48,12 +48,17 @@ class Process:
             if not self._is_collected:
                 os.kill(self.pid, signum)
 
+    def has_left_group(self) -> bool:
+        """Whether the child, which had a process group of its own, has moved to another one."""
+        with self._mutex, suppress(ProcessLookupError, PermissionError):
+            return self.leads_group and not self._is_collected and os.getpgid(self.pid) != self.pid
+        return False
+
     def kill(self) -> None:
-        """Kill the child and what it has started, unless that has left its process group. At a terminal, the child
-        alone: its group is the terminal's."""
+        """Kill the child and what is in its group: see ``kill_with_group``."""
         with self._mutex:
             if not self._is_collected:
-                kill_group(self.pid, leads_group=self.leads_group)
+                kill_with_group(self.pid)
 
     @property
     def descriptors(self) -> list[int | None]:
@@ -64,11 +69,12 @@ class Process:
         """Whether it has ended."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # the project ignores SIGCHLD, so there is none
+        except ChildProcessError:  # there is none any more, see ``collect``
             return True
 
-    def collect(self) -> int:
-        """Wait for its end and return its exit code; -n if signal n has killed it."""
+    def collect(self) -> int | None:
+        """Wait for its end and return its exit code; -n if signal n has killed it. ``None`` if that is unknown: the
+        project ignores SIGCHLD, or has collected it."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with self._mutex:
@@ -79,14 +85,16 @@ class Process:
             try:
                 _, status = os.waitpid(self.pid, 0)
             except ChildProcessError:
-                status = 0
+                return None
         return os.waitstatus_to_exitcode(status)
 
 
-def kill_group(pid: int, *, leads_group: bool) -> None:
-    """Kill a process that has not been collected and, if it leads a group, what is in that."""
-    with suppress(ProcessLookupError, PermissionError):
-        (os.killpg if leads_group else os.kill)(pid, signal.SIGKILL)
+def kill_with_group(pid: int) -> None:
+    """Kill a process that has not been collected, even if it has left its process group, and all that is in its group.
+    At a terminal there is no such group, unless the process has made one."""
+    for kill in os.killpg, os.kill:
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 def _become(become: Callable[[], NoReturn], supervisor: int) -> NoReturn:
@@ -108,11 +116,15 @@ def leave_connections() -> None:
     for connection in connections.all(initialized_only=True):
         connection.close()
         if hasattr(connection, "close_pool"):
-            connection.close_pool()
+            # A backend with pools of its own, such as django-db-geventpool, may have none where Django looks for one.
+            with suppress(KeyError):
+                connection.close_pool()
 
 
-def how_it_ended(code: int) -> str:
-    """How a process ended that has this exit code, as part of a sentence."""
+def how_it_ended(code: int | None) -> str:
+    """How a process ended that has this exit code, see ``collect``, as part of a sentence."""
+    if code is None:
+        return "ended with an unknown exit status"
     if code >= 0:
         return f"exited with status {code}"
     try:

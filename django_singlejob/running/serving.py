@@ -1,13 +1,16 @@
 """The process that is an executor: it carries out the orders of its supervisor, one after the other, until there are no
 more, or until a run has left something behind. Then it ends as any program does, and as a part of that run."""
 
+import atexit
 import contextvars
 import ctypes
+import fcntl
 import logging
 import os
 import signal
 import socket
 import sys
+import termios
 import threading
 import weakref
 from contextlib import suppress
@@ -26,15 +29,16 @@ from django_singlejob.process.clock import local_now, wait
 from django_singlejob.process.program import Invitation
 from django_singlejob.running import order as orders
 from django_singlejob.running.in_child import (
-    LOST,
     BodySignals,
     die_with,
     end_own_group,
     exit_at_once,
     for_caller,
     grace_of,
+    kill_own_group,
     report,
     status_after,
+    tell_loss,
 )
 from django_singlejob.running.leftovers import Memory, Surroundings, left_behind
 from django_singlejob.running.order import Order, Work
@@ -72,6 +76,8 @@ class _Server:
                 f"{invitation.version}. Restart that one."
             )
         die_with(invitation.supervisor)
+        _leave_terminal()
+        atexit.register(end_own_group)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._channel = socket.socket(fileno=invitation.channel)
@@ -181,6 +187,16 @@ def _run(work: Work, memory: SharedMemory, lease: Lease, signals: BodySignals) -
     report(work.end(value, failure), work.log, memory)
 
 
+def _leave_terminal() -> None:
+    """Have no terminal: whoever stops what reads from it, or writes to it, would stop the run for ever."""
+    with suppress(OSError):  # there is none
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        try:
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        finally:
+            os.close(terminal)
+
+
 class _Leaving:
     """Handles signals while the process ends: one that the supervisor has given a reason for ends it at once."""
 
@@ -232,11 +248,11 @@ class _LeaseWatch:
             return
         if not self._is_of(lease):
             return
-        memory.reason = LOST
-        os.kill(os.getpid(), signal.SIGTERM)
+        tell_loss(memory)
         wait(self._changed.wait, grace_of(lease))
         if self._is_of(lease) and lease.deadline <= local_now():
-            end_own_group()
+            kill_own_group()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _is_of(self, lease: Lease) -> bool:
         """Whether the run of this lease is still under way."""

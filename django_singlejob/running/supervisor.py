@@ -5,6 +5,7 @@ Its main thread does all that needs the database, see ``keep``. A second thread 
 """
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -197,7 +198,7 @@ class Supervisor:
         """How to pass on and keep what a child will print, see ``output_of``."""
         return output_of(self._printer, title, memory, has_terminal=self._has_terminal, is_command=is_command)
 
-    def collect(self, child: Child) -> int:
+    def collect(self, child: Child) -> int | None:
         """Kill the child, and what it has left behind, while the process group cannot be another's. Returns its exit
         code, see ``Process.collect``. Its lease is kept until ``let_go``."""
         child.process.kill()
@@ -370,27 +371,29 @@ def _end_steps(
     return _ended(child, output, code, reason, has_killed=has_killed)
 
 
-def _ended(child: Child, output: Output | None, code: int, reason: int, *, has_killed: bool) -> BodyEnd:
+def _ended(child: Child, output: Output | None, code: int | None, reason: int, *, has_killed: bool) -> BodyEnd:
     """How the body of a child that is over has ended. Raises why, if the child has not said it."""
     lease, memory = child.lease, child.memory
     # What was too slow in the child, such as a handler that waits for a mail server, would be too slow here.
     is_logged = memory.has_logged or has_killed
     ended = reported(memory, is_logged=is_logged)
+    was_killed = has_killed if code is None else code < 0
     # If it was killed after a success, it has left threads behind, which had not ended.
-    if ended and (code >= 0 or ended.failure):
+    if ended and (ended.failure or not was_killed):
         if output and ended.failure and not is_logged:
             add_output(ended.failure, output.last_lines)
         return ended
-    if has_killed or reason == LOST or -code in ENDING_SIGNALS:
-        failure = for_caller(exception_for(reason or -code, lease))
+    signum = -code if code else signal.SIGKILL
+    if has_killed or reason == LOST or signum in ENDING_SIGNALS:
+        failure = for_caller(exception_for(reason or signum, lease))
     else:
-        failure = JobDied(f"Its process {how_it_ended(code)}{' before the job had ended' if code >= 0 else ''}.")
+        failure = JobDied(f"Its process {how_it_ended(code)}{'' if was_killed else ' before the job had ended'}.")
     if output:
         add_output(failure, output.last_lines)
     raise failure
 
 
-def _not_begun(child: Child, code: int, output: Output | None) -> BaseException:
+def _not_begun(child: Child, code: int | None, output: Output | None) -> BaseException:
     """Why the body of a child that is over has not begun. A user who has stopped it meanwhile does not want it to begin
     later."""
     if child.memory.reason == STOPPED:

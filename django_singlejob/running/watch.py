@@ -58,8 +58,9 @@ class Running(Protocol):
     def is_over(self) -> bool:
         """Whether the body is over, and what it has left behind in the process, too."""
 
-    def collect(self) -> int:
-        """Wait for that. Returns the exit code of the process; -n if signal n has killed it."""
+    def collect(self) -> int | None:
+        """Wait for that. Returns the exit code of the process; -n if signal n has killed it, ``None`` if that is
+        unknown."""
 
 
 class Child:

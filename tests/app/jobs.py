@@ -381,6 +381,12 @@ def stubborn(kind: str) -> None:
     _be_stubborn(kind)
 
 
+@singleton_job(lock="stubborn", lease=WATCHED_LEASE)
+def stubborn_with_a_process(kind: str) -> None:
+    say("left", subprocess.Popen(["sleep", "60"]).pid)
+    _be_stubborn(kind)
+
+
 @singleton_job(lock="stubborn", lease=LEASE, max_runtime=timedelta(seconds=0.5))
 def stubborn_for_too_long(kind: str) -> None:
     _be_stubborn(kind)
@@ -388,7 +394,7 @@ def stubborn_for_too_long(kind: str) -> None:
 
 def _be_stubborn(kind: str) -> None:
     try:
-        if kind not in ("holds the GIL in C", "swallows every exception"):
+        if kind not in ("holds the GIL in C", "swallows every exception", "leaves its group"):
             _say_where()
         _STUBBORN[kind]()
     finally:
@@ -405,7 +411,7 @@ def _loop() -> None:
         pass
 
 
-# These two say so from inside: a signal that comes before would end them.
+# These say so from inside: a signal that comes before would end them.
 
 
 def _hold_the_gil() -> None:
@@ -418,6 +424,21 @@ def _swallow() -> None:
         with suppress(BaseException):
             is_said = is_said or _say_where() == 0
             rest()
+
+
+def _end_by_the_signal() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    rest()
+
+
+def _return_and_leave_a_thread() -> None:
+    wait_until_told()
+    threading.Thread(target=rest).start()
+
+
+def _leave_the_group() -> None:
+    os.setpgid(0, os.getpgid(os.getppid()))
+    _swallow()
 
 
 def _wait_in_the_driver() -> None:
@@ -434,6 +455,10 @@ _STUBBORN = {
     "loops in Python": _loop,
     "holds the GIL in C": _hold_the_gil,
     "swallows every exception": _swallow,
+    "leaves its group": _leave_the_group,
+    "ends by the signal": _end_by_the_signal,
+    "returns": wait_until_told,
+    "returns and leaves a thread": _return_and_leave_a_thread,
     "waits in the driver": _wait_in_the_driver,
     "waits for a row": _wait_for_a_row,
 }
@@ -819,6 +844,11 @@ def ends_a_child() -> int:
         child.stdout.readline()
         child.terminate()
         return child.wait()
+
+
+@singleton_job(lease=LEASE)
+def says_how_a_command_ended() -> None:
+    say("status", subprocess.run(["sh", "-c", "exit 3"], check=False).returncode)
 
 
 @singleton_job(lease=LEASE)

@@ -37,6 +37,13 @@ print("rest is", os.getpid(), flush=True)
 for _ in range(600):
     time.sleep(0.1)  # a signal that arrives just before a sleep is handled after it
 """
+LEAVES_ITS_GROUP = """
+import os, signal, time
+os.setpgid(0, os.getpgid(os.getppid()))
+signal.signal(signal.SIGTERM, HANDLER)
+print("command is", os.getpid(), flush=True)
+time.sleep(60)
+"""
 LEFT_BEHIND = "nightly: The command has exited, but processes that it started are still running"
 OUT_OF_REACH = "nightly: Processes that the command started are still running and cannot be killed"
 UNLOCKED = "nightly: Processes that the command started are still running, without the lock"
@@ -167,6 +174,15 @@ def test_but_not_if_something_had_to_be_killed(spawn: Spawn) -> None:
     assert is_over("nightly", "interrupted")
 
 
+def test_it_reaches_a_command_that_has_left_its_process_group(spawn: Spawn) -> None:
+    code = LEAVES_ITS_GROUP.replace("HANDLER", "signal.SIG_DFL")
+    child = spawn.command("run_singleton", "nightly", *A_LONG_LEASE, "--", sys.executable, "-c", code)
+    pid("command", child)
+    child.terminate()
+    assert child.finish() == 143
+    assert is_over("nightly", "interrupted")
+
+
 def test_the_command_itself_may_take_its_time_to_end(spawn: Spawn, go: Path) -> None:
     child = spawn.command("run_singleton", "nightly", *A_SHORT_LEASE, "--", "sh", "-c", f"exec sh {spawn.env['REST']}")
     rest = pid("rest", child)
@@ -275,6 +291,15 @@ def test_at_a_terminal_the_command_alone_is_killed_when_the_lease_is_lost(spawn:
 
 
 # --- a lease that is lost
+
+
+def test_a_command_that_has_left_its_process_group_is_killed_too(spawn: Spawn) -> None:
+    code = LEAVES_ITS_GROUP.replace("HANDLER", "signal.SIG_IGN")
+    child = spawn.command("run_singleton", "nightly", *A_SHORT_LEASE, "--", sys.executable, "-c", code)
+    command = pid("command", child)
+    JobLock.objects.all().delete()
+    assert child.finish() == 75
+    assert not is_alive(command)
 
 
 def test_earlier_signals_do_not_shorten_the_grace(spawn: Spawn) -> None:

@@ -156,6 +156,15 @@ def test_max_runtime_ends_the_body(spawn: Spawn, kind: str) -> None:
 
 
 @once
+def test_a_body_that_has_left_its_process_group_is_killed_too(spawn: Spawn) -> None:
+    scene = start(spawn, "leaves its group", "stubborn_for_too_long")
+    assert scene.child.finish() == 1
+    assert not is_alive(scene.body)
+    assert ends("stubborn_for_too_long") == ["interrupted"]
+    scene.let_next_begin()
+
+
+@once
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signal_ends_the_body_and_a_second_one_whatever_it_does(
@@ -249,6 +258,21 @@ def test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begin
     assert scene.child.finish() == 75
     assert ("cleaned up" in scene.child.output) == REACHABLE[kind]
     assert ends("stubborn") == ["abandoned"]
+
+
+@once
+@pytest.mark.parametrize(
+    "kind", ["sleeps", "swallows every exception", "ends by the signal", "returns", "returns and leaves a thread"]
+)
+def test_so_does_what_the_body_has_started(spawn: Spawn, go: Path, kind: str) -> None:
+    scene = start(spawn, kind, "stubborn_with_a_process")
+    scene.child.send_signal(signal.SIGSTOP)
+    go.touch()
+    with job_lock("stubborn", wait=timedelta(minutes=1)):
+        assert not is_alive(scene.body)
+        assert not is_alive(number_left(scene.child))
+    scene.child.send_signal(signal.SIGCONT)
+    scene.child.finish()
 
 
 @once
@@ -432,9 +456,13 @@ def test_a_daemon_that_a_body_starts_goes_on(spawn: Spawn) -> None:
 def left_by(spawn: Spawn, job: str) -> int:
     child = spawn.command("run_singleton", job)
     assert child.finish() == 0
+    eventually(lambda: not JobLock.objects.exists())
+    return number_left(child)
+
+
+def number_left(child: Child) -> int:
     found = re.search(r"left (\d+)", child.output)
     assert found
-    eventually(lambda: not JobLock.objects.exists())
     return int(found[1])
 
 
@@ -551,6 +579,22 @@ def test_beside_other_threads_the_job_runs_in_the_process_itself(spawn: Spawn) -
         """,
     )
     assert child.finish() == 7
+
+
+@once
+def test_each_job_of_a_pass_has_its_process_although_a_pool_can_be_closed_only_once(spawn: Spawn) -> None:
+    for _ in range(2):
+        jobs.quick.enqueue()
+    child = spawn.code("""
+        from django.core.management import execute_from_command_line
+        from django.db import connection
+
+        pools = {"default": "a pool"}
+        connection.close_pool = lambda: pools.pop("default")
+        execute_from_command_line(["django-admin", "singleton_worker", "--once"])
+    """)
+    assert child.finish() == 0
+    assert is_over("quick", "successful", "successful")
 
 
 # --- on a server
