@@ -82,12 +82,12 @@ def work_through(life: Life, mode: str, **env: str) -> Child:
         return child
     child = life.worker("--interval", "0.05", "--processes", "3", **env)
     eventually(nothing_is_left)
-    assert lines_of_pid(life) == str(child.pid)
+    assert pid_file(life) == str(child.pid)
     end(child)
     return child
 
 
-def lines_of_pid(life: Life) -> str:
+def pid_file(life: Life) -> str:
     """What the pid file says; empty if there is none."""
     path = life.folder / "pid"
     return path.read_text() if path.exists() else ""
