@@ -1,0 +1,123 @@
+"""Jobs that do what those of real projects do. With `LIFE_SCHEDULE`, those that come to an end have slots as well."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from itertools import chain, repeat
+from threading import Event, Thread
+from typing import IO, TYPE_CHECKING, Any
+from uuid import uuid4
+
+from django_singlejob import singleton_job
+from tests.life import work
+from tests.life.project import note
+from tests.life.settings import FOLDER
+from tests.life.work import wait_until_told
+from tests.waiting import eventually, work_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEASE = timedelta(seconds=12)
+SLOTS: dict[str, Any] = {}
+if "LIFE_SCHEDULE" in os.environ:
+    SLOTS = {"schedule": os.environ["LIFE_SCHEDULE"], "catch_up": "all", "misfire_grace": timedelta(days=1)}
+FILES: list[IO[str]] = []
+
+
+def job(function: Callable[..., Any]) -> Any:
+    return singleton_job(function.__name__, lease=LEASE, **SLOTS)(function)
+
+
+for function in work.TIDY:
+    job(function)
+
+
+# --- what runs leave behind
+
+
+@job
+def leaves_a_hook() -> str:
+    run = uuid4().hex
+    atexit.register(end_when_told, "leaves_a_hook", run)
+    return str(note("leaves_a_hook", run))
+
+
+@job
+def leaves_a_thread() -> str:
+    """A thread for which Python waits at its end."""
+    run = uuid4().hex
+    Thread(target=end_when_told, args=("leaves_a_thread", run)).start()
+    return str(note("leaves_a_thread", run))
+
+
+def end_when_told(about: str, run: str) -> None:
+    note(f"what {about} goes on")
+    wait_until_told()
+    work_for(0.5)
+    note(f"what {about} has ended", run)
+
+
+@job
+def leaves_a_file_open() -> str:
+    """A file that is written when Python closes it."""
+    run = uuid4().hex
+    file = (FOLDER / f"left-{run}").open("w")
+    file.write("all of it")
+    FILES.append(file)
+    return str(note("leaves_a_file_open", run))
+
+
+# --- what waits
+
+
+@singleton_job(lease=LEASE, max_attempts=1000)
+def waits() -> str:
+    note("waits")
+    wait_until_told()
+    return "told"
+
+
+def guest(number: int) -> int:
+    """Arrive, stay until all three are there, and talk to the server at the same time as they do."""
+    (FOLDER / f"guest-{number}").touch()
+    eventually(lambda: len([*FOLDER.glob("guest-*")]) == 3)
+    return work.uses_session("guest")
+
+
+for number in range(3):
+    singleton_job(f"guest-{number}", lease=LEASE)(partial(guest, number))
+
+
+# --- what has to be ended: each would end by itself, long after that
+
+TOO_LONG = 30
+
+
+def stubborn(function: Callable[[], Any]) -> Any:
+    return singleton_job(function.__name__, lease=LEASE, max_runtime=timedelta(seconds=2))(function)
+
+
+@stubborn
+def hangs() -> None:
+    note("hangs")
+    Event().wait(TOO_LONG)
+
+
+@stubborn
+def swallows_everything() -> None:
+    is_noted = False
+    for _ in range(TOO_LONG):
+        with suppress(BaseException):
+            is_noted = is_noted or note("swallows_everything", value=True)
+            Event().wait(1)
+
+
+@stubborn
+def in_c() -> None:
+    """Holds the GIL, so that no thread of Python does anything."""
+    sum(chain((note("in_c", 0) for _ in range(1)), repeat(0, 5_000_000_000)))
