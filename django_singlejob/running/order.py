@@ -25,25 +25,28 @@ class Work(NamedTuple):
         body: what to run; it may be an ``async def``.
         end: is called with the body's value and failure, and says how the run has ended.
         log: is called with the failure that ``end`` has reported, if there is one.
+        is_interruptible: whether signals raise in the body; if not, it asks itself whether one has come.
     """
 
     body: Callable[[], Any]
     end: Callable[[Any, BaseException | None], BodyEnd]
     log: Callable[[BaseException], object]
+    is_interruptible: bool = True
 
 
 class Order(NamedTuple):
     """What to run.
 
     Attributes:
-        kind: the dotted path of a function that returns the ``Work`` for an order and its lease. It raises if this
-            release of the code does not know that work.
+        kind: the dotted path of a function that returns the ``Work`` for an order, its lease and its memory. It raises
+            if this release of the code does not know that work.
         facts: what that function needs to know. Values of the project are JSON.
         grant: the grant under which to run it, without what only the supervisor needs.
         database: where the locks are, as ``database_of_locks`` says: a process that has other settings runs nothing.
         heeds_any_signal: whether a signal ends the body even if the supervisor gives no reason to end it.
         is_last: whether the executor ends after it.
         streams: how many descriptors come with it for what it prints: 2, 1 if both streams are one, or 0.
+        wakers: the descriptors that its kind of work needs, as numbers of the process that has the order.
     """
 
     kind: str
@@ -53,12 +56,22 @@ class Order(NamedTuple):
     heeds_any_signal: bool
     is_last: bool
     streams: int = 0
+    wakers: Sequence[int] = ()
 
     @classmethod
-    def of(cls, kind: str, facts: Mapping[str, Any], lease: Lease, *, heeds_any_signal: bool, is_last: bool) -> "Order":
+    def of(
+        cls,
+        kind: str,
+        facts: Mapping[str, Any],
+        lease: Lease,
+        *,
+        heeds_any_signal: bool,
+        is_last: bool,
+        wakers: Sequence[int] = (),
+    ) -> "Order":
         """The order to run work of that kind under the lease."""
         grant = lease.grant._replace(columns={}, request=lease.grant.request._replace(policy=None, one_off=None))
-        return cls(kind, facts, grant, database_of_locks(), heeds_any_signal, is_last)
+        return cls(kind, facts, grant, database_of_locks(), heeds_any_signal, is_last, wakers=wakers)
 
 
 def database_of_locks() -> Sequence[str]:
@@ -75,18 +88,26 @@ def send(channel: socket.socket, order: Order, memory: SharedMemory, others: Seq
     file = unnamed_file(len(packed))
     try:
         os.pwrite(file, packed, 0)
-        socket.send_fds(channel, [b"\0"], [file, memory.descriptor, *others])
+        socket.send_fds(channel, [b"\0"], [file, memory.descriptor, *order.wakers, *others])
     finally:
         os.close(file)
 
 
-def receive(channel: socket.socket) -> "tuple[Order, list[int]] | None":
-    """Wait for an order. Returns it with the descriptors of its memory and of what else came with it; ``None`` if
-    there is none any more."""
+class Received(NamedTuple):
+    """An order that has come, with the descriptors of its memory and of where to print."""
+
+    order: Order
+    memory: int
+    others: Sequence[int]
+
+
+def receive(channel: socket.socket) -> Received | None:
+    """Wait for an order. ``None`` if there is none any more."""
     said, descriptors, _, _ = socket.recv_fds(channel, 1, _MOST_DESCRIPTORS)
     if not said:
         return None
-    file, *others = descriptors
+    file, memory, *others = descriptors
     with open(file, "rb") as orders:  # noqa: PTH123  (it has no path)
         order: Order = pickle.load(orders)  # noqa: S301  (it comes from our own supervisor, of the same version)
-    return order, others
+    count = len(order.wakers)
+    return Received(order._replace(wakers=others[:count]), memory, others[count:])

@@ -28,6 +28,7 @@ from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_req
 from django_singlejob.running import runner
 from django_singlejob.running.in_child import NOTE, OUTPUT_NOTE, LogInChild
 from django_singlejob.running.order import Order, Work
+from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.supervisor import Steps, Supervisor, can_supervise
 
 logger = logging.getLogger("django_singlejob")
@@ -128,7 +129,7 @@ def report_steps(
     return Report(asked.job.name, outcome, lease=next(iter(leases), None))
 
 
-def work_of_job(order: Order, lease: Lease) -> Work:
+def work_of_job(order: Order, lease: Lease, memory: SharedMemory) -> Work:
     """What an executor does for a run of a job that is registered. Raises ``UnknownJob``."""
     return work_of(registry.get(order.facts["job"]), order, lease)
 

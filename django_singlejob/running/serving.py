@@ -13,7 +13,9 @@ import sys
 import termios
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import NoReturn
 
@@ -25,7 +27,7 @@ from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.jobs import registry
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process import program, received_signals
-from django_singlejob.process.clock import local_now, wait
+from django_singlejob.process.clock import local_now, sleep, wait
 from django_singlejob.process.program import Invitation
 from django_singlejob.running import order as orders
 from django_singlejob.running.in_child import (
@@ -41,7 +43,7 @@ from django_singlejob.running.in_child import (
     tell_loss,
 )
 from django_singlejob.running.leftovers import Memory, Surroundings, left_behind
-from django_singlejob.running.order import Order, Work
+from django_singlejob.running.order import Received, Work
 from django_singlejob.running.process import leave_connections
 from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.waker import Waker
@@ -50,6 +52,8 @@ logger = logging.getLogger("django_singlejob")
 
 # What an executor says: the body has begun; the run is over, and it can carry out another order.
 BEGUN, FREE = b"b", b"f"
+# How long threads that Python waits for may go on after a body that had its grace. Seconds.
+_LAST_GRACE = 3.0
 # Of Linux: makes this process the parent of what its children leave behind.
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -96,14 +100,14 @@ class _Server:
             received = orders.receive(self._channel)
             if received is None:
                 return
-            self._carry_out(*received)
-            if left == 0 or received[0].is_last or self._memory is None or self._memory.reason:
+            self._carry_out(received)
+            if left == 0 or received.order.is_last or self._memory is None or self._memory.reason:
                 return
             leave_connections()
             _flush_everything()
             received_signals.handle_all(self._end_unless_told)
             if self._is_unclean(before, used):
-                received_signals.handle_all(_Leaving(self._memory, heeds_any=received[0].heeds_any_signal))
+                received_signals.handle_all(_Leaving(self._memory, heeds_any=received.order.heeds_any_signal))
                 return
             self._be_free()
 
@@ -130,14 +134,14 @@ class _Server:
         if self._memory is None or not self._memory.reason:
             sys.exit()
 
-    def _carry_out(self, order: Order, descriptors: list[int]) -> None:
-        memory, pipes = SharedMemory(descriptors[0]), descriptors[1:]
+    def _carry_out(self, received: Received) -> None:
+        order, memory = received.order, SharedMemory(received.memory)
         self._memory = memory
-        self._print_to(pipes, order.streams, memory)
+        self._print_to(received.others, order.streams, memory)
         lease = Lease.of_supervisor(order.grant, memory)
         if (mine := list(orders.database_of_locks())) != list(order.database):
             sys.exit(f"The settings of this process name another database: {mine} instead of {list(order.database)}.")
-        work: Work = import_string(order.kind)(order, lease)
+        work: Work = import_string(order.kind)(order, lease, memory)
         signals = BodySignals(memory, lease, heeds_any=order.heeds_any_signal)
         received_signals.in_force = signals
         received_signals.handle_all(signals.handle)
@@ -158,7 +162,7 @@ class _Server:
         except BlockingIOError:
             return False
 
-    def _print_to(self, pipes: list[int], streams: int, memory: SharedMemory) -> None:
+    def _print_to(self, pipes: Sequence[int], streams: int, memory: SharedMemory) -> None:
         """Print what follows to these pipes, if there are any; behind them is what wakes their reader."""
         flush_streams()
         for text in sys.stdout, sys.stderr:
@@ -177,7 +181,8 @@ def _run(work: Work, memory: SharedMemory, lease: Lease, signals: BodySignals) -
     pid = os.getpid()
     value, failure = None, None
     try:
-        value = contextvars.copy_context().run(signals.call, work.body)
+        call = partial(signals.call, work.body) if work.is_interruptible else work.body
+        value = contextvars.copy_context().run(call)
     except BaseException as error:
         if os.getpid() != pid:
             exit_at_once(status_after(error))  # a process that the body has forked
@@ -185,6 +190,14 @@ def _run(work: Work, memory: SharedMemory, lease: Lease, signals: BodySignals) -
     if os.getpid() != pid:
         exit_at_once()
     report(work.end(value, failure), work.log, memory)
+    if not work.is_interruptible:
+        received_signals.start_thread(_end_soon, "end")
+
+
+def _end_soon() -> NoReturn:
+    """End this process even if Python waits for threads that do not end. They have had their grace."""
+    sleep(_LAST_GRACE)
+    exit_at_once()
 
 
 def _leave_terminal() -> None:

@@ -20,7 +20,7 @@ from django_singlejob.running.waker import Waker
 # Of what a child may say about its end. The memory that it does not use costs nothing.
 MOST_BYTES = 4_000_000
 # How many numbers come first.
-_NUMBERS = 24
+NUMBERS = 24
 # Where the rest begins: the progress, the user who stopped the run, the last lines of output, and the message.
 _PROGRESS_AT, _STOPPED_AT, _LINES_AT, _FIRST_BYTE = 192, 512, 2048, 16_384
 # Of the progress: which numbers are known, both of them, and the text.
@@ -88,7 +88,7 @@ class SharedMemory(LeaseState):
         self._descriptor = unnamed_file(_FIRST_BYTE + MOST_BYTES) if descriptor is None else descriptor
         self.bytes = mmap.mmap(self._descriptor, _FIRST_BYTE + MOST_BYTES)
         # Each is written in one piece. struct.pack_into() writes zeros first, which the other process may see.
-        self.numbers = memoryview(self.bytes)[: 8 * _NUMBERS].cast("d")
+        self.numbers = memoryview(self.bytes)[: 8 * NUMBERS].cast("d")
         if is_new:
             super().__init__(0.0)
         else:

@@ -155,7 +155,14 @@ class Supervisor:
         return has_changed and not self._executors.has_one
 
     def order(
-        self, lease: Lease, order: Order, memory: SharedMemory, output: Output | None, max_runtime: timedelta | None
+        self,
+        lease: Lease,
+        order: Order,
+        memory: SharedMemory,
+        *,
+        child: type[Child] = Child,
+        output: Output | None = None,
+        max_runtime: timedelta | None = None,
     ) -> Child:
         """Have an executor carry out the order, with the lease's state in ``memory``, and keep the lease. ``output``
         passes on what it prints.
@@ -164,7 +171,7 @@ class Supervisor:
         """
         try:
             self._raise_unless_patient()
-            started = self._ordered(lease, order, memory, output, max_runtime)
+            started = self._ordered(lease, order, memory, output, partial(child, max_runtime=max_runtime))
         except OSError as error:
             raise NotBegun(f"No process could be started for it: {error}") from error
         finally:
@@ -174,7 +181,7 @@ class Supervisor:
         return started
 
     def _ordered(
-        self, lease: Lease, order: Order, memory: SharedMemory, output: Output | None, max_runtime: timedelta | None
+        self, lease: Lease, order: Order, memory: SharedMemory, output: Output | None, child: Callable[..., Child]
     ) -> Child:
         executor = self._executors.take(output)
         run = ExecutorRun(executor)
@@ -185,7 +192,7 @@ class Supervisor:
             except OSError:
                 self._executors.put_back(executor)
                 raise
-            started = Child(run, lease, memory, max_runtime=max_runtime, patience=self.patience)
+            started = child(run, lease, memory, patience=self.patience)
             self._children[started] = lease not in self._heartbeats
             self._watch.add(started)
         return started
@@ -343,7 +350,7 @@ def order_steps(
 
     Raises ``NotBegun`` if it has not and never will; otherwise as ``body_steps`` does.
     """
-    child = supervisor.order(lease, order, memory, output, max_runtime)
+    child = supervisor.order(lease, order, memory, output=output, max_runtime=max_runtime)
     return (yield from _end_steps(supervisor, child, output, begun))
 
 

@@ -12,12 +12,10 @@ class Waker:
     """A pair of sockets: a byte in one of them wakes the thread or process that waits for the other. Both ends
     outlive a fork."""
 
-    def __init__(self, writer: int | None = None) -> None:
-        """``writer``: the descriptor that wakes a reader in another process; ``None`` for a new pair."""
-        if writer is None:
-            self._reader, self._writer = socket.socketpair()
-        else:
-            self._reader = self._writer = socket.socket(fileno=writer)
+    def __init__(self, *descriptors: int) -> None:
+        """``descriptors``: of both ends, or of the writer, of one that another process has made; none for a new one."""
+        ends = [socket.socket(fileno=descriptor) for descriptor in descriptors] or socket.socketpair()
+        self._reader, self._writer = ends[0], ends[-1]
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 

@@ -22,6 +22,7 @@ from django_singlejob.running.enqueue import arguments_of
 from django_singlejob.running.order import Order, Work
 from django_singlejob.running.reports import Report, logged, report_steps, waitless, work_of
 from django_singlejob.running.runner import RunRequest
+from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.supervisor import Steps, Supervisor
 from django_singlejob.worker.due import PRUNING
 
@@ -66,7 +67,7 @@ def pruning() -> DueRun:
     return DueRun(PRUNING, lambda supervisor: report_steps(asked, supervisor, logged))
 
 
-def work_of_pruning(order: Order, lease: Lease) -> Work:
+def work_of_pruning(order: Order, lease: Lease, memory: SharedMemory) -> Work:
     """What an executor does for that."""
     return work_of(PRUNING, order, lease)
 
@@ -100,7 +101,7 @@ def _one_off_steps(job: Job, row: "OneOffJob", supervisor: Supervisor | None) ->
     return _send_finished(row, task, report) if task and not report.reason else report
 
 
-def work_of_task(order: Order, lease: Lease) -> Work:
+def work_of_task(order: Order, lease: Lease, memory: SharedMemory) -> Work:
     """What an executor does for the one-off of a job that was enqueued as a task."""
     row = one_offs().get(pk=order.facts["one_off"])
     job, task = registry.get(order.facts["job"]), django_tasks.find(row)

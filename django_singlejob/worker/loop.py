@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 from django.db import Error
 
@@ -28,6 +28,7 @@ from django_singlejob.worker.lock import WorkerLock
 from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.pool import Inline
 from django_singlejob.worker.processes import Processes
+from django_singlejob.worker.starts import Starts
 from django_singlejob.worker.task_process import TaskPlan, TaskProcess
 from django_singlejob.worker.tasks import TasksHere
 from django_singlejob.worker.tick import Plan, Tick
@@ -44,23 +45,26 @@ LONGEST_TICK = 300.0
 _PATIENCE_WHEN_AWAY = timedelta(seconds=2)
 
 
+_SILENT = (f"{__name__}.silent", None)
+
+
 class Worker:
     """Runs what is due until a signal ends this process or, depending on the plan, until nothing more is due."""
 
-    def __init__(self, plan: Plan, report: Callable[[Report], int] = lambda report: 0) -> None:
-        """``report`` is called with the report of each task that runs in another process, there. It returns the exit
-        status that the task calls for."""
+    def __init__(self, plan: Plan, reporter: tuple[str, Any] = _SILENT) -> None:
+        """``reporter``: see ``TaskPlan``."""
         self._plan = plan
         self._supervisor = _supervisor(plan) if plan.in_children and can_supervise() else None
+        self._starts: Starts | None = None
         #: Whether the worker has ended because no process for its runs begins to work.
         self.has_given_up = False
         self._pool: Processes | Inline
         self._tasks: TaskProcess | TasksHere
         if self._supervisor:
             self._lock = WorkerLock(plan.queues, self._supervisor.keeping, self._supervisor.pause)
-            self._pool = Processes(1 if plan.once else plan.processes, self._supervisor)
-            task_plan = TaskPlan(1 if plan.once else plan.threads, plan.queues, plan.is_endless, plan.final)
-            self._tasks = TaskProcess(self._supervisor, self._lock, task_plan, report)
+            self._starts = Starts(self._supervisor)
+            self._pool = Processes(1 if plan.once else plan.processes, self._supervisor, self._starts)
+            self._tasks = TaskProcess(self._supervisor, self._lock, self._starts, _task_plan(plan, reporter))
         else:
             self._lock = WorkerLock(plan.queues, kept_alive)
             self._pool = Inline()
@@ -123,10 +127,12 @@ class Worker:
 
     @property
     def _is_outdated(self) -> bool:
-        if self._pool.is_outdated:
-            message = "The code has changed, and a new process for jobs would not be this program any more: it ends."
-            logger.warning(message, extra=about())
-        return self._pool.is_outdated or self._plan.is_outdated()
+        return self._plan.is_outdated() or (self._starts is not None and self._starts.is_outdated)
+
+    @property
+    def _is_pausing(self) -> bool:
+        """Whether nothing begins for a while because the last run has not begun."""
+        return self._starts is not None and self._starts.pause > 0
 
     def _act(self) -> bool:
         """Look, if it is time for that, and begin the next thing. ``False``: there is nothing to do but to wait."""
@@ -174,7 +180,7 @@ class Worker:
         """Whether to end instead of waiting."""
         is_watched = self._tick.is_watching and local_now() < self._settled_at + LONGEST_TICK
         is_done = self._tick.left == 0 or not (self._plan.is_endless or is_watched)
-        return is_done and self._tick.is_idle and not self._pool.is_pausing
+        return is_done and self._tick.is_idle and not self._is_pausing
 
     def _endure(self, error: Error) -> None:
         """Go on after the error, or raise it."""
@@ -214,10 +220,10 @@ class Worker:
         for run, report in self._pool.come_back():
             self._tick.settle(cast("DueRun", run), report)
             _raise_ctrl_c(report)
-            self.has_given_up = self.has_given_up or (self._pool.not_begun == 2 and not self._plan.is_endless)
-            is_final = self.has_given_up or _is_final(self._plan, cast("DueRun", run), report)
-            self._is_final = self._is_final or is_final
+            self._is_final = self._is_final or _is_final(self._plan, cast("DueRun", run), report)
             reports.append(logged(report))
+        if self._starts and self._starts.not_begun > 1 and not self._plan.is_endless:
+            self.has_given_up = self._is_final = True
         if reports:
             self._settled_at = local_now()
         return reports
@@ -241,6 +247,22 @@ class Worker:
             self._lock.release(_PATIENCE_WHEN_AWAY if self._is_database_away else None)
         else:
             self._lock.leave_to_expire()
+
+
+def _task_plan(plan: Plan, reporter: tuple[str, Any]) -> TaskPlan:
+    return TaskPlan(
+        threads=1 if plan.once else plan.threads,
+        queues=list(plan.queues),
+        is_endless=plan.is_endless,
+        final=plan.final,
+        patience=ZERO if plan.once else plan.grace,
+        reporter=reporter,
+    )
+
+
+def silent(_: Any) -> Callable[[Report], int]:
+    """Says nothing of the tasks."""
+    return lambda report: 0
 
 
 def _supervisor(plan: Plan) -> Supervisor:

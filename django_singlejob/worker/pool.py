@@ -122,9 +122,6 @@ class Pool:
 class Inline:
     """A pool without threads: the thread that sends a task carries it out at once."""
 
-    not_begun = 0
-    is_outdated = is_pausing = False
-
     def __init__(self) -> None:
         self.size = 0
         self._returns: list[tuple[PoolTask, Report]] = []

@@ -1,5 +1,5 @@
-"""The process that runs a worker's tasks: a child with threads, which claims and records by itself, under the worker's
-lock. It is started when a task is due."""
+"""The process that runs a worker's tasks: an executor with threads, which claims and records by itself, under the
+worker's lock. It is started when a task is due."""
 
 import logging
 import signal
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import Error
+from django.utils.module_loading import import_string
 
 from django_singlejob.conf import ZERO
 from django_singlejob.database import errors, transactions
@@ -21,16 +22,19 @@ from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_second_signal_received, is_shutdown_requested
-from django_singlejob.running.in_child import BodyEnd, reported, run_as_child
+from django_singlejob.running.executor import NotBegun
+from django_singlejob.running.in_child import BodyEnd, reported
+from django_singlejob.running.order import Order, Work
 from django_singlejob.running.process import how_it_ended
 from django_singlejob.running.reports import Report
-from django_singlejob.running.shared import SharedMemory, flush_streams, number
+from django_singlejob.running.shared import NUMBERS, SharedMemory, flush_streams, number
 from django_singlejob.running.supervisor import Supervisor
 from django_singlejob.running.waker import Waker, wait_for
 from django_singlejob.running.watch import DAY, LAST_GRACE, Child
 from django_singlejob.worker.batches import Claimed
 from django_singlejob.worker.lock import WorkerLock
 from django_singlejob.worker.pool import Pool
+from django_singlejob.worker.starts import Starts
 from django_singlejob.worker.tasks import Tasks
 
 logger = logging.getLogger("django_singlejob")
@@ -41,17 +45,30 @@ _NAP, _SOON = 0.1, 1.0
 
 
 class TaskPlan(NamedTuple):
-    """``threads``: how many tasks run at once. ``queues``: see ``Plan``. ``is_endless``: whether to survive an outage
-    of the database. ``final``: after which errors of a task to begin no more."""
+    """How the process works.
+
+    Attributes:
+        threads: how many tasks run at once.
+        queues: see ``Plan``.
+        is_endless: whether to survive an outage of the database.
+        final: after which errors of a task to begin no more.
+        patience: how long tasks that are under way may go on after a signal.
+        reporter: the dotted path of a function, and its argument. It returns what is called with the report of each
+            task, in that process, and returns an exit status.
+        until: those that came due later are left alone; ``None``: none are.
+    """
 
     threads: int
     queues: Sequence[str]
     is_endless: bool
     final: tuple[type[BaseException], ...]
+    patience: timedelta
+    reporter: tuple[str, Any]
+    until: datetime | None = None
 
 
-class _Memory(SharedMemory):
-    """What the worker and the process of its tasks both see.
+class _Shared:
+    """What the worker and the process of its tasks both see, in the memory of its lease.
 
     Attributes:
         asked: how often the worker has said that tasks may be due.
@@ -75,6 +92,14 @@ class _Memory(SharedMemory):
     is_unrecorded = number(14, bool)
     is_final = number(15, bool)
 
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = numbers
+
+    @classmethod
+    def by_nobody(cls) -> "_Shared":
+        """While there is no process."""
+        return cls([0.0] * NUMBERS)
+
 
 class TaskProcess:
     """The process, if there is one, as the worker sees it.
@@ -83,14 +108,11 @@ class TaskProcess:
         may_be_due: whether there may be tasks that the process does not know about.
     """
 
-    def __init__(
-        self, supervisor: Supervisor, lock: WorkerLock, plan: TaskPlan, report: Callable[[Report], int]
-    ) -> None:
-        """``report`` is called in the process, with the report of each task, and returns an exit status."""
-        self._supervisor, self._lock, self._plan, self._report = supervisor, lock, plan, report
+    def __init__(self, supervisor: Supervisor, lock: WorkerLock, starts: Starts, plan: TaskPlan) -> None:
+        self._supervisor, self._lock, self._starts, self._plan = supervisor, lock, starts, plan
         self.may_be_due = False
         self._child: Child | None = None
-        self._memory = _Memory()
+        self._shared = _Shared.by_nobody()
         self._waker = Waker()
         #: The same, of processes that are over.
         self._begun = self._ended = self._status = 0
@@ -101,27 +123,27 @@ class TaskProcess:
     @property
     def begun(self) -> int:
         """How many tasks have begun, or wait for a thread, since the worker began."""
-        return int(self._begun + self._memory.begun)
+        return int(self._begun + self._shared.begun)
 
     @property
     def ended(self) -> int:
         """How many tasks have ended since the worker began."""
-        return int(self._ended + self._memory.ended)
+        return int(self._ended + self._shared.ended)
 
     @property
     def status(self) -> int:
         """The first exit status other than 0 that the tasks call for."""
-        return self._status or self._memory.status
+        return self._status or self._shared.status
 
     @property
     def is_final(self) -> bool:
         """Whether a task has ended in a way that ends the pass."""
-        return bool(self._is_final or self._memory.is_final)
+        return bool(self._is_final or self._shared.is_final)
 
     @property
     def is_idle(self) -> bool:
         """Whether all tasks that were due have ended."""
-        return self._child is None or self._memory.answered == self._memory.asked
+        return self._child is None or self._shared.answered == self._shared.asked
 
     @property
     def is_over(self) -> bool:
@@ -136,14 +158,15 @@ class TaskProcess:
             self._put_back()  # first, because the next process has the same token
             if most <= 0 or not one_offs().parallel().in_queues(self._plan.queues).due(until).exists():
                 return False
-            lease = self._lock.hold()
-            if lease is None:
+            if not (self._starts.may_begin and self._starts.has_executor()):
                 return False
-            self._start(lease, until)
-        self._memory.most = self._memory.begun + most
+            lease = self._lock.hold()
+            if lease is None or not self._start(lease, until):
+                return False
+        self._shared.most = self._shared.begun + most
         if most <= 0:
             return False
-        self._memory.asked += 1
+        self._shared.asked += 1
         self._waker.wake()
         return True
 
@@ -176,12 +199,25 @@ class TaskProcess:
             logger.warning(message, errors.words_of(error), extra=about(reason=error))
         return not self._left
 
-    def _start(self, lease: Lease, until: datetime | None) -> None:
-        self._memory = _Memory()
-        become = partial(
-            run_as_child, self._memory, lease, partial(self._work, lease, until), _end, _log, is_interruptible=False
+    def _start(self, lease: Lease, until: datetime | None) -> bool:
+        """``False`` if the system has no process for it."""
+        wakers = self._waker.descriptor, self._waker.writer, self._supervisor.waker.writer
+        order = Order.of(
+            f"{__name__}.work_of_tasks",
+            {"plan": self._plan._replace(until=until)},
+            lease,
+            heeds_any_signal=True,
+            is_last=True,
+            wakers=wakers,
         )
-        self._child = self._supervisor.start(lease, self._memory, become, child=_TaskChild)
+        try:
+            memory = SharedMemory()
+            self._child = self._supervisor.order(lease, order, memory, child=_TaskChild)
+        except (OSError, NotBegun) as why:
+            self._starts.note_not_begun("tasks", f"{why}.")
+            return False
+        self._shared = _Shared(memory.numbers)
+        return True
 
     def _attend(self) -> BaseException | None:
         """Returns what has ended the process, if it is news."""
@@ -191,11 +227,14 @@ class TaskProcess:
         self._child = None
         code = self._supervisor.collect(child)
         self._supervisor.let_go(child)
-        end = reported(self._memory)
+        if not child.memory.begun_at:
+            self._note_not_begun(child, code)
+            return None
+        end = reported(child.memory)
         failure = end.failure if end else None
         error = f"The process that ran it {how_it_ended(code)}."
-        if self._memory.is_winding_up and (code == 0 or child.has_killed):
-            is_unrecorded = self._memory.is_unrecorded
+        if self._shared.is_winding_up and (code == 0 or child.has_killed):
+            is_unrecorded = self._shared.is_unrecorded
             error = "Its result could not be recorded." if is_unrecorded else "It did not end within the grace."
         elif isinstance(failure, LeaseLost):
             error = str(failure)
@@ -203,17 +242,38 @@ class TaskProcess:
             logger.error("The process of the tasks %s.", how_it_ended(code), extra=child.lease.grant.facts())
         self._begun, self._ended, self._status = self.begun, self.ended, self.status
         self._is_final = self.is_final
-        self._memory = _Memory()
+        self._shared = _Shared.by_nobody()
         # Even if the lock is lost: their process is over, and nobody else has this token.
         self._left[child.lease.token] = error
         return failure
 
-    # --- in the process
+    def _note_not_begun(self, child: Child, code: int | None) -> None:
+        self._shared = _Shared.by_nobody()
+        why = f"The process of the tasks {how_it_ended(code)} before it had begun."
+        logger.warning("%s", why, extra=child.lease.grant.facts())
+        self._starts.note_not_begun("tasks", why)
 
-    def _work(self, lease: Lease, until: datetime | None) -> None:
+
+def work_of_tasks(order: Order, lease: Lease, memory: SharedMemory) -> Work:
+    """What the process does."""
+    tasks = _TasksInProcess(order.facts["plan"], _Shared(memory.numbers), order.wakers)
+    return Work(partial(tasks.work, lease), _end, _log, is_interruptible=False)
+
+
+class _TasksInProcess:
+    """The tasks, as their process sees them."""
+
+    def __init__(self, plan: TaskPlan, shared: _Shared, wakers: Sequence[int]) -> None:
+        self._plan, self._shared = plan, shared
+        self._waker, self._supervisor = Waker(*wakers[:2]), Waker(wakers[2])
+        path, facts = plan.reporter
+        self._report: Callable[[Report], int] = import_string(path)(facts)
+
+    def work(self, lease: Lease) -> None:
+        """Run tasks until a signal comes, or until the lease is lost, which is raised."""
         signal.set_wakeup_fd(self._waker.writer, warn_on_full_buffer=False)
         pool = Pool(self._plan.threads, self._waker.wake)
-        tasks = Tasks(lease, pool, self._plan.queues, until=until, most=lambda: self._memory.most)
+        tasks = Tasks(lease, pool, self._plan.queues, until=self._plan.until, most=lambda: self._shared.most)
         try:
             self._work_on(tasks, pool, lease)
         except LeaseLost:
@@ -225,8 +285,8 @@ class TaskProcess:
 
     def _work_on(self, tasks: Tasks, pool: Pool, lease: Lease) -> None:
         troubles, seen = backoff(), 0
-        while not (is_shutdown_requested() or self._memory.is_final):
-            asked = self._memory.asked
+        while not (is_shutdown_requested() or self._shared.is_final):
+            asked = self._shared.asked
             tasks.may_be_more, seen = tasks.may_be_more or asked != seen, asked
             try:
                 pause = self._hand_out(tasks, lease)
@@ -238,10 +298,10 @@ class TaskProcess:
                 logger.warning(message, errors.words_of(error), extra=about(reason=error))
                 transactions.drop(transactions.alias())
                 pause = next(troubles) or _SOON
-            self._memory.begun = tasks.begun
-            if tasks.is_idle and self._memory.answered != seen:
-                self._memory.answered = seen
-                self._supervisor.waker.wake()
+            self._shared.begun = tasks.begun
+            if tasks.is_idle and self._shared.answered != seen:
+                self._shared.answered = seen
+                self._supervisor.wake()
             self._come_back(tasks, pool, pause)
 
     def _hand_out(self, tasks: Tasks, lease: Lease) -> float:
@@ -258,23 +318,22 @@ class TaskProcess:
         returns = pool.come_back()
         for task, report in returns:
             if isinstance(task, Claimed):
-                self._memory.is_final = self._memory.is_final or isinstance(report.error, self._plan.final)
-                self._memory.ended += 1
+                self._shared.is_final = self._shared.is_final or isinstance(report.error, self._plan.final)
+                self._shared.ended += 1
                 status = self._report(tasks.settle(task, report))
-                self._memory.status = self._memory.status or status
+                self._shared.status = self._shared.status or status
         if returns:
             flush_streams()  # this process may be killed
 
     def _wind_up(self, tasks: Tasks, pool: Pool) -> None:
         """Begin nothing more, and record what ends within the grace."""
-        patience = self._supervisor.patience or ZERO
-        end = local_now() + max(patience.total_seconds(), LAST_GRACE)
-        self._memory.is_winding_up = True
+        end = local_now() + max(self._plan.patience.total_seconds(), LAST_GRACE)
+        self._shared.is_winding_up = True
         tasks.recall()
         while not pool.is_idle and local_now() < end and not is_second_signal_received():
             self._record(tasks)
             self._come_back(tasks, pool, min(end - local_now(), _NAP))
-        self._memory.is_unrecorded = not tasks.batches.record_all()
+        self._shared.is_unrecorded = not tasks.batches.record_all()
 
     def _record(self, tasks: Tasks) -> None:
         try:
@@ -303,5 +362,5 @@ def _end(value: object, failure: BaseException | None) -> BodyEnd:
     return BodyEnd(ending(failure, duration=ZERO, acquire_duration=ZERO), None, failure)
 
 
-def _log(failure: BaseException, lease: Lease) -> None:
+def _log(failure: BaseException) -> None:
     """Log nothing: the worker raises the failure again."""

@@ -1,11 +1,12 @@
 """What the project does when it is loaded: it starts threads, registers `atexit` hooks, and opens sessions and files.
 
-With `LIFE_THREADS=no` it has none of its own, like a project without tracing.
+With `LIFE_THREADS=no` it has no threads of its own, like a project without tracing.
 """
 
 from __future__ import annotations
 
 import atexit
+import io
 import logging
 import os
 import random
@@ -139,7 +140,8 @@ SCRATCH = scratch()
 SESSION = Session(int(os.environ["LIFE_SESSION"]))
 FOREIGN = foreign_connection()
 TRACER = Tracer(FOLDER / "spans")
-JOURNAL = (FOLDER / "journal").open("a")
+#: With `LIFE_JOURNAL=no`, a run leaves no file open for writing.
+JOURNAL = (FOLDER / "journal").open("a") if os.environ.get("LIFE_JOURNAL") != "no" else io.StringIO()
 JOURNAL.write(f"opened by {PROCESS}\n")
 DICE = random.Random()
 

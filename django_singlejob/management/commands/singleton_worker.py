@@ -1,7 +1,7 @@
 """``manage.py singleton_worker``: run jobs and one-offs when they are due."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +31,7 @@ from django_singlejob.management.exit_status import (
 )
 from django_singlejob.management.output import verbosity_of_news
 from django_singlejob.management.reload import start_anew
-from django_singlejob.process import program
+from django_singlejob.process import program, received_signals
 from django_singlejob.process.alive import AliveFile
 from django_singlejob.process.code import Code
 from django_singlejob.process.escaping import printable, shown
@@ -159,15 +159,11 @@ class Command(CallableCommand):
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         plan, status = replace(plan, is_outdated=code.has_changed) if is_reloaded else plan, 0
 
-        def reported(report: Report) -> int:
-            reported_status = self._print(report, given, signals)
-            return reported_status if _counts(report, plan) else 0
-
-        worker = Worker(plan, reported)
+        worker = Worker(plan, _reporter(given))
         with _kept(alive, worker), closing(worker.work()) as reports:
             self._begin(plan, given, is_supervisor=worker.is_supervisor)
             for report in reports:
-                reported_status = reported(report)
+                reported_status = self.tell(report, plan, given, signals)
                 status = status or reported_status
         status = status or worker.status_of_tasks or (EX_TEMPFAIL if worker.has_given_up else 0)
         if is_reloaded and code.has_changed() and not signals.received:
@@ -187,8 +183,14 @@ class Command(CallableCommand):
         elif plan.once and not (registry.registered() or registry.has_tasks()):
             self._write(self.stderr, registry.NO_JOB, given, 1)
 
-    def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals) -> int:
-        status, message = status_and_line(report, signum=signals.received, traceback=where_traceback_is(report))
+    def tell(self, report: Report, plan: Plan, given: dict[str, Any], signals: ReceivedSignals | None) -> int:
+        """Print a line for the report. Returns the exit status that it calls for."""
+        reported_status = self._print(report, given, signals)
+        return reported_status if _counts(report, plan) else 0
+
+    def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals | None) -> int:
+        signum = signals.received if signals else None
+        status, message = status_and_line(report, signum=signum, traceback=where_traceback_is(report))
         # On all servers but one, another server was faster.
         is_no_news = report.reason not in (None, Reason.UNDECIDED, Reason.NOT_BEGUN)
         if is_error(report):
@@ -204,6 +206,21 @@ class Command(CallableCommand):
     def _write(self, stream: OutputWrapper, text: str, given: dict[str, Any], verbosity: int) -> None:
         if given["verbosity"] >= verbosity:
             stream.write(shown(text))
+
+
+# The options that say what is printed of a task, which its own process does.
+_OF_LINES = ("once", "drain", "verbosity", "no_color", "force_color")
+
+
+def _reporter(given: dict[str, Any]) -> tuple[str, Any]:
+    return f"{__name__}.teller", {name: given[name] for name in _OF_LINES}
+
+
+def teller(given: dict[str, Any]) -> Callable[[Report], int]:
+    """What prints the line of a task, in another process, as these options say."""
+    command = Command(no_color=given["no_color"], force_color=given["force_color"])
+    plan = Plan(once=given["once"], drain=given["drain"])
+    return lambda report: command.tell(report, plan, given, received_signals.in_force)
 
 
 def _plan(given: dict[str, Any], alive: AliveFile | None) -> Plan:
