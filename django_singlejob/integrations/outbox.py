@@ -5,7 +5,6 @@ A run only leaves a message: a server that hangs delays no run. Only the end of 
 not for long.
 """
 
-import atexit
 import logging
 import os
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.leaving import at_end
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import start_thread
 
@@ -66,7 +66,7 @@ class Outbox:
         a client of the service may be registered to stop there."""
         if not self._is_registered:
             self._is_registered = True
-            atexit.register(self._flush)
+            at_end(self._flush)
             if hasattr(os, "register_at_fork"):
                 os.register_at_fork(before=self._hold, after_in_parent=self._let_go, after_in_child=self._begin_anew)
 

@@ -149,7 +149,7 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
     global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
     before, deferred = in_force, ReceivedSignals()
     if is_last:
-        _remember_how_children_end()
+        remember_how_children_end()
     # Ignored signals stay ignored, as under nohup or in a shell's background job.
     handlers = {signum: handler for signum in ENDING_SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
     try:
@@ -167,7 +167,7 @@ def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
         in_force = before
 
 
-def _remember_how_children_end() -> None:
+def remember_how_children_end() -> None:
     """Stop ignoring SIGCHLD, which some launchers do, and their programs after them."""
     if forgets_how_children_end():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

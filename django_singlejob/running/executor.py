@@ -6,6 +6,7 @@ It is started when a run needs one. One that its last run has left clean waits f
 import os
 import socket
 import subprocess
+import sys
 import threading
 from contextlib import suppress
 from typing import NamedTuple
@@ -14,12 +15,13 @@ import django_singlejob
 from django_singlejob.process import program
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.program import Invitation
+from django_singlejob.process.received_signals import blocked_signals
 from django_singlejob.running import order as orders
 from django_singlejob.running.order import Order
 from django_singlejob.running.output import STDERR, STDOUT, Output
-from django_singlejob.running.process import kill_with_group, pidfd
-from django_singlejob.running.serving import FREE
-from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.process import kill_with_group, leave_connections, pidfd
+from django_singlejob.running.serving import FREE, serve_as_program
+from django_singlejob.running.shared import SharedMemory, flush_streams
 
 # How long an executor waits for another run: the one that was the last to work, which so serves a job a minute, and the
 # others. Seconds.
@@ -50,22 +52,13 @@ class Executor:
         has_served: whether it has carried out an order.
     """
 
-    def __init__(self, output: Output | None) -> None:
-        """Start it. It prints to ``output`` at first: what keeps it from its first run is a part of that.
-
-        Raises ``OSError`` if the system cannot."""
+    def __init__(self, pid: int, channel: socket.socket, popen: "subprocess.Popen[bytes] | None" = None) -> None:
+        self.pid = pid
+        self.pidfd = pidfd(pid)
         self.has_served = False
-        self._heard, self._is_deaf = b"", False
-        self._channel, theirs = socket.socketpair()
-        try:
-            with theirs:
-                self._popen = _start(theirs, output)
-        except BaseException:
-            self._channel.close()
-            raise
-        self.pid = self._popen.pid
-        self.pidfd = pidfd(self.pid)
+        self._channel, self._popen = channel, popen
         self._channel.setblocking(False)
+        self._heard, self._is_deaf = b"", False
 
     def order(self, order: Order, memory: SharedMemory, output: Output | None) -> None:
         """Have it carry out the order. Raises ``OSError`` if there is no memory for that."""
@@ -122,41 +115,94 @@ class Executor:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
-        is_known = _is_child(self.pid)
-        code = self._popen.wait()
-        return code if is_known else None
+        try:
+            code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # the project ignores SIGCHLD, or has collected it
+            code = None
+        if self._popen:
+            self._popen.returncode = code or 0  # it need not wait for it any more
+        return code
 
 
-def _is_child(pid: int) -> bool:
-    """Whether the process has not been collected, as it is if the project ignores SIGCHLD: ``Popen`` would take its
-    exit code for 0."""
-    try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+def started(output: Output | None, *, has_terminal: bool) -> Executor:
+    """A new executor: a new process of this program. It prints to ``output`` at first: what keeps it from its first run
+    is a part of that. ``has_terminal``: whether it has the input and the terminal of this process.
 
-
-def _start(theirs: socket.socket, output: Output | None) -> "subprocess.Popen[bytes]":
+    Raises ``OSError`` if the system cannot start it."""
     if program.directory is None:
         raise NotADirectoryError("the directory that this program was started in is gone")
+    ours, theirs = socket.socketpair()
     own = [os.dup(STDOUT), os.dup(STDERR)]
     try:
         invitation = Invitation(os.getpid(), theirs.fileno(), own[0], own[1], django_singlejob.__version__)
         pipes = output.descriptors if output else [STDOUT, STDERR]
-        return subprocess.Popen(
+        popen = subprocess.Popen(
             program.command_line(),
-            stdin=subprocess.DEVNULL,
+            stdin=None if has_terminal else subprocess.DEVNULL,
             stdout=pipes[0],
             stderr=pipes[-1],
             pass_fds=[theirs.fileno(), *own],
             env=program.environment(invitation),
             cwd=program.directory,
-            process_group=0,
+            process_group=None if has_terminal and os.isatty(0) else 0,
         )
+    except BaseException:
+        ours.close()
+        raise
     finally:
+        theirs.close()
         for descriptor in own:
             os.close(descriptor)
+    return Executor(popen.pid, ours, popen)
+
+
+def forked() -> Executor | None:
+    """An executor for a command that has one run: a process that this one forks before it has anything of its own. That
+    costs half as much as to start the program once more, and the executor goes on as the program, which this process is
+    not any more once it has given an order. ``None`` if the other process would not be as good as a new one: this one
+    has threads, or a connection that the two would share."""
+    leave_connections()
+    if sys.platform != "linux" or _has_threads() or _has_connection():
+        return None
+    supervisor = os.getpid()
+    ours, theirs = socket.socketpair()
+    flush_streams()  # the child would write a second time what is still to be written
+    with blocked_signals():
+        pid = os.fork()
+        leads_group = not os.isatty(0)
+        if leads_group:
+            with suppress(OSError):  # both processes do this, because neither can wait for the other
+                os.setpgid(pid, pid)
+        if pid == 0:
+            ours.close()
+            serve_as_program(supervisor, theirs.detach())
+    theirs.close()
+    return Executor(pid, ours)
+
+
+def _has_threads() -> bool:
+    try:
+        return len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208  (only their number matters)
+    except OSError:
+        return True
+
+
+def _has_connection() -> bool:
+    """Whether this process has a connected socket, apart from its standard streams, such as one of a database's."""
+    try:
+        descriptors = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    except OSError:
+        return True
+    return any(map(_is_connected, (descriptor for descriptor in descriptors if descriptor > STDERR)))
+
+
+def _is_connected(descriptor: int) -> bool:
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as found:
+            found.getpeername()
+            return found.type == socket.SOCK_STREAM
+    except OSError:  # it is no socket, or not connected
+        return False
 
 
 class ExecutorRun:
@@ -215,8 +261,12 @@ class _Idle(NamedTuple):
 class Executors:
     """The executors of a supervisor that have nothing to do, the last to work at the end."""
 
-    def __init__(self) -> None:
-        self._idle: list[_Idle] = []
+    def __init__(self, first: Executor | None = None, *, has_terminal: bool) -> None:
+        """``first``: one that waits for an order already, for as long as it takes.
+
+        ``has_terminal``: see ``started``."""
+        self._idle = [_Idle(first, float("inf"))] if first else []
+        self._has_terminal = has_terminal
         self._leaving: list[_Idle] = []
 
     @property
@@ -236,7 +286,7 @@ class Executors:
             if not executor.is_dead():
                 return executor
             executor.bury()
-        return Executor(output)
+        return started(output, has_terminal=self._has_terminal)
 
     def put_back(self, executor: Executor) -> None:
         """It can carry out another order."""

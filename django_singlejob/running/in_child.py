@@ -1,33 +1,22 @@
 """The child process of a supervisor. Its main thread runs the body, and raises there what has to end it."""
 
-import atexit
 import ctypes
 import os
 import pickle
 import signal
 import sys
-import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 
-from django.db import connections
-
-from django_singlejob.database.errors import interrupt_behind
 from django_singlejob.exceptions import JobFailed, JobInterrupted, JobStopped, JobTimeout, LeaseLost
 from django_singlejob.locking import liveness
 from django_singlejob.locking.endings import Ending, summary
 from django_singlejob.locking.lease import Lease
-from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ReceivedSignals
 from django_singlejob.running.shared import SharedMemory, flush_streams
-
-#: Called with the failure of a body, and with its lease as ``lease``.
-LogInChild = Callable[..., object]
 
 # Why a body has to end: one of these, or a signal's number.
 LOST, TIMEOUT, STOPPED = 1001, 1002, 1003
@@ -89,43 +78,6 @@ class _Message(NamedTuple):
     failure: bytes
 
 
-def run_as_child(
-    memory: SharedMemory,
-    lease: Lease,
-    body: Callable[[], Any],
-    end: Callable[[Any, BaseException | None], BodyEnd],
-    log: LogInChild,
-    *,
-    is_interruptible: bool = True,
-) -> NoReturn:
-    """Call ``body``, which may be an ``async def``, report to the supervisor how it ended, and exit. Call this with
-    signals blocked.
-
-    ``end`` is called with the body's value and failure, and then ``log`` if it reports a failure. A body that is not
-    ``is_interruptible`` has to ask itself whether a signal has come.
-    """
-    pid = os.getpid()
-    signals = BodySignals(memory, lease)
-    received_signals.take_over_in_child(signals)
-    value, failure = None, None
-    with lease.held_by_child():
-        try:
-            received_signals.start_thread(partial(_watch, lease, memory), "watch over a lease")
-            _leave_finalizers()
-            received_signals.unblock()
-            value = signals.call(body) if is_interruptible else body()
-        except BaseException as error:
-            if os.getpid() != pid:
-                exit_at_once(status_after(error))  # a process that the body has forked
-            failure = for_caller(interrupt_behind(error) or error)
-        if os.getpid() != pid:
-            exit_at_once()
-        report(end(value, failure), partial(log, lease=lease), memory)
-    if is_interruptible and received_signals.has_other_threads():
-        received_signals.stop_handling()  # the body is over: a signal ends the threads that go on
-    _exit(waits=is_interruptible)
-
-
 def report(ended: BodyEnd, log: Callable[[BaseException], object], memory: SharedMemory) -> None:
     """Tell the supervisor how the body has ended, and log its failure, if there is one."""
     memory.message = _packed(ended)
@@ -145,12 +97,6 @@ def die_with(supervisor: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _leave_finalizers() -> None:
-    """Leave what the supervisor has to tidy up when it exits, such as its temporary directories, to the supervisor."""
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
-        finalizer.atexit = False
-
-
 def add_output(failure: BaseException, lines: str) -> None:
     """Have the log show these lines, the last ones that the body printed, below the failure."""
     if lines:
@@ -168,20 +114,6 @@ def _last_lines(memory: SharedMemory) -> str:
     while memory.wants_lines and local_now() < end:
         sleep(_MOMENT)
     return "" if memory.wants_lines else str(memory.last_lines)
-
-
-def _watch(lease: Lease, memory: SharedMemory) -> None:
-    """End this process, and what it has started, when its lease is lost. The supervisor does, unless it is stopped."""
-    while not lease.is_over:
-        left = lease.deadline - local_now()
-        if left > 0:
-            sleep(min(left, lease.grant.request.lease.total_seconds()))
-            continue
-        tell_loss(memory)
-        sleep(grace_of(lease))
-        if lease.deadline <= local_now() and not lease.is_over:
-            kill_own_group()
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def tell_loss(memory: SharedMemory) -> None:
@@ -242,22 +174,6 @@ def status_after(error: BaseException) -> int:
         return error.code or 0
     sys.stderr.write(f"{error.code}\n")
     return 1
-
-
-def _exit(*, waits: bool) -> NoReturn:
-    """Exit as Python does, except that the frames above are left alone. They are the supervisor's: one that catches
-    ``SystemExit`` would go on in two processes, and what one cleans up is not the child's. Nor is the interpreter taken
-    apart, which would cost more than a short job. ``waits``: for threads that go on."""
-    try:
-        if waits:
-            threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  (as multiprocessing does)
-        atexit._run_exitfuncs()  # noqa: SLF001
-        with suppress(Exception):  # they may be in any state
-            connections.close_all()
-    finally:  # even after a Ctrl-C while threads go on
-        flush_streams()  # perhaps to a process in the group
-        end_own_group()
-        os._exit(0)
 
 
 def exit_at_once(status: int = 0) -> NoReturn:

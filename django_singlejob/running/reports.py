@@ -26,10 +26,10 @@ from django_singlejob.locking.request import Reason
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
 from django_singlejob.running import runner
-from django_singlejob.running.in_child import NOTE, OUTPUT_NOTE, LogInChild
+from django_singlejob.running.in_child import NOTE, OUTPUT_NOTE
 from django_singlejob.running.order import Order, Work
 from django_singlejob.running.shared import SharedMemory
-from django_singlejob.running.supervisor import Steps, Supervisor, can_supervise
+from django_singlejob.running.supervisor import Steps, Supervisor
 
 logger = logging.getLogger("django_singlejob")
 
@@ -113,15 +113,12 @@ def report_of(
         return Report(job.name, error=error, lease=next(iter(leases), None))
 
 
-def report_steps(
-    asked: runner.RunRequest, supervisor: Supervisor | None, log: Callable[[Report], object]
-) -> Steps[Report]:
-    """The same for a request that a child of this process carries out, and ``log`` reports a failure there. Without a
-    supervisor, this process does."""
+def report_steps(asked: runner.RunRequest, supervisor: Supervisor | None) -> Steps[Report]:
+    """The same for a request that an executor carries out. Without a supervisor, this process does."""
     if supervisor is None:
         return report_of(asked.job, lambda on_grant: runner.run_here(asked._replace(on_grant=on_grant)))
     leases: list[Lease] = []
-    steps = runner.run_steps(asked._replace(on_grant=leases.append), supervisor, logs_in_child(asked.job, log))
+    steps = runner.run_steps(asked._replace(on_grant=leases.append), supervisor)
     try:
         outcome = yield from steps
     except BaseException as error:
@@ -145,16 +142,16 @@ def run_due(
     kwargs: Mapping[str, Any] | None = None,
     *,
     early: timedelta = ZERO,
-    log_in_child: LogInChild | None = None,
+    supervisor: Supervisor | None = None,
     on_grant: Callable[[Lease], object] | None = None,
 ) -> Iterator[Report]:
     """Run the job's due slot and, with ``catch_up="all"``, the slots after it, up to the maximum for catching up.
 
-    ``early``: how long before its slot a run may begin. ``log_in_child``, ``on_grant``: see ``runner.run``. Yields at
+    ``early``: how long before its slot a run may begin. ``supervisor``, ``on_grant``: see ``runner.run``. Yields at
     least one report, which may say that the job was skipped. Raises nothing but a Ctrl-C.
     """
     for count in range(most_slots(job)):
-        run = partial(runner.run, job, args, kwargs, trigger="schedule", early=early, log_in_child=log_in_child)
+        run = partial(runner.run, job, args, kwargs, trigger="schedule", early=early, supervisor=supervisor)
         report = report_of(job, run, on_grant=on_grant)
         if report.error and is_ctrl_c(report.error):
             raise report.error
@@ -210,14 +207,3 @@ def _with_output(error: BaseException) -> Any:
     """The error for a record, without its traceback but with the last lines of output; ``None`` if it has none."""
     has_output = any(note.startswith(OUTPUT_NOTE) for note in getattr(error, "__notes__", ()))
     return (type(error), error, None) if has_output else None
-
-
-def log_in_child(job: Job, log: Callable[[Report], object]) -> LogInChild | None:
-    """How a child of this process is to log that the job has failed, for ``runner.run``. ``None`` if this process
-    cannot have one, and runs the job itself."""
-    return logs_in_child(job, log) if can_supervise() else None
-
-
-def logs_in_child(job: Job, log: Callable[[Report], object]) -> LogInChild:
-    """How a child is to report the failure of the job."""
-    return lambda error, lease: log(Report(job.name, error=error, lease=lease))

@@ -31,18 +31,22 @@ from django_singlejob.running.command import ShellCommand, supervise_command
 from django_singlejob.running.current_run import CURRENT, CurrentRun, row_of
 from django_singlejob.running.enqueue import result_of_job, retry_of, value_kept, without_values
 from django_singlejob.running.executor import NotBegun
-from django_singlejob.running.in_child import BodyEnd, LogInChild
+from django_singlejob.running.in_child import BodyEnd
 from django_singlejob.running.in_loop import acquire_in_loop, finished
 from django_singlejob.running.order import Order, Work
 from django_singlejob.running.output import Output
 from django_singlejob.running.shared import SharedMemory
-from django_singlejob.running.supervisor import Steps, Supervisor, body_steps, can_fork, order_steps
+from django_singlejob.running.supervisor import Steps, Supervisor, order_steps
 from django_singlejob.signals import job_finished, job_skipped, job_started
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun, OneOffJob
 
 logger = logging.getLogger("django_singlejob")
+
+
+#: The kind of orders to run a registered job.
+OF_JOB = "django_singlejob.running.reports.work_of_job"
 
 
 class Skipped(StrEnum):
@@ -114,20 +118,20 @@ def run(
     early: timedelta = ZERO,
     one_off: "OneOffJob | None" = None,
     on_grant: Callable[[Lease], object] | None = None,
-    log_in_child: LogInChild | None = None,
+    supervisor: Supervisor | None = None,
+    kind: str = OF_JOB,
+    facts: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Run the job if its lock can be acquired. With ``trigger="schedule"``, a slot of its schedule must also be due, or
-    be due within ``early``. ``on_grant`` is called with the lease if the lock is granted. With ``log_in_child``, a
-    child process runs the job, with this one as its supervisor, and calls that if the job fails.
+    be due within ``early``. ``on_grant`` is called with the lease if the lock is granted. With a
+    ``supervisor``, an executor runs the job: ``kind`` and ``facts`` say how it finds that, see ``Order``.
 
     Raises the job's own exception, unchanged; ``LeaseLost`` if the job ended without an error but not under its lock;
     ``LockHeld`` if the job has ``on_held="raise"``; ``UnsafeTransaction``; ``DatabaseUnreachable``.
     """
-    asked = RunRequest(job, local_now(), args, kwargs or {}, trigger, command, early, one_off, on_grant)
-    if log_in_child:
-        with Supervisor() as supervisor:
-            return supervisor.carry_out(run_steps(asked, supervisor, log_in_child))
-    return run_here(asked)
+    given = args, kwargs or {}, trigger, command, early, one_off, on_grant, kind, facts or {}
+    asked = RunRequest(job, local_now(), *given)
+    return supervisor.carry_out(run_steps(asked, supervisor)) if supervisor else run_here(asked)
 
 
 def run_here(asked: "RunRequest") -> Outcome:
@@ -146,14 +150,14 @@ def run_here(asked: "RunRequest") -> Outcome:
     return execution.finish()
 
 
-def run_steps(asked: "RunRequest", supervisor: Supervisor, log: LogInChild) -> Steps[Outcome]:
-    """Carry out the request in a child of this process, which calls ``log`` if the job fails."""
+def run_steps(asked: "RunRequest", supervisor: Supervisor) -> Steps[Outcome]:
+    """Carry out the request in an executor, which logs the job's failure, while its frames are at hand."""
     answer = yield from _acquire_steps(asked.of_lock())
     if isinstance(answer, Refusal):
         return _skip(asked.job, answer)
     execution = _Execution(asked, answer)
     try:
-        yield from execution.run_in_child(supervisor, log)
+        yield from execution.run_in_child(supervisor)
     except NotBegun as why:
         return execution.give_back(why, supervisor.pause)
     except BaseException as error:
@@ -201,8 +205,8 @@ async def _run_in_loop(asked: "RunRequest", signals: ReceivedSignals | None) -> 
 
 
 class RunRequest(NamedTuple):
-    """A run of a job, as requested. ``one_off``: the one-off that requests it, if any. ``kind``: see ``Order``.
-    ``mistake``: why it fails although its body is not called; ``None`` if it is."""
+    """A run of a job, as requested. ``one_off``: the one-off that requests it, if any. ``kind`` and
+    ``facts``: see ``Order``. ``mistake``: why it fails although its body is not called; ``None`` if it is."""
 
     job: Job
     asked_at: float
@@ -213,7 +217,8 @@ class RunRequest(NamedTuple):
     early: timedelta = ZERO
     one_off: "OneOffJob | None" = None
     on_grant: Callable[[Lease], object] | None = None
-    kind: str = "django_singlejob.running.reports.work_of_job"
+    kind: str = OF_JOB
+    facts: Mapping[str, Any] = MappingProxyType({})
     mistake: Exception | None = None
 
     def of_lock(self) -> LockRequest:
@@ -293,8 +298,8 @@ class _Execution:
             self._send_started()
             yield
 
-    def run_in_child(self, supervisor: Supervisor, log: LogInChild) -> Steps[None]:
-        """Have another process run the body, and log its failure there, while its frames are at hand.
+    def run_in_child(self, supervisor: Supervisor) -> Steps[None]:
+        """Have another process run the body.
 
         Raises ``NotBegun`` if it has not begun."""
         self._lease.prove()
@@ -303,10 +308,7 @@ class _Execution:
             return
         if self._asked.mistake:
             raise self._asked.mistake
-        end = yield from (
-            self._forked(supervisor, log) if supervisor.forks and can_fork() else self._ordered(supervisor)
-        )
-        self._reported, self.value, self.failure = end
+        self._reported, self.value, self.failure = yield from self._ordered(supervisor)
 
     def _run_command(self, command: ShellCommand, supervisor: Supervisor) -> None:
         with self._as_current():
@@ -315,18 +317,6 @@ class _Execution:
             if not command.is_alone:  # what it leaves behind prints on when this process is over
                 self._output = supervisor.output(self._asked.job.name, memory, is_command=True)
             supervise_command(supervisor, self._lease, command, memory, self._output)
-
-    def _forked(self, supervisor: Supervisor, log: LogInChild) -> Steps[BodyEnd]:
-        job, memory = self._asked.job, SharedMemory()
-        with self._as_current():
-            self._send_started()
-            self._output = supervisor.output(job.name, memory)
-        body, max_runtime = self.body_in_loop if job.is_async else self.body, job.max_runtime
-        return (
-            yield from body_steps(
-                supervisor, self._lease, memory, self._output, body, self.end_in_child, log, max_runtime=max_runtime
-            )
-        )
 
     def _ordered(self, supervisor: Supervisor) -> Steps[BodyEnd]:
         job = self._asked.job
@@ -350,6 +340,7 @@ class _Execution:
     def _order(self, supervisor: Supervisor) -> Order:
         asked = self._asked
         facts = {
+            **asked.facts,
             "job": asked.job.name,
             "args": list(asked.args),
             "kwargs": dict(asked.kwargs),
@@ -357,7 +348,7 @@ class _Execution:
             "acquire_duration": self._acquire_duration,
         }
         is_patient = supervisor.patience is not None
-        return Order.of(asked.kind, facts, self._lease, heeds_any_signal=not is_patient, is_last=supervisor.forks)
+        return Order.of(asked.kind, facts, self._lease, heeds_any_signal=not is_patient, is_last=supervisor.has_one_run)
 
     def _begun(self) -> None:
         """Take note that the body has begun."""

@@ -66,27 +66,44 @@ def serve_if_invited() -> None:
         sys.exit()
 
 
+def serve_as_program(supervisor: int, channel: int) -> NoReturn:
+    """In a process that a supervisor has forked: carry out its orders, and then end as the program that it is. If there
+    is no order, this process is not needed, and the supervisor goes on as the program."""
+    server = _Server(Invitation(supervisor, channel, -1, -1, django_singlejob.__version__), is_program=True)
+    server.serve()
+    if not server.has_served:
+        os._exit(0)
+    sys.exit()
+
+
 # What is closed only with the process: its supervisor would take that for the end.
 _kept: list[socket.socket] = []
 
 
 class _Server:
-    """The executor."""
+    """The executor.
 
-    def __init__(self, invitation: Invitation) -> None:
+    Attributes:
+        has_served: whether an order has come.
+    """
+
+    def __init__(self, invitation: Invitation, *, is_program: bool = False) -> None:
         if invitation.version != django_singlejob.__version__:
             sys.exit(
                 f"This process has django-singlejob {django_singlejob.__version__}, and the one that has started it "
                 f"{invitation.version}. Restart that one."
             )
+        received_signals.remember_how_children_end()
         die_with(invitation.supervisor)
-        _leave_terminal()
+        if _has_no_input():
+            _leave_terminal()
         atexit.register(end_own_group)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._channel = socket.socket(fileno=invitation.channel)
         _kept.append(self._channel)
-        self._streams = {1: invitation.stdout, 2: invitation.stderr}
+        self._streams = {} if is_program else {1: invitation.stdout, 2: invitation.stderr}
+        self._is_program, self.has_served = is_program, False
         self._watch = _LeaseWatch()
         self._memory: SharedMemory | None = None
 
@@ -94,12 +111,14 @@ class _Server:
         registry.autodiscover()
         received_signals.attend_to_forks()
         received_signals.handle_all(self._end_unless_told)
+        received_signals.unblock()
         weakref.finalize(self, int).detach()  # the first one registers a hook
         before, used = Surroundings.now(), Memory()
         for left in reversed(range(options().runs_per_process)):
             received = orders.receive(self._channel)
             if received is None:
                 return
+            self.has_served = True
             self._carry_out(received)
             if left == 0 or received.order.is_last or self._memory is None or self._memory.reason:
                 return
@@ -131,6 +150,8 @@ class _Server:
 
     def _end_unless_told(self, signum: int, frame: FrameType | None) -> None:
         """Handle a signal between two runs. One that was meant for the last run may come late."""
+        if self._is_program and not self.has_served:
+            os._exit(0)
         if self._memory is None or not self._memory.reason:
             sys.exit()
 
@@ -200,8 +221,15 @@ def _end_soon() -> NoReturn:
     exit_at_once()
 
 
+def _has_no_input() -> bool:
+    try:
+        return os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev  # noqa: PTH116
+    except OSError:
+        return True
+
+
 def _leave_terminal() -> None:
-    """Have no terminal: whoever stops what reads from it, or writes to it, would stop the run for ever."""
+    """Have no terminal, if there is one: the system would stop for ever what reads from it in the background."""
     with suppress(OSError):  # there is none
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         try:

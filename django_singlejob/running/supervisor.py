@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from math import inf
-from typing import Any, NoReturn, Self, TypeVar, cast
+from typing import NoReturn, Self, TypeVar, cast
 
 from django_singlejob.database import transactions
 from django_singlejob.exceptions import JobDied
@@ -22,21 +22,19 @@ from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.code import Code
 from django_singlejob.process.received_signals import ENDING_SIGNALS, blocked_signals
-from django_singlejob.running.executor import ExecutorRun, Executors, NotBegun
+from django_singlejob.running.executor import Executor, ExecutorRun, Executors, NotBegun
 from django_singlejob.running.in_child import (
     LOST,
     STOPPED,
     BodyEnd,
-    LogInChild,
     add_output,
     exception_for,
     for_caller,
     reported,
-    run_as_child,
 )
 from django_singlejob.running.order import Order
 from django_singlejob.running.output import Output, Printer, output_of
-from django_singlejob.running.process import Process, how_it_ended, leave_connections
+from django_singlejob.running.process import Process, how_it_ended
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.waker import Waker, wait_for
 from django_singlejob.running.watch import DAY, LAST_WORDS, Child, ChildWatch
@@ -59,13 +57,6 @@ def can_supervise() -> bool:
     )
 
 
-def can_fork() -> bool:
-    """Whether this process can fork: not beside other threads, which that might stop in the middle of something."""
-    if received_signals.has_other_threads():
-        leave_connections()  # a pool has threads
-    return not received_signals.has_other_threads()
-
-
 class Supervisor:
     """The children of this process, and the leases that it keeps. Use it as a context manager, in the main thread.
 
@@ -79,17 +70,18 @@ class Supervisor:
         self,
         patience: timedelta | None = None,
         *,
-        forks: bool = True,
+        first: Executor | None = None,
+        has_one_run: bool = True,
         has_terminal: bool = True,
         printer: Printer | None = None,
         touch: Callable[[], float] = lambda: inf,
     ) -> None:
-        """``forks``: whether it has one run of a job, which a process that it forks may carry out.
+        """``first``: an executor that waits for an order already. ``has_one_run``: whether it gives only one.
 
         ``printer`` is for what the children print. ``touch`` is called before each wait, and returns by when to call
         it again, a value of ``local_now()``."""
         self.patience = patience
-        self.forks = forks
+        self.has_one_run = has_one_run
         self._printer = printer or Printer()
         self._touch = touch
         self.waker = Waker()
@@ -98,7 +90,7 @@ class Supervisor:
         # Each with whether its lease is kept only for it.
         self._children: dict[Child, bool] = {}
         self._heartbeats = Heartbeats(self._watch.wake)
-        self._executors = Executors()
+        self._executors = Executors(first, has_terminal=has_terminal)
         self._code = Code()
         self._life = ExitStack()
 
@@ -313,28 +305,6 @@ def passed_on(output: Output | None, child: Child) -> Iterator[Child]:
         yield child
 
 
-def body_steps(
-    supervisor: Supervisor,
-    lease: Lease,
-    memory: SharedMemory,
-    output: Output | None,
-    body: Callable[[], Any],
-    end: Callable[[Any, BaseException | None], BodyEnd],
-    log: LogInChild,
-    *,
-    max_runtime: timedelta | None = None,
-) -> Steps[BodyEnd]:
-    """Run ``body``, which may be an ``async def``, in a child process under the lease, and return how it ended. The
-    child reports ``end(value, failure)``, and calls ``log`` if that has a failure.
-
-    Raises ``JobInterrupted`` if a signal had come before, so that nothing was begun; ``JobDied``, ``LeaseLost``,
-    ``JobTimeout``, ``JobStopped`` or ``JobInterrupted`` if the child ended without a word.
-    """
-    become = partial(run_as_child, memory, lease, body, end, log)
-    child = supervisor.start(lease, memory, become, output=output, max_runtime=max_runtime)
-    return (yield from _end_steps(supervisor, child, output))
-
-
 def order_steps(
     supervisor: Supervisor,
     lease: Lease,
@@ -348,22 +318,17 @@ def order_steps(
     """Have an executor carry out the order under the lease, and return how its body ended. ``begun`` is called when the
     body has begun.
 
-    Raises ``NotBegun`` if it has not and never will; otherwise as ``body_steps`` does.
+    Raises ``NotBegun`` if it has not and never will; ``JobInterrupted`` if a signal had come before; ``JobDied``,
+    ``LeaseLost``, ``JobTimeout``, ``JobStopped`` or ``JobInterrupted`` if the body ended without a word.
     """
     child = supervisor.order(lease, order, memory, output=output, max_runtime=max_runtime)
-    return (yield from _end_steps(supervisor, child, output, begun))
-
-
-def _end_steps(
-    supervisor: Supervisor, child: Child, output: Output | None, begun: Callable[[], object] | None = None
-) -> Steps[BodyEnd]:
-    memory = child.memory
+    is_told = False
     try:
         try:
             while not child.process.is_over():
-                if begun and memory.begun_at:
+                if memory.begun_at and not is_told:
+                    is_told = True
                     begun()
-                    begun = None
                 yield child
         finally:
             code = supervisor.collect(child)
@@ -373,7 +338,7 @@ def _end_steps(
         supervisor.let_go(child)
     if not memory.begun_at:
         raise _not_begun(child, code, output)
-    if begun:
+    if not is_told:
         begun()
     return _ended(child, output, code, reason, has_killed=has_killed)
 

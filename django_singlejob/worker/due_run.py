@@ -20,7 +20,7 @@ from django_singlejob.process.clock import local_now
 from django_singlejob.running import django_tasks
 from django_singlejob.running.enqueue import arguments_of
 from django_singlejob.running.order import Order, Work
-from django_singlejob.running.reports import Report, logged, report_steps, waitless, work_of
+from django_singlejob.running.reports import Report, report_steps, waitless, work_of
 from django_singlejob.running.runner import RunRequest
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.supervisor import Steps, Supervisor
@@ -64,7 +64,7 @@ def _at_once(steps: Steps[T]) -> T:
 def pruning() -> DueRun:
     """A run that deletes what is old."""
     asked = RunRequest(PRUNING, local_now(), kind=f"{__name__}.work_of_pruning")
-    return DueRun(PRUNING, lambda supervisor: report_steps(asked, supervisor, logged))
+    return DueRun(PRUNING, lambda supervisor: report_steps(asked, supervisor))
 
 
 def work_of_pruning(order: Order, lease: Lease, memory: SharedMemory) -> Work:
@@ -78,7 +78,7 @@ def slot_of(job: Job) -> DueRun:
 
 
 def _slot_steps(job: Job, supervisor: Supervisor | None) -> Steps[Report]:
-    return report_steps(RunRequest(waitless(job), local_now(), trigger="schedule"), supervisor, logged)
+    return report_steps(RunRequest(waitless(job), local_now(), trigger="schedule"), supervisor)
 
 
 def one_off_of(job: Job, row: "OneOffJob") -> DueRun:
@@ -97,7 +97,7 @@ def _one_off_steps(job: Job, row: "OneOffJob", supervisor: Supervisor | None) ->
         request = request._replace(args=args, kwargs=kwargs)
     except InvalidOrder as mistake:
         request = request._replace(job=replace(request.job, retries=0), mistake=mistake)
-    report = yield from report_steps(request, supervisor, logged)
+    report = yield from report_steps(request, supervisor)
     return _send_finished(row, task, report) if task and not report.reason else report
 
 

@@ -268,9 +268,10 @@ def silent(_: Any) -> Callable[[Report], int]:
 def _supervisor(plan: Plan) -> Supervisor:
     # Jobs that run beside each other cannot share a terminal, and a worker decides when they get a signal.
     if plan.once:
-        printer = Printer(has_lines=True, has_titles=True)
-        return Supervisor(forks=False, has_terminal=False, printer=printer, touch=plan.touch)
-    return Supervisor(plan.grace, forks=False, has_terminal=False, printer=Printer(has_lines=True), touch=plan.touch)
+        patience, printer = None, Printer(has_lines=True, has_titles=True)
+    else:
+        patience, printer = plan.grace, Printer(has_lines=True)
+    return Supervisor(patience, has_one_run=False, has_terminal=False, printer=printer, touch=plan.touch)
 
 
 def _raise_ctrl_c(report: Report) -> None:

@@ -243,6 +243,7 @@ def test_without_a_signal_a_command_ends_that_has_hung_for_long(
         watch.LONGEST_CALL = 8.0
         Command().run_from_argv(["manage.py", "run_singleton", "until_told"])
         """,
+        "run_singleton",
         **through_proxy,
     )
     if has_begun:

@@ -166,13 +166,16 @@ def test_a_second_signal_hurries(spawn: Spawn) -> None:
 
 def test_a_command_that_waits_for_a_lock_is_interrupted_too(spawn: Spawn) -> None:
     spawn.command("run_singleton", "nap").wait_for("attempt 1")
-    waiting = spawn.code("""
+    waiting = spawn.code(
+        """
         from django.db import connection
         from django_singlejob.management.commands.run_singleton import Command
         connection.ensure_connection()
         print("about to wait")
         Command().run_from_argv(["manage.py", "run_singleton", "nap", "--wait", "60", "--now"])
-    """)
+    """,
+        "run_singleton",
+    )
     waiting.wait_for("about to wait")
     time.sleep(A_SECOND_THOUGHT)
     waiting.send_signal(signal.SIGTERM)

@@ -97,7 +97,7 @@ ManagementUtility(["manage.py", "run_singleton", "checks"]).execute()
 @once
 def test_a_check_that_coincides_with_a_heartbeat_finds_the_lease_as_it_is(spawn: Spawn) -> None:
     """What the two processes share has no moment in which it is neither old nor new."""
-    child = spawn.code(CHECKS)
+    child = spawn.code(CHECKS, "run_singleton")
     assert child.finish() == 0, child.output
     assert "heartbeats arrived True" in child.output
 
@@ -350,13 +350,16 @@ def test_a_failure_whose_class_exists_in_the_child_only_is_recorded_and_logged_o
 @once
 def test_a_pass_logs_a_failure_once(spawn: Spawn) -> None:
     jobs.raises_what_cannot_be_passed_on.enqueue()
-    child = spawn.code("""
+    child = spawn.code(
+        """
         import logging
         from django.core.management import execute_from_command_line
 
         logging.basicConfig()
         execute_from_command_line(["django-admin", "singleton_worker", "--once"])
-    """)
+    """,
+        "singleton_worker",
+    )
     assert child.finish() == 1
     assert child.output.count("The job 'raises_what_cannot_be_passed_on' failed.") == 1
     assert child.output.count("raise Peculiar(number=7)") == 1
@@ -366,7 +369,8 @@ def test_a_pass_logs_a_failure_once(spawn: Spawn) -> None:
 
 @once
 def test_a_failure_is_logged_although_the_process_is_killed_before_it_has_logged_it(spawn: Spawn) -> None:
-    child = spawn.code("""
+    child = spawn.code(
+        """
         import logging, os, signal
         from django.core.management import execute_from_command_line
 
@@ -380,7 +384,9 @@ def test_a_failure_is_logged_although_the_process_is_killed_before_it_has_logged
 
         logging.basicConfig(handlers=[Handler()])
         execute_from_command_line(["django-admin", "run_singleton", "raises_what_cannot_be_passed_on"])
-    """)
+    """,
+        "run_singleton",
+    )
     assert child.finish() == 1
     assert child.output.count("The job 'raises_what_cannot_be_passed_on' failed.") == 1
     assert child.output.count("raise Peculiar(number=7)") == 1
@@ -392,7 +398,8 @@ def test_a_failure_is_logged_although_the_process_is_killed_before_it_has_logged
 def test_a_handler_that_raises_keeps_no_other_job_from_running(spawn: Spawn) -> None:
     for job in jobs.raises_what_cannot_be_passed_on, jobs.quick:
         job.enqueue()
-    child = spawn.code("""
+    child = spawn.code(
+        """
         import logging
         from django.core.management import execute_from_command_line
 
@@ -403,7 +410,9 @@ def test_a_handler_that_raises_keeps_no_other_job_from_running(spawn: Spawn) -> 
 
         logging.basicConfig(handlers=[Handler()])
         execute_from_command_line(["django-admin", "singleton_worker", "--drain"])
-    """)
+    """,
+        "singleton_worker",
+    )
     child.finish()
     assert "this handler is broken" in child.output
     found = set(OneOffJob.objects.values_list("job_name", "status"))
@@ -411,7 +420,8 @@ def test_a_handler_that_raises_keeps_no_other_job_from_running(spawn: Spawn) -> 
 
 
 def test_a_task_that_fails_is_logged_once(spawn: Spawn) -> None:
-    child = spawn.code("""
+    child = spawn.code(
+        """
         import logging
         from django.core.management import execute_from_command_line
         from tests.app import django_tasks
@@ -423,7 +433,9 @@ def test_a_task_that_fails_is_logged_once(spawn: Spawn) -> None:
         django_tasks.body = body
         django_tasks.stock_asynchronous.enqueue()
         execute_from_command_line(["django-admin", "singleton_worker", "--once"])
-    """)
+    """,
+        "singleton_worker",
+    )
     assert child.finish() == 1
     assert child.output.count("state=FAILED") == 1
     assert child.output.count("Traceback") == 1
@@ -585,14 +597,17 @@ def test_beside_other_threads_the_job_runs_in_the_process_itself(spawn: Spawn) -
 def test_each_job_of_a_pass_has_its_process_although_a_pool_can_be_closed_only_once(spawn: Spawn) -> None:
     for _ in range(2):
         jobs.quick.enqueue()
-    child = spawn.code("""
+    child = spawn.code(
+        """
         from django.core.management import execute_from_command_line
         from django.db import connection
 
         pools = {"default": "a pool"}
         connection.close_pool = lambda: pools.pop("default")
         execute_from_command_line(["django-admin", "singleton_worker", "--once"])
-    """)
+    """,
+        "singleton_worker",
+    )
     assert child.finish() == 0
     assert is_over("quick", "successful", "successful")
 

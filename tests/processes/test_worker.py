@@ -188,6 +188,7 @@ def test_nor_does_a_thread_that_python_would_wait_for_keep_the_process(spawn: Sp
 
         Command().run_from_argv(["manage.py", "singleton_worker", "--grace", "0"])
         """,
+        "singleton_worker",
         **SETTINGS,
     )
     child.wait_for("started")

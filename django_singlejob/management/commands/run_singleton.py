@@ -4,6 +4,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -18,7 +19,8 @@ from django_singlejob.jobs.management_command import ManagementCommand
 from django_singlejob.jobs.names import validate_own_name
 from django_singlejob.jobs.schedule import next_slot
 from django_singlejob.jobs.words import schedule_in_words
-from django_singlejob.management.arguments import RARE, CallableCommand, seconds
+from django_singlejob.locking.lease import Lease
+from django_singlejob.management.arguments import RARE, seconds
 from django_singlejob.management.exit_status import (
     EX_USAGE,
     discover_jobs,
@@ -31,37 +33,28 @@ from django_singlejob.management.exit_status import (
 from django_singlejob.management.output import Output, add_format, verbosity_of_news
 from django_singlejob.management.progress_bar import ProgressBar
 from django_singlejob.management.run_arguments import ParserWithCommand, exit_status, json_arguments, split_arguments
+from django_singlejob.management.supervising import SupervisingCommand
 from django_singlejob.models.jobs import gates
-from django_singlejob.process import program
 from django_singlejob.process.clock import CENTURY, instant_in_words, utc_now
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, signals_of_command
 from django_singlejob.running import runner
 from django_singlejob.running.command import ShellCommand
 from django_singlejob.running.misfires import MissedSlots
-from django_singlejob.running.reports import Report, log_in_child, logged, report_of, run_due
-from django_singlejob.running.serving import serve_if_invited
+from django_singlejob.running.order import Order, Work
+from django_singlejob.running.reports import Report, logged, most_slots, report_of, run_due, work_of
+from django_singlejob.running.shared import SharedMemory
 
 # How to see a traceback at once. After `-m NAME`, the option would be that command's.
 SEEN_WITH = "run_singleton --traceback"
 
 
-class Command(CallableCommand):
+class Command(SupervisingCommand):
     help = (
         "Runs a job, a management command or a shell command, unless another server is running it. For a job with a "
         "schedule, it runs the slot that is due now, each slot once across all servers."
     )
     requires_system_checks = ()
-
-    # Whether the process exits after this command, which then decides the exit status.
-    _is_last = False
-    # Whether it is what the program was started for, so that another process can be started in the same way.
-    _is_own = False
-
-    def run_from_argv(self, argv: list[str]) -> None:
-        serve_if_invited()
-        self._is_last, self._is_own = True, program.is_started_by(argv[1])
-        super().run_from_argv(argv)
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         usual = super().create_parser(prog_name, subcommand, **kwargs)
@@ -167,12 +160,13 @@ class Command(CallableCommand):
                 self._list(Output(self, given), has_counts=given["format"] == "json")
                 return
             refuse_settings()
-            with signals_of_command(is_program=self._is_last) as signals:
-                shell_command = self._shell_command(given)
-                job = _with_options(_job(given, shell_command), given)
-                _check_arguments(job, given)
-                with MissedSlots():
-                    status = self._run(job, shell_command, given, signals)
+            shell_command = self._shell_command(given)
+            job = _with_options(_job(given, shell_command), given)
+            _check_arguments(job, given)
+            if not (shell_command or given["inline"]):
+                self.fork_first()
+            with signals_of_command(is_program=self.is_last) as signals, MissedSlots():
+                status = self._run(job, shell_command, given, signals)
         if status:
             sys.exit(status)
 
@@ -237,21 +231,35 @@ class Command(CallableCommand):
         return status
 
     def _reports(self, job: registry.Job, given: dict[str, Any], bar: ProgressBar) -> Iterator[Report]:
-        args, kwargs = split_arguments(given["arguments"])
-        is_supervised = self._is_own and not given["inline"]
-        log = log_in_child(job, logged) if is_supervised else None
-        # A shell command cannot tell how far it is.
-        on_grant = bar.begin if log and given["verbosity"] > 0 and not given["child"] else None
-        if job.schedule is not None and not given["now"]:
-            yield from run_due(job, args, kwargs, early=options().slot_tolerance, log_in_child=log, on_grant=on_grant)
-            return
+        is_scheduled = job.schedule is not None and not given["now"]
+        has_one_run = not is_scheduled or most_slots(job) == 1
+        with nullcontext() if given["inline"] else self.supervisor(has_one_run=has_one_run) as supervisor:
+            # A shell command cannot tell how far it is.
+            on_grant = bar.begin if supervisor and given["verbosity"] > 0 and not given["child"] else None
+            terms: dict[str, Any] = {"supervisor": supervisor, "on_grant": on_grant}
+            yield from self._due(job, given, terms) if is_scheduled else self._at_once(job, given, terms)
+
+    def _due(self, job: registry.Job, given: dict[str, Any], terms: dict[str, Any]) -> Iterator[Report]:
+        return run_due(job, *split_arguments(given["arguments"]), early=options().slot_tolerance, **terms)
+
+    def _at_once(self, job: registry.Job, given: dict[str, Any], terms: dict[str, Any]) -> Iterator[Report]:
         trigger = "manual" if given["now"] else "command"
         words = given["child"] or ([sys.argv[0], *given["management"]] if given["management"] else None)
-        run = partial(runner.run, job, args, kwargs, trigger=trigger, command=words, log_in_child=log)
+        if given["management"]:
+            terms = terms | {"kind": f"{__name__}.work_of_command", "facts": {"command": given["management"]}}
+        on_grant = terms.pop("on_grant")
+        run = partial(runner.run, job, *split_arguments(given["arguments"]), trigger=trigger, command=words, **terms)
         report = report_of(job, run, on_grant=on_grant)
         if report.error and is_ctrl_c(report.error):
             raise report.error
         yield report
+
+
+def work_of_command(order: Order, lease: Lease, memory: SharedMemory) -> Work:
+    """What an executor does for a management command that is no registered job."""
+    name, *arguments = order.facts["command"]
+    job = registry.Job(name=order.facts["job"], func=ManagementCommand(name, arguments, module=__name__))
+    return work_of(job, order, lease)
 
 
 def _facts(job: registry.Job) -> dict[str, Any]:

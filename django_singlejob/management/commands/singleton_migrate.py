@@ -19,9 +19,10 @@ from django_singlejob.jobs.names import MIGRATE_LOCK
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
-from django_singlejob.management.arguments import CallableCommand, seconds
+from django_singlejob.management.arguments import seconds
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, explained, refuse_settings, status_and_line
 from django_singlejob.management.own_tables import migrate_ours
+from django_singlejob.management.supervising import SupervisingCommand
 from django_singlejob.management.unfinished import explanation
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import local_now, sleep
@@ -29,7 +30,9 @@ from django_singlejob.process.escaping import shown
 from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
 from django_singlejob.running import runner
 from django_singlejob.running.current_run import current_run
-from django_singlejob.running.reports import Report, log_in_child, logged, report_of
+from django_singlejob.running.order import Order, Work
+from django_singlejob.running.reports import Report, report_of, work_of
+from django_singlejob.running.shared import SharedMemory
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -44,20 +47,14 @@ RACE = 60.0
 _OWN_OPTIONS = ("wait", "lease")
 
 
-class Command(CallableCommand):
+class Command(SupervisingCommand):
     help = (
         "Runs migrate on one server at a time, also on an empty database. The other servers wait, and exit with 0 if "
         "nothing is left. Takes the arguments of migrate."
     )
     requires_system_checks = ()  # migrate runs them
 
-    # Whether the process exits after this command, which then decides the exit status.
-    _is_last = False
     _has_told = False
-
-    def run_from_argv(self, argv: list[str]) -> None:
-        self._is_last = True
-        super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
         migrate = _load_migrate()
@@ -86,7 +83,8 @@ class Command(CallableCommand):
         if given["lease"] == ZERO:
             raise CommandError("--lease must be longer than 0 seconds.", returncode=EX_USAGE)
         refuse_settings()
-        with signals_of_command(is_program=self._is_last) as signals:
+        self.fork_first()
+        with signals_of_command(is_program=self.is_last) as signals:
             report = self._attempt(given, signals)
         if report:
             self._end(report, signals)
@@ -132,9 +130,15 @@ class Command(CallableCommand):
         return False
 
     def _run(self, given: dict[str, Any]) -> Report:
-        job = Job(name=MIGRATE_LOCK, func=partial(self._migrate_if_needed, given), lease=given["lease"], max_attempts=1)
-        log = log_in_child(job, logged) if self._is_last else None
-        return report_of(job, partial(runner.run, job, trigger="command", log_in_child=log))
+        job, kind = self.job(given), f"{__name__}.work_of_migrate"
+        with self.supervisor() as supervisor:
+            run = partial(runner.run, job, trigger="command", supervisor=supervisor, kind=kind, facts={"given": given})
+            return report_of(job, run)
+
+    def job(self, given: dict[str, Any]) -> Job:
+        """What runs under the lock, with these options."""
+        body = partial(self._migrate_if_needed, given)
+        return Job(name=MIGRATE_LOCK, func=body, lease=given["lease"], max_attempts=1)
 
     def _migrate_if_needed(self, given: dict[str, Any]) -> None:
         """The body, under the lock."""
@@ -176,6 +180,13 @@ class Command(CallableCommand):
         status, line = status_and_line(report, signum=signals.received, skipped_status=EX_TEMPFAIL)
         if status:
             raise CommandError(shown(line), returncode=status) from report.error
+
+
+def work_of_migrate(order: Order, lease: Lease, memory: SharedMemory) -> Work:
+    """What an executor does."""
+    given = order.facts["given"]
+    command = Command(no_color=given["no_color"], force_color=given["force_color"])
+    return work_of(command.job(given), order, lease)
 
 
 class _Progress:

@@ -18,7 +18,7 @@ from django_singlejob.exceptions import DatabaseUnreachable
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import PATH_LENGTH
 from django_singlejob.locking.request import Reason
-from django_singlejob.management.arguments import RARE, CallableCommand, queue, seconds, text, whole_number
+from django_singlejob.management.arguments import RARE, queue, seconds, text, whole_number
 from django_singlejob.management.exit_status import (
     EX_TEMPFAIL,
     EX_USAGE,
@@ -31,13 +31,13 @@ from django_singlejob.management.exit_status import (
 )
 from django_singlejob.management.output import verbosity_of_news
 from django_singlejob.management.reload import start_anew
-from django_singlejob.process import program, received_signals
+from django_singlejob.management.supervising import SupervisingCommand
+from django_singlejob.process import received_signals
 from django_singlejob.process.alive import AliveFile
 from django_singlejob.process.code import Code
 from django_singlejob.process.escaping import printable, shown
 from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
 from django_singlejob.running.reports import Report
-from django_singlejob.running.serving import serve_if_invited
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 
@@ -49,23 +49,13 @@ _IGNORED = {
 }
 
 
-class Command(CallableCommand):
+class Command(SupervisingCommand):
     help = (
         "Runs what is due, several at once, until it gets a signal: jobs whose slots are due or were cut off, "
         "one-offs and tasks. With --once it runs what is due now, one after the other, and exits: with this, a single "
         "crontab line (* * * * *) on every server is enough for all jobs. With --drain it exits when nothing is due."
     )
     requires_system_checks = ()
-
-    # Whether the process exits after this command, which then decides the exit status.
-    _is_last = False
-    # Whether it is what the program was started for, so that another process can be started in the same way.
-    _is_own = False
-
-    def run_from_argv(self, argv: list[str]) -> None:
-        serve_if_invited()
-        self._is_last, self._is_own = True, program.is_started_by(argv[1])
-        super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="Runs what is due now, one after the other, and exits.")
@@ -145,7 +135,7 @@ class Command(CallableCommand):
             raise CommandError(message, returncode=EX_USAGE)
         refuse_settings()
         with (
-            signals_of_command(is_program=self._is_last) as signals,
+            signals_of_command(is_program=self.is_last) as signals,
             explained(),
         ):
             status = self._work(given, signals)
@@ -155,7 +145,7 @@ class Command(CallableCommand):
     def _work(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Returns the exit status."""
         code, alive = Code(), AliveFile(given["alive"]) if given["alive"] else None
-        plan = replace(_plan(given, alive), in_children=self._is_own and not given["inline"])
+        plan = replace(_plan(given, alive), in_children=self.is_own and not given["inline"])
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         plan, status = replace(plan, is_outdated=code.has_changed) if is_reloaded else plan, 0
 

@@ -1,0 +1,53 @@
+"""The end of a process that is not the program any more: one that it has forked went on as the program, and ended as
+one, with all that is registered for the end. This one only sends what it still has to say."""
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from django_singlejob.process.clock import wait
+from django_singlejob.process.received_signals import start_thread
+
+# How long it may take to send the rest. Seconds.
+PATIENCE = 2.0
+
+_at_end: list[Callable[[], object]] = []
+
+
+def at_end(call: Callable[[], object]) -> None:
+    """Have this called when the process ends, whether it is the program by then or not."""
+    _at_end.append(call)
+    atexit.register(call)
+
+
+def leave(status: int) -> NoReturn:
+    """End this process with the exit status, without what the program has registered for its end."""
+    with suppress(RuntimeError):  # there is no thread to be had
+        wait(start_thread(_send_the_rest, "last messages").join, PATIENCE)
+    for stream in sys.stdout, sys.stderr:
+        with suppress(Exception):
+            stream.flush()
+    os._exit(status)
+
+
+def _send_the_rest() -> None:
+    for call in reversed(_at_end):
+        with suppress(Exception):
+            call()
+    for handler in _handlers():
+        with suppress(Exception):
+            handler.flush()
+    # Its client sends in a thread, and would be flushed by what it has registered.
+    if sentry := sys.modules.get("sentry_sdk"):
+        with suppress(Exception):
+            sentry.flush()
+
+
+def _handlers() -> set[logging.Handler]:
+    root = logging.getLogger()
+    loggers = [root, *(each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger))]
+    return {handler for logger in loggers for handler in logger.handlers}
