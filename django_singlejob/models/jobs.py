@@ -290,19 +290,19 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def put_back(self, name: str, slot: datetime, attempt: int) -> None:
         """Have the slot of this attempt run again, unless a later one has begun, or the job has left its schedule."""
-        # Only this package writes these, so they can be compared with "=".
-        rows = self.filter(name=name, last_slot=slot, last_attempt=attempt, next_slot__isnull=False)
-        rows.update(abandoned=True)
+        self.at_attempt(name, slot, attempt).update(abandoned=True)
 
     def undo_start(self, name: str, slot: datetime | None, attempt: int, started_before: datetime | None) -> bool:
         """Record that the run of this attempt has not begun, so that it has used neither its slot nor the attempt.
         ``started_before``: when the job had last started. Returns ``False`` if the row was deleted by hand."""
-        is_last = Q(last_slot=slot, last_attempt=attempt, next_slot__isnull=False)
-        if slot and self.filter(is_last, name=name).update(
-            abandoned=True, last_attempt=attempt - 1, last_started_at=started_before
-        ):
-            return True
+        if slot:
+            self.at_attempt(name, slot, attempt).update(abandoned=True, last_attempt=attempt - 1)
         return self.filter(name=name).update(last_started_at=started_before) == 1
+
+    def at_attempt(self, name: str, slot: datetime, attempt: int) -> JobStatusQuerySet:
+        """The row, if this attempt at this slot is the last that has begun, and the job has not left its schedule."""
+        # Only this package writes these, so they can be compared with "=".
+        return self.filter(name=name, last_slot=slot, last_attempt=attempt, next_slot__isnull=False)
 
     def revoke(self, name: str) -> bool:
         """Take the gate from its holder, so that no later write of that holder finds its token. Returns ``False`` if

@@ -14,20 +14,28 @@ class Code:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int] | None] = {}
-        self._differing: set[str] = set()
+        self._missing: set[str] = set()
         self._look_at = local_now()
         self._has_changed = False
 
     def has_changed(self) -> bool:
         """Whether a file has changed, or is gone. The first call only looks at them."""
-        if local_now() >= self._look_at and not self._has_changed:
-            self._look_at = local_now() + EVERY
-            now = {path: _state(path) for path in _files()}
-            differing = {path for path, state in now.items() if self._seen.setdefault(path, state) != state}
-            # Twice: an editor, or a deploy, may be in the middle of replacing it.
-            self._has_changed = bool(differing & self._differing)
-            self._differing = differing
+        self._has_changed = self._has_changed or self._look()
         return self._has_changed
+
+    def has_changed_lately(self) -> bool:
+        """The same, as of the last second: for a caller that asks again and again."""
+        if local_now() >= self._look_at:
+            self._look_at = local_now() + EVERY
+            return self.has_changed()
+        return self._has_changed
+
+    def _look(self) -> bool:
+        now = {path: _state(path) for path in _files()}
+        differing = {path for path, state in now.items() if self._seen.setdefault(path, state) != state}
+        missing, self._missing = self._missing, {path for path in differing if now[path] is None}
+        # One that is missing is looked for twice: an editor, or a deploy, may be in the middle of replacing it.
+        return bool(differing - self._missing or missing & self._missing)
 
 
 def _files() -> set[str]:

@@ -223,8 +223,9 @@ class ExecutorRun:
 
     @property
     def descriptors(self) -> list[int | None]:
-        """Are ready to be read when the executor says something, or has ended."""
-        return self.executor.descriptors
+        """Are ready to be read when the executor says something, or has ended. After ``collect``, the system cannot
+        tell anything more."""
+        return [None] if self._is_collected else self.executor.descriptors
 
     def send(self, signum: int) -> None:
         """Send a signal to the executor alone. Raises ``ProcessLookupError`` or ``PermissionError``."""

@@ -42,7 +42,6 @@ class Surroundings(NamedTuple):
     locale: str
     socket_timeout: float | None
     logging: list[tuple[str, int, bool, list[Any]]]
-    exit_hooks: int
     threads: set[threading.Thread]
 
     @classmethod
@@ -62,34 +61,66 @@ class Surroundings(NamedTuple):
             locale=locale.setlocale(locale.LC_ALL),
             socket_timeout=socket.getdefaulttimeout(),
             logging=[(name, each.level, each.disabled, _handlers_of(each)) for name, each in _loggers()],
-            exit_hooks=_exit_hooks(),
             threads=other_threads(),
         )
 
 
-def left_behind(before: Surroundings, ours: AbstractSet[int]) -> list[str]:
-    """What a run has left behind, in words; empty if the next one may run in the same process. ``ours``: descriptors
-    that the process itself keeps open."""
-    end = local_now() + _PATIENCE
-    while (left := _left_behind(before, ours)) and local_now() < end:
-        gc.collect()  # what nobody refers to any more
-        sleep(_MOMENT)
-    return left
+class Leftovers:
+    """Finds what runs leave behind in this process, compared with what is there before the first one."""
 
+    def __init__(self, ours: AbstractSet[int]) -> None:
+        """``ours``: descriptors that the process itself keeps open."""
+        self._ours = ours
+        self._before = Surroundings.now()
+        # Some belong to no logger, such as those behind a queue.
+        self._handlers = [each for each in gc.get_objects() if isinstance(each, logging.Handler)]
+        self._hooks = _ExitHooks()
+        self._memory: int | None = None
 
-def _left_behind(before: Surroundings, ours: AbstractSet[int]) -> list[str]:
-    now = Surroundings.now()
-    # Loggers are made as modules are imported.
-    known = {name for name, *_ in before.logging}
-    now = now._replace(logging=[each for each in now.logging if each[0] in known or each[3]])
-    changed = [name for name, old in before._asdict().items() if getattr(now, name) != old and name != "threads"]
-    threads = sorted(f"the thread {thread.name!r}" for thread in now.threads - before.threads)
-    things = {
-        "a child process": _has_children(),
-        "a file that is open for writing": _has_open_file(ours),
-        "a lock": may_hold_a_lock(),
-    }
-    return [*changed, *threads, *(thing for thing, is_there in things.items() if is_there)]
+    def found(self) -> list[str]:
+        """What the last run has left behind, in words; empty if the next one may run in the same process."""
+        end = local_now() + _PATIENCE
+        while (left := self._look()) and local_now() < end:
+            gc.collect()  # what nobody refers to any more
+            sleep(_MOMENT)
+        return left
+
+    def _look(self) -> list[str]:
+        before, now = self._before, Surroundings.now()
+        # Loggers are made as modules are imported.
+        known = {name for name, *_ in before.logging}
+        now = now._replace(logging=[each for each in now.logging if each[0] in known or each[3]])
+        changed = [name for name, old in before._asdict().items() if getattr(now, name) != old and name != "threads"]
+        threads = sorted(f"the thread {thread.name!r}" for thread in now.threads - before.threads)
+        things = {
+            "a child process": _has_children(),
+            "a file that is open for writing": self._has_open_file(),
+            "a hook for the exit": self._hooks.are_more(),
+            "a lock": may_hold_a_lock(),
+            "much memory": self._has_grown(),
+        }
+        return [*changed, *threads, *(thing for thing, is_there in things.items() if is_there)]
+
+    def _has_open_file(self) -> bool:
+        """Whether a file is open for writing that somebody else may read: what is still buffered for it would overwrite
+        newer work. The files of logging handlers are written to at once."""
+        try:
+            descriptors = {int(name) for name in os.listdir("/dev/fd")}  # noqa: PTH208  (they have no paths)
+        except OSError:
+            return True  # that cannot be known
+        handlers = [*self._handlers, *(handler for _, logger in _loggers() for handler in logger.handlers)]
+        logs = {descriptor for handler in handlers if (descriptor := _of_log(handler))}
+        return any(map(_is_written_to, descriptors - {0, 1, 2} - logs - self._ours))
+
+    def _has_grown(self) -> bool:
+        """Whether this process uses much more memory than after the first run. ``False`` if the system does not say."""
+        try:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+        used = pages * os.sysconf("SC_PAGE_SIZE")
+        self._memory = used if self._memory is None else self._memory
+        return used - self._memory > _MOST_GROWTH
 
 
 def _directory() -> str:
@@ -110,17 +141,24 @@ def _handlers_of(logger: logging.Logger) -> list[logging.Handler]:
     return [handler for handler in logger.handlers if not isinstance(handler, logging.NullHandler)]
 
 
-def _exit_hooks() -> int:
-    """How many functions are registered for the end of the process. Python does not say that in public; if it does not
-    at all, each run leaves one behind, as far as is known."""
-    try:
-        finalizers = sum(each.atexit for each in list(weakref.finalize._registry))  # type: ignore[attr-defined]  # noqa: SLF001
-        return int(atexit._ncallbacks() + finalizers)  # noqa: SLF001
-    except AttributeError:
-        return next(_counter)
+class _ExitHooks:
+    """What is called when the process ends. Python does not say that in public; if it does not say it at all, each run
+    leaves something behind, as far as is known."""
 
+    def __init__(self) -> None:
+        self._count, self._finalizers = self._now()
 
-_counter = iter(range(sys.maxsize))
+    def are_more(self) -> bool:
+        """Whether there are some that were not there at first."""
+        count, finalizers = self._now()
+        return count < 0 or count > self._count or not finalizers <= self._finalizers
+
+    def _now(self) -> tuple[int, set[Any]]:
+        try:
+            finalizers = {each for each in list(weakref.finalize._registry) if each.atexit}  # type: ignore[attr-defined]  # noqa: SLF001
+            return int(atexit._ncallbacks()), finalizers  # noqa: SLF001
+        except AttributeError:
+            return -1, set()
 
 
 def _has_children() -> bool:
@@ -129,17 +167,6 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _has_open_file(ours: AbstractSet[int]) -> bool:
-    """Whether a file is open for writing that somebody else may read: what is still buffered for it would overwrite
-    newer work. The files of logging handlers are written to at once."""
-    try:
-        descriptors = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208  (they have no paths)
-    except OSError:
-        return True  # that cannot be known
-    logs = {descriptor for _, logger in _loggers() for handler in logger.handlers if (descriptor := _of_log(handler))}
-    return any(map(_is_written_to, {descriptor for descriptor in descriptors if descriptor > 2} - logs - ours))
 
 
 def _of_log(handler: logging.Handler) -> int | None:
@@ -155,20 +182,3 @@ def _is_written_to(descriptor: int) -> bool:
         return False
     # One without a name is for nobody else.
     return stat.S_ISREG(status.st_mode) and status.st_nlink > 0 and flags & os.O_ACCMODE != os.O_RDONLY
-
-
-class Memory:
-    """How much memory this process uses."""
-
-    def __init__(self) -> None:
-        self._first: int | None = None
-
-    def has_grown(self) -> bool:
-        """Whether it is much more than at the first call. ``False`` if the system does not say."""
-        try:
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-        except (OSError, ValueError, IndexError):
-            return False
-        used = pages * os.sysconf("SC_PAGE_SIZE")
-        self._first = used if self._first is None else self._first
-        return used - self._first > _MOST_GROWTH

@@ -31,6 +31,7 @@ from django_singlejob.process.clock import local_now, sleep, wait
 from django_singlejob.process.program import Invitation
 from django_singlejob.running import order as orders
 from django_singlejob.running.in_child import (
+    LOST,
     BodySignals,
     die_with,
     end_own_group,
@@ -42,7 +43,7 @@ from django_singlejob.running.in_child import (
     status_after,
     tell_loss,
 )
-from django_singlejob.running.leftovers import Memory, Surroundings, left_behind
+from django_singlejob.running.leftovers import Leftovers
 from django_singlejob.running.order import Received, Work
 from django_singlejob.running.process import leave_connections
 from django_singlejob.running.shared import SharedMemory, flush_streams
@@ -113,7 +114,7 @@ class _Server:
         received_signals.handle_all(self._end_unless_told)
         received_signals.unblock()
         weakref.finalize(self, int).detach()  # the first one registers a hook
-        before, used = Surroundings.now(), Memory()
+        leftovers = Leftovers({*self._streams.values()})
         for left in reversed(range(options().runs_per_process)):
             received = orders.receive(self._channel)
             if received is None:
@@ -125,17 +126,14 @@ class _Server:
             leave_connections()
             _flush_everything()
             received_signals.handle_all(self._end_unless_told)
-            if self._is_unclean(before, used):
+            if self._is_unclean(leftovers):
                 received_signals.handle_all(_Leaving(self._memory, heeds_any=received.order.heeds_any_signal))
                 return
             self._be_free()
 
-    def _is_unclean(self, before: Surroundings, used: Memory) -> bool:
+    def _is_unclean(self, leftovers: Leftovers) -> bool:
         """Whether the next run needs another process."""
-        left = left_behind(before, {*self._streams.values()})
-        if used.has_grown():
-            left.append("memory")
-        if left:
+        if left := leftovers.found():
             logger.info("The last run has left something behind, so this process ends: %s.", ", ".join(left))
         return bool(left or (self._memory and self._memory.reason))
 
@@ -245,6 +243,8 @@ class _Leaving:
         self._memory, self._heeds_any = memory, heeds_any
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self._memory.reason == LOST:
+            kill_own_group()  # the supervisor may be stopped
         if self._heeds_any or self._memory.reason:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)

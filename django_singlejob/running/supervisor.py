@@ -139,12 +139,15 @@ class Supervisor:
         self._heartbeats.keep(lease)
         return started
 
+    def note_code(self) -> None:
+        """Take note of the code as it is, for ``is_outdated``."""
+        self._code.has_changed()
+
     @property
     def is_outdated(self) -> bool:
         """Whether the next order would need a new executor, and that would not be this program any more: its code has
         changed."""
-        has_changed = self._code.has_changed()  # first, because the first call only looks
-        return has_changed and not self._executors.has_one
+        return not self._executors.has_one and self._code.has_changed()
 
     def order(
         self,

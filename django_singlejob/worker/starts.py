@@ -28,6 +28,7 @@ class Starts:
         self.not_begun = 0
         self.is_outdated = False
         self._supervisor = supervisor
+        supervisor.note_code()
         self._pause_ends_at = local_now()
 
     @property

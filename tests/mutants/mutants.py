@@ -71,7 +71,6 @@ ATTEMPTS = "django_singlejob/models/attempts.py"
 AT_EXIT = "django_singlejob/locking/at_exit.py"
 BATCHES = "django_singlejob/worker/batches.py"
 BLOCK = "django_singlejob/running/decorators.py"
-CHILD = "django_singlejob/running/in_child.py"
 CLOCK = "django_singlejob/process/clock.py"
 CLEAR = "django_singlejob/locking/clear.py"
 CLEARING = "django_singlejob/admin/clearing.py"
@@ -92,6 +91,8 @@ RUNNER = "django_singlejob/running/runner.py"
 RUNS = "django_singlejob/models/runs.py"
 SHARED = "django_singlejob/running/shared.py"
 SINGLE = "django_singlejob/locking/single_statement.py"
+CHILD = "django_singlejob/running/in_child.py"
+SERVING = "django_singlejob/running/serving.py"
 SUPERVISOR = "django_singlejob/running/supervisor.py"
 WATCH = "django_singlejob/running/watch.py"
 
@@ -340,7 +341,7 @@ REVERTED_REPAIRS = (
         name="no-check-before-the-body",
         breaks="A body begins although the lease was over before it did.",
         edits=(
-            Edit(RUNNER, "        self._lease.prove()\n        value =", "        value ="),
+            Edit(RUNNER, "        self._lease.prove()\n        if asked", "        if asked"),
             Edit(
                 RUNNER,
                 "            await finished(self._lease.prove)\n",
@@ -1006,7 +1007,7 @@ OTHERS = (
     Mutant(
         name="child-trusts-its-supervisor",
         breaks="A body goes on past its deadline while its supervisor is stopped.",
-        edits=(Edit(CHILD, "        if left > 0:\n", "        if True:\n"),),
+        edits=(Edit(SERVING, "        if left > 0:\n", "        if True:\n"),),
         tests=(
             Witness(
                 "tests/processes/test_supervisor.py::test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begins"
@@ -1020,9 +1021,9 @@ OTHERS = (
         edits=(
             Edit(
                 SUPERVISOR,
-                "        self._heartbeats.keep(lease)\n        return started",
+                "        self._heartbeats.keep(lease)\n        return started\n\n    def _ordered",
                 "        if not self._heartbeats.are_needed:\n            self._heartbeats.keep(lease)\n"
-                "        return started",
+                "        return started\n\n    def _ordered",
             ),
         ),
         tests=(Witness("tests/processes/test_worker.py::test_the_heartbeats_of_all_runs_are_sent"),),

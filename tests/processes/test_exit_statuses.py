@@ -58,12 +58,12 @@ FORGETS = """
     from django.db.backends.signals import connection_created
 
     connection_created.connect(lambda **_: signal.signal(signal.SIGCHLD, signal.SIG_IGN), weak=False)
-    execute_from_command_line(["django-admin", "run_singleton", *sys.argv[1:]])
+    execute_from_command_line(["django-admin", *sys.argv[1:]])
 """
 
 
 def test_a_command_whose_status_is_unknown_has_failed(spawn: Spawn) -> None:
-    child = spawn.code(FORGETS, "nightly", "--", "sh", "-c", "exit 0")
+    child = spawn.code(FORGETS, "run_singleton", "nightly", "--", "sh", "-c", "exit 0")
     assert child.finish() == 1
     assert "The exit status of the command is unknown" in JobRun.objects.get().error
     assert ends("nightly") == ["failed"]
@@ -83,13 +83,13 @@ def test_so_has_one_that_is_called_by_a_program(spawn: Spawn) -> None:
 
 
 def test_so_has_a_body_that_has_not_reported(spawn: Spawn) -> None:
-    child = spawn.code(FORGETS, "exits_at_once")
+    child = spawn.code(FORGETS, "run_singleton", "exits_at_once")
     assert child.finish() == 1
     error = "JobDied: Its process ended with an unknown exit status before the job had ended."
     assert JobRun.objects.get().error == error
 
 
 def test_one_that_has_reported_its_end_has_ended_like_that(spawn: Spawn) -> None:
-    child = spawn.code(FORGETS, "quick")
+    child = spawn.code(FORGETS, "run_singleton", "quick")
     assert child.finish() == 0, child.output
     assert ends("quick") == ["successful"]

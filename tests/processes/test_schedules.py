@@ -231,7 +231,7 @@ def test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each(serve
 def test_of_six_servers_that_fire_for_a_slot_at_once_one_runs_it(spawn: Spawn, go: Path, seconds_ago: int) -> None:
     # There is only one slot in sight, the first after the epoch. The next is just as far away.
     slot = datetime.fromtimestamp(int(datetime.now(UTC).timestamp()) - seconds_ago, UTC)
-    children = [spawn.code(RUN_SINGLETON, f"{slot.timestamp():.0f}") for _ in range(6)]
+    children = [spawn.code(RUN_SINGLETON, f"{slot.timestamp():.0f}", "run_singleton") for _ in range(6)]
     for child in children:
         child.wait_for("ready")
     go.touch()

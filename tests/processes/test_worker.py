@@ -328,6 +328,8 @@ def test_a_forked_child_ends_with_the_job_and_does_not_work_on(spawn: Spawn, kin
 
 # --- the code changes
 
+ALONE = "SINGLEJOB = {'RUNS_PER_PROCESS': 1}\n"
+
 
 @pytest.fixture
 def project(tmp_path: Path, child_env: dict[str, str]) -> dict[str, str]:
@@ -368,6 +370,22 @@ def test_a_changed_file_restarts_it_after_the_current_runs(
     assert edition(child) == 2
     end(child)
     assert nothing_is_locked()
+
+
+def test_it_ends_when_it_needs_a_process_of_code_that_has_changed(
+    spawn: Spawn, project: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "alone.py").write_text(f"from debug_settings import *\nDEBUG = False\n{ALONE}")
+    alone = project | {"DJANGO_SETTINGS_MODULE": "alone"}
+    child = worker(spawn, **alone)
+    assert edition(child) == 1
+    (tmp_path / "edition.py").write_text("EDITION = 2  # of other length\n")
+    enqueue("tells_the_edition")
+    assert child.finish() == 0
+    assert "the code has changed since this program was started" in child.output
+    assert left() == [("done", 1), ("waiting", 0)]
+    assert nothing_is_locked()
+    assert edition(worker(spawn, **alone)) == 2
 
 
 def test_or_does_not(spawn: Spawn, project: dict[str, str], tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def test_an_idle_worker_is_seen_until_it_ends(spawn: Spawn) -> None:
 
 def test_workers_have_different_numbers(spawn: Spawn) -> None:
     children = [idle(spawn), idle(spawn, "--queue", "mail")]
-    assert {*JobLock.objects.values_list("name", flat=True)} == {FIRST, SECOND}
+    # One of them may also hold the lock of pruning for a moment.
+    assert {*JobLock.objects.values_list("name", flat=True)} - {"django_singlejob.prune"} == {FIRST, SECOND}
     assert [seen.queues for seen in workers()] == [(), ("mail",)]
     end(*children)
     assert workers() == []

@@ -118,7 +118,7 @@ def test_a_failure_is_one_mail_to_the_admins(spawn: Spawn, tmp_path: Path) -> No
         "EMAIL_BACKEND = 'django.core.mail.backends.filebased.EmailBackend'\n"
         + snippet("recipes/alerts.md", "Get a mail when a job fails")
     )
-    failed(spawn.code(FAILS, DJANGO_SETTINGS_MODULE="mail_settings", PYTHONPATH=f"{tmp_path}:{ROOT}"))
+    failed(spawn.code(FAILS, "run_singleton", DJANGO_SETTINGS_MODULE="mail_settings", PYTHONPATH=f"{tmp_path}:{ROOT}"))
     (mail,) = [text for path in mails.iterdir() for text in path.read_text().split("-" * 79) if text.strip()]
     assert "To: ops@example.com" in mail
     assert "The job 'nightly' failed." in mail
@@ -137,7 +137,9 @@ def test_a_failure_is_posted_to_slack_and_recorded_whatever_slack_does(
     with ping_server(answer) as server:
         url = server.url.partition("{")[0] if answer else f"http://127.0.0.1:{quiet_port()}/"
         (tmp_path / "slack_settings.py").write_text(SLACK_SETTINGS.format(url=url))
-        child = spawn.code(text + FAILS, DJANGO_SETTINGS_MODULE="slack_settings", PYTHONPATH=f"{tmp_path}:{ROOT}")
+        child = spawn.code(
+            text + FAILS, "run_singleton", DJANGO_SETTINGS_MODULE="slack_settings", PYTHONPATH=f"{tmp_path}:{ROOT}"
+        )
         failed(child)
         if answer:
             eventually(lambda: server.heard)
@@ -175,7 +177,7 @@ def test_a_run_is_pinged(spawn: Spawn, tmp_path: Path, job: str, end: str) -> No
         text = snippet("recipes/alerts.md", "Ping healthchecks.io").replace("https://hc-ping.com", address)
         (tmp_path / "ping_settings.py").write_text("from tests.settings import *\n" + text)
         env = {"DJANGO_SETTINGS_MODULE": "ping_settings", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-        child = spawn.code(FAILS, **env) if end else spawn.command("run_singleton", job, **env)
+        child = spawn.code(FAILS, "run_singleton", **env) if end else spawn.command("run_singleton", job, **env)
         assert child.finish() == (1 if end else 0)
         assert server.paths == [f"/your-ping-key/{job}/start", f"/your-ping-key/{job}{end}"]
         assert [each.rest for each in server.heard] == [{"create": ["1"]}] * 2

@@ -147,7 +147,7 @@ class Command(SupervisingCommand):
         code, alive = Code(), AliveFile(given["alive"]) if given["alive"] else None
         plan = replace(_plan(given, alive), in_children=self.is_own and not given["inline"])
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
-        plan, status = replace(plan, is_outdated=code.has_changed) if is_reloaded else plan, 0
+        plan, status = replace(plan, is_outdated=code.has_changed_lately) if is_reloaded else plan, 0
 
         worker = Worker(plan, _reporter(given))
         with _kept(alive, worker), closing(worker.work()) as reports:
@@ -156,7 +156,7 @@ class Command(SupervisingCommand):
                 reported_status = self.tell(report, plan, given, signals)
                 status = status or reported_status
         status = status or worker.status_of_tasks or (EX_TEMPFAIL if worker.has_given_up else 0)
-        if is_reloaded and code.has_changed() and not signals.received:
+        if is_reloaded and code.has_changed_lately() and not signals.received:
             self.stdout.write("The code has changed. The worker restarts.")
             start_anew()
         # For an endless worker, a signal is the normal way to stop.

@@ -446,7 +446,7 @@ def restarts(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> list[str]:
     settings.DEBUG = True
     happened: list[str] = []
     singleton_job("deploy")(lambda: happened.append("deployed")).enqueue()
-    monkeypatch.setattr("django_singlejob.management.reload.Code.is_outdated", lambda _: bool(happened))
+    monkeypatch.setattr("django_singlejob.process.code.Code.has_changed_lately", lambda _: bool(happened))
     monkeypatch.setattr(
         "django_singlejob.management.commands.singleton_worker.start_anew", lambda: happened.append("restarted")
     )
