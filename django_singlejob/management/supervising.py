@@ -1,16 +1,22 @@
 """A command that has an executor run what it is for, if it is the program of its process."""
 
+import logging
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+from django.core import mail
 
 from django_singlejob.locking.at_exit import release_at_exit
 from django_singlejob.management.arguments import CallableCommand
 from django_singlejob.process import program
 from django_singlejob.process.leaving import leave
+from django_singlejob.process.logs import about
 from django_singlejob.running.executor import Executor, forked
 from django_singlejob.running.serving import serve_if_invited
 from django_singlejob.running.supervisor import Supervisor, can_supervise
+
+logger = logging.getLogger("django_singlejob")
 
 
 class SupervisingCommand(CallableCommand):
@@ -44,7 +50,32 @@ class SupervisingCommand(CallableCommand):
 
     def supervisor(self, **options: Any) -> AbstractContextManager[Supervisor | None]:
         """What has another process run the body; ``None`` if this process has to. ``options``: see ``Supervisor``."""
-        return Supervisor(first=self._first, **options) if self.is_own and can_supervise() else nullcontext()
+        if self.has_executors():
+            return Supervisor(first=self._first, **options)
+        return nullcontext()
+
+    def has_executors(self) -> bool:
+        """Whether other processes can run what this command is for. If not, a warning says what that gives up."""
+        why = self._why_alone()
+        if why and not hasattr(mail, "outbox"):  # Django's test runners, and pytest-django, make one
+            message = (
+                "%s runs jobs and tasks in this process, because %s: max_runtime, --processes, --threads and --grace "
+                "have no effect, and a job that hangs cannot be ended. Start it as a program of its own: manage.py %s."
+            )
+            logger.warning(message, self.name, why, self.name, extra=about(reason="in process"))
+        return not why
+
+    def _why_alone(self) -> str:
+        if not self.is_last:
+            return "a program has called it"
+        if not self.is_own:
+            return "the command line of this process does not name it"
+        return "" if can_supervise() else "no other process would see what this one writes to the database"
+
+    @property
+    def name(self) -> str:
+        """The name of the command."""
+        return type(self).__module__.rpartition(".")[2]
 
     @property
     def _is_replaced(self) -> bool:

@@ -2,7 +2,6 @@
 one, with all that is registered for the end. This one only sends what it still has to say."""
 
 import atexit
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from django_singlejob.process.clock import wait
+from django_singlejob.process.logs import all_loggers
 from django_singlejob.process.received_signals import start_thread
 
 # How long it may take to send the rest. Seconds.
@@ -38,16 +38,10 @@ def _send_the_rest() -> None:
     for call in reversed(_at_end):
         with suppress(Exception):
             call()
-    for handler in _handlers():
+    for handler in {handler for logger in all_loggers().values() for handler in logger.handlers}:
         with suppress(Exception):
             handler.flush()
     # Its client sends in a thread, and would be flushed by what it has registered.
     if sentry := sys.modules.get("sentry_sdk"):
         with suppress(Exception):
             sentry.flush()
-
-
-def _handlers() -> set[logging.Handler]:
-    root = logging.getLogger()
-    loggers = [root, *(each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger))]
-    return {handler for logger in loggers for handler in logger.handlers}

@@ -57,6 +57,12 @@ def in_english(text: object) -> str:
         return str(text)
 
 
+def all_loggers() -> dict[str, logging.Logger]:
+    """The loggers of this process, by name. The root's name is empty."""
+    others = logging.root.manager.loggerDict.items()
+    return {"": logging.root, **{name: logger for name, logger in others if isinstance(logger, logging.Logger)}}
+
+
 class _Shown:
     """An argument of a record, as text that cannot forge a line of the log."""
 

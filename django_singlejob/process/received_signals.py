@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Set as AbstractSet
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, cast
@@ -39,9 +39,11 @@ class ReceivedSignals:
     Attributes:
         received: the first signal's number; ``None`` if no signal has arrived.
         is_repeated: whether another signal has arrived, not in the same burst.
+        handles_ctrl_c: whether a Ctrl-C is one of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, handles_ctrl_c: bool = True) -> None:
+        self.handles_ctrl_c = handles_ctrl_c
         self.received: int | None = None
         self.is_repeated = False
         self._is_open = self._is_remembered = False
@@ -137,21 +139,24 @@ _last: ReceivedSignals | None = None
 
 
 @contextmanager
-def deferred_signals(*, is_last: bool = False) -> Iterator[ReceivedSignals]:
+def deferred_signals(*, is_last: bool = False, is_guest: bool = False) -> Iterator[ReceivedSignals]:
     """For a command in the main thread: SIGTERM, SIGINT and SIGHUP end a job's body, and nothing else.
 
-    ``is_last`` means that the process exits after the block. In other threads signals do what they did before, because
+    ``is_last`` means that the process exits after the block. ``is_guest`` means that a program calls the command: the
+    signals for which it has a handler do what they did before, and so does a Ctrl-C. In other threads all do, because
     only the main thread can set handlers.
     """
     if not _is_main():
         yield ReceivedSignals()
         return
     global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
-    before, deferred = in_force, ReceivedSignals()
+    before, deferred = in_force, ReceivedSignals(handles_ctrl_c=not is_guest)
     if is_last:
         remember_how_children_end()
     # Ignored signals stay ignored, as under nohup or in a shell's background job.
     handlers = {signum: handler for signum in ENDING_SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
+    if is_guest:
+        handlers = {signum: handler for signum, handler in handlers.items() if handler == signal.SIG_DFL}
     try:
         for signum in handlers:
             signal.signal(signum, deferred.handle)
@@ -180,9 +185,8 @@ def forgets_how_children_end() -> bool:
 
 
 def signals_of_command(*, is_program: bool) -> AbstractContextManager[ReceivedSignals]:
-    """``deferred_signals``, if the command is the program of this process. Otherwise, signals are the program's, and do
-    what they did before."""
-    return deferred_signals(is_last=True) if is_program else nullcontext(ReceivedSignals())
+    """``deferred_signals`` for a command that is the program of this process, or that a program calls."""
+    return deferred_signals(is_last=is_program, is_guest=not is_program)
 
 
 @atexit.register
@@ -246,7 +250,8 @@ def kept_out() -> Iterator[None]:
 def is_ctrl_c(error: BaseException) -> bool:
     """Whether ``error``, raised by a job, may be a Ctrl-C and not the job's own exception. If a command handles the
     signals, they raise only ``JobInterrupted``."""
-    return in_force is None and isinstance(error, KeyboardInterrupt) and not isinstance(error, JobInterrupted)
+    is_handled = in_force is not None and in_force.handles_ctrl_c
+    return not is_handled and isinstance(error, KeyboardInterrupt) and not isinstance(error, JobInterrupted)
 
 
 def _is_main() -> bool:

@@ -13,13 +13,14 @@ import stat
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Set as AbstractSet
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from django_singlejob.locking.at_exit import may_hold_a_lock
 from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.logs import all_loggers
 from django_singlejob.process.received_signals import other_threads
 
 # How long what ends by itself, such as a thread of asgiref's, may take for that, and how often to look. Seconds.
@@ -47,6 +48,7 @@ class Surroundings(NamedTuple):
     @classmethod
     def now(cls) -> Self:
         os.umask(umask := os.umask(0o77))
+        loggers = sorted(all_loggers().items())
         return cls(
             directory=_directory(),
             umask=umask,
@@ -60,7 +62,9 @@ class Surroundings(NamedTuple):
             user=[os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups(), os.getpgrp()],
             locale=locale.setlocale(locale.LC_ALL),
             socket_timeout=socket.getdefaulttimeout(),
-            logging=[(name, each.level, each.disabled, _handlers_of(each)) for name, each in _loggers()],
+            logging=[
+                (name, each.level, each.disabled, _handlers_of(each)) for name, each in sorted(all_loggers().items())
+            ],
             threads=other_threads(),
         )
 
@@ -108,7 +112,7 @@ class Leftovers:
             descriptors = {int(name) for name in os.listdir("/dev/fd")}  # noqa: PTH208  (they have no paths)
         except OSError:
             return True  # that cannot be known
-        handlers = [*self._handlers, *(handler for _, logger in _loggers() for handler in logger.handlers)]
+        handlers = [*self._handlers, *(handler for logger in all_loggers().values() for handler in logger.handlers)]
         logs = {descriptor for handler in handlers if (descriptor := _of_log(handler))}
         return any(map(_is_written_to, descriptors - {0, 1, 2} - logs - self._ours))
 
@@ -128,13 +132,6 @@ def _directory() -> str:
         return str(Path.cwd())
     except OSError:
         return ""
-
-
-def _loggers() -> Iterator[tuple[str, logging.Logger]]:
-    yield "", logging.getLogger()
-    for name, logger in sorted(logging.getLogger().manager.loggerDict.items()):
-        if isinstance(logger, logging.Logger):
-            yield name, logger
 
 
 def _handlers_of(logger: logging.Logger) -> list[logging.Handler]:

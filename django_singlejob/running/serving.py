@@ -28,6 +28,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process import program, received_signals
 from django_singlejob.process.clock import local_now, sleep, wait
+from django_singlejob.process.logs import about
 from django_singlejob.process.program import Invitation
 from django_singlejob.running import order as orders
 from django_singlejob.running.in_child import (
@@ -134,7 +135,8 @@ class _Server:
     def _is_unclean(self, leftovers: Leftovers) -> bool:
         """Whether the next run needs another process."""
         if left := leftovers.found():
-            logger.info("The last run has left something behind, so this process ends: %s.", ", ".join(left))
+            message = "The last run has left something behind, so this process ends: %s."
+            logger.info(message, ", ".join(left), extra=about())
         return bool(left or (self._memory and self._memory.reason))
 
     def _be_free(self) -> None:

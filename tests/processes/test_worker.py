@@ -326,6 +326,27 @@ def test_a_forked_child_ends_with_the_job_and_does_not_work_on(spawn: Spawn, kin
     assert set(left()) == {("done", 1)}
 
 
+def test_one_that_a_program_calls_says_what_that_gives_up_and_heeds_signals_all_the_same(
+    spawn: Spawn, go: Path
+) -> None:
+    enqueue("until_told")
+    child = spawn.code(
+        """
+        from django.core.management import call_command
+        call_command("singleton_worker")
+        print("the program goes on")
+        """,
+        **SETTINGS,
+    )
+    child.wait_for("singleton_worker runs jobs and tasks in this process, because a program has called it")
+    child.wait_for("started")
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 0
+    assert "the program goes on" in child.output
+    assert left() == [("waiting", 0)]
+    assert nothing_is_locked()
+
+
 # --- the code changes
 
 ALONE = "SINGLEJOB = {'RUNS_PER_PROCESS': 1}\n"

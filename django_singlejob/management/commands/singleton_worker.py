@@ -145,7 +145,7 @@ class Command(SupervisingCommand):
     def _work(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Returns the exit status."""
         code, alive = Code(), AliveFile(given["alive"]) if given["alive"] else None
-        plan = replace(_plan(given, alive), in_children=self.is_own and not given["inline"])
+        plan = replace(_plan(given, alive), in_children=not given["inline"] and self.has_executors())
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         plan, status = replace(plan, is_outdated=code.has_changed_lately) if is_reloaded else plan, 0
 
