@@ -62,9 +62,7 @@ class Surroundings(NamedTuple):
             user=[os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups(), os.getpgrp()],
             locale=locale.setlocale(locale.LC_ALL),
             socket_timeout=socket.getdefaulttimeout(),
-            logging=[
-                (name, each.level, each.disabled, _handlers_of(each)) for name, each in sorted(all_loggers().items())
-            ],
+            logging=[(name, each.level, each.disabled, _handlers_of(each)) for name, each in loggers],
             threads=other_threads(),
         )
 

@@ -153,14 +153,14 @@ class TaskProcess:
     def run_due(self, until: datetime | None, most: float) -> bool:
         """Have the tasks run that are due. There is a process only once there are some. ``most``: how many more may
         begin. ``False``: none may begin, or none is due."""
+        if self._child is None and not self._starts.may_begin:
+            return False
         self.may_be_due = False
         if self._child is None:
             self._put_back()  # first, because the next process has the same token
             if most <= 0 or not one_offs().parallel().in_queues(self._plan.queues).due(until).exists():
                 return False
-            if not (self._starts.may_begin and self._starts.has_executor()):
-                return False
-            lease = self._lock.hold()
+            lease = self._lock.hold() if self._starts.has_executor() else None
             if lease is None or not self._start(lease, until):
                 return False
         self._shared.most = self._shared.begun + most
@@ -214,7 +214,7 @@ class TaskProcess:
             memory = SharedMemory()
             self._child = self._supervisor.order(lease, order, memory, child=_TaskChild)
         except (OSError, NotBegun) as why:
-            self._starts.note_not_begun("tasks", f"{why}.")
+            self._note_not_begun(lease, f"No process could be started for tasks: {why}.")
             return False
         self._shared = _Shared(memory.numbers)
         return True
@@ -228,7 +228,7 @@ class TaskProcess:
         code = self._supervisor.collect(child)
         self._supervisor.let_go(child)
         if not child.memory.begun_at:
-            self._note_not_begun(child, code)
+            self._note_not_begun(child.lease, f"The process of the tasks {how_it_ended(code)} before it had begun.")
             return None
         end = reported(child.memory)
         failure = end.failure if end else None
@@ -247,10 +247,9 @@ class TaskProcess:
         self._left[child.lease.token] = error
         return failure
 
-    def _note_not_begun(self, child: Child, code: int | None) -> None:
-        self._shared = _Shared.by_nobody()
-        why = f"The process of the tasks {how_it_ended(code)} before it had begun."
-        logger.warning("%s", why, extra=child.lease.grant.facts())
+    def _note_not_begun(self, lease: Lease, why: str) -> None:
+        self._shared, self.may_be_due = _Shared.by_nobody(), True
+        logger.warning("%s", why, extra=lease.grant.facts())
         self._starts.note_not_begun("tasks", why)
 
 

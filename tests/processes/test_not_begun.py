@@ -1,0 +1,121 @@
+"""A server whose processes for jobs do not get as far as the job loses nothing, and others run it."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
+from tests.contract.acts import MINUTE, fall_behind, hourly, scheduled
+from tests.databases import APPS
+from tests.processes.workers import SETTINGS, end, enqueue, worker
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.children import Child, Spawn
+
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True, available_apps=APPS)]
+
+SICK = {"DJANGO_SETTINGS_MODULE": "tests.processes.sick_settings"}
+WHY = "RuntimeError: the port"
+
+NIGHTLY = """
+    import sys
+    from django.core.management import execute_from_command_line
+    from django_singlejob import singleton_job
+
+    @singleton_job(schedule=sys.argv[1], max_attempts=1)
+    def nightly():
+        print("it runs")
+
+    execute_from_command_line(["manage.py", *sys.argv[2:]])
+    """
+
+
+def nothing_was_begun() -> bool:
+    return not (JobRun.objects.exclude(job_name="django_singlejob.prune").exists() or JobLock.objects.exists())
+
+
+def left() -> list[tuple[str, int]]:
+    return list(OneOffJob.objects.order_by("pk").values_list("status", "attempt"))
+
+
+@pytest.mark.parametrize("mode", ["--once", "--drain"])
+@pytest.mark.parametrize("kind", ["quick", "tasks.nothing"])
+def test_a_pass_gives_a_one_off_back_and_another_server_runs_it(spawn: Spawn, mode: str, kind: str) -> None:
+    enqueue(kind, *([1] if kind.startswith("tasks") else []))
+    child = spawn.command("singleton_worker", mode, **SICK)
+    assert child.finish() == 75
+    assert WHY in child.output
+    assert left() == [("waiting", 0)]
+    assert nothing_was_begun()
+    assert spawn.command("singleton_worker", mode, **SETTINGS).finish() == 0
+    assert left() == [("done", 1)]
+
+
+def slot(spawn: Spawn, schedule: str, *words: str, **env: str) -> Child:
+    return spawn.code(NIGHTLY, schedule, *words, **env)
+
+
+@pytest.mark.usefixtures("fresh_process")
+@pytest.mark.parametrize("words", [("singleton_worker", "--once"), ("run_singleton", "nightly")])
+def test_a_slot_is_given_back_with_its_only_attempt(spawn: Spawn, words: tuple[str, ...]) -> None:
+    schedule = hourly(ago=3 * MINUTE)
+    fall_behind(scheduled(schedule=schedule, max_attempts=1))
+    for _ in range(2):
+        child = slot(spawn, schedule, *words, **SICK)
+        assert child.finish() == 75
+        assert WHY in child.output
+        assert nothing_was_begun()
+        assert JobStatus.objects.get(name="nightly").last_started_at is None
+    child = slot(spawn, schedule, *words, **SETTINGS)
+    assert child.finish() == 0
+    assert "it runs" in child.output
+    assert list(JobRun.objects.values_list("status", "attempt")) == [("successful", 1)]
+    assert slot(spawn, schedule, *words, **SETTINGS).finish() == 0
+    assert JobRun.objects.count() == 1
+
+
+def test_a_worker_pauses_longer_and_longer_and_says_what_is_wrong(spawn: Spawn) -> None:
+    enqueue("quick")
+    sick = worker(spawn, **SICK)
+    sick.wait_for("3 runs in a row have not begun")
+    assert "django_singlejob.is_executor()" in sick.output
+    assert WHY in sick.output
+    assert left() == [("waiting", 0)]
+    healthy = worker(spawn, **SETTINGS)
+    eventually(lambda: left() == [("done", 1)])
+    sick.send_signal(signal.SIGTERM)
+    assert sick.finish() == 0
+    end(healthy)
+
+
+def test_a_system_without_processes_is_no_failure_of_the_job(spawn: Spawn) -> None:
+    enqueue("quick")
+    child = spawn.code(
+        """
+        import os, sys
+        from django.core.management import execute_from_command_line
+        os.chdir("/")
+        import django_singlejob.process.program as program
+        program.directory = "/no such directory"
+        execute_from_command_line(["manage.py", *sys.argv[1:]])
+        """,
+        "singleton_worker",
+        "--once",
+        **SETTINGS,
+    )
+    assert child.finish() == 75
+    assert "No process could be started for it" in child.output
+    assert left() == [("waiting", 0)]
+    assert nothing_was_begun()
+
+
+def test_run_singleton_says_so_too(spawn: Spawn) -> None:
+    child = spawn.command("run_singleton", "quick", "--now", **SICK)
+    assert child.finish() == 75
+    assert "quick: not begun, Its process exited with status 1 before that: RuntimeError: the port" in child.output
+    assert nothing_was_begun()
