@@ -45,7 +45,7 @@ from django_singlejob.running.in_child import (
     tell_loss,
 )
 from django_singlejob.running.leftovers import Leftovers
-from django_singlejob.running.order import Received, Work
+from django_singlejob.running.order import Order, Received, Work
 from django_singlejob.running.process import leave_connections
 from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.waker import Waker
@@ -114,30 +114,40 @@ class _Server:
         received_signals.attend_to_forks()
         received_signals.handle_all(self._end_unless_told)
         received_signals.unblock()
-        weakref.finalize(self, int).detach()  # the first one registers a hook
-        leftovers = Leftovers({*self._streams.values()})
+        leftovers: Leftovers | None = None
         for left in reversed(range(options().runs_per_process)):
             received = orders.receive(self._channel)
             if received is None:
                 return
-            self.has_served = True
+            self.has_served, is_last = True, left == 0 or received.order.is_last
+            if not (is_last or leftovers):
+                leftovers = self._leftovers()
             self._carry_out(received)
-            if left == 0 or received.order.is_last or self._memory is None or self._memory.reason:
+            if leftovers is None or is_last or not self._is_free(leftovers, received.order):
                 return
-            leave_connections()
-            _flush_everything()
-            received_signals.handle_all(self._end_unless_told)
-            if self._is_unclean(leftovers):
-                received_signals.handle_all(_Leaving(self._memory, heeds_any=received.order.heeds_any_signal))
-                return
-            self._be_free()
+
+    def _leftovers(self) -> Leftovers:
+        weakref.finalize(self, int).detach()  # the first one registers a hook
+        return Leftovers({*self._streams.values()})
+
+    def _is_free(self, leftovers: Leftovers, order: Order) -> bool:
+        """Whether this process can carry out another order, and says so."""
+        leave_connections()
+        _flush_everything()
+        received_signals.handle_all(self._end_unless_told)
+        if self._memory is None or self._memory.reason or self._is_unclean(leftovers):
+            if self._memory:
+                received_signals.handle_all(_Leaving(self._memory, heeds_any=order.heeds_any_signal))
+            return False
+        self._be_free()
+        return True
 
     def _is_unclean(self, leftovers: Leftovers) -> bool:
         """Whether the next run needs another process."""
         if left := leftovers.found():
             message = "The last run has left something behind, so this process ends: %s."
             logger.info(message, ", ".join(left), extra=about())
-        return bool(left or (self._memory and self._memory.reason))
+        return bool(left)
 
     def _be_free(self) -> None:
         for stream, own in self._streams.items():
