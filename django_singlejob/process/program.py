@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 #: Tells a process that it is an executor. It counts only together with an open socket: see ``Invitation``.
 VARIABLE = "DJANGO_SINGLEJOB_EXECUTOR"
+# Of Linux: the environment that a process was started with.
+_KEPT_BY_SYSTEM = "/proc/self/environ"
 
 
 class Invitation(NamedTuple):
@@ -44,19 +46,6 @@ def _invited() -> Invitation | None:
     return invitation
 
 
-def _environment_at_start() -> dict[bytes, bytes]:
-    """The environment that this program was started with: the settings may have removed a secret from it since."""
-    try:
-        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:
-        return dict(os.environb)
-    pairs = [entry.partition(b"=") for entry in entries if entry]
-    # A program that shows a title of its own in lists of processes writes it there.
-    if not pairs or not all(equals for _, equals, _ in pairs):
-        return dict(os.environb)
-    return {name: value for name, _, value in pairs}
-
-
 def _directory_at_start() -> str | None:
     """``None``: the directory that this program is in does not exist any more."""
     try:
@@ -67,7 +56,8 @@ def _directory_at_start() -> str | None:
 
 invitation = _invited()
 directory = _directory_at_start()
-_environment = _environment_at_start() if hasattr(os, "environb") else {}
+# Where the system does not keep it.
+_environment = None if Path(_KEPT_BY_SYSTEM).exists() else dict(os.environ)
 
 
 def is_executor() -> bool:
@@ -88,6 +78,17 @@ def command_line() -> list[str]:
     return [sys.executable, *sys.orig_argv[1:]]
 
 
-def environment(invited: Invitation) -> dict[bytes, bytes]:
-    """The environment of an executor of this program that gets this invitation."""
-    return {**_environment, VARIABLE.encode(): str(invited).encode()}
+def environment(invited: Invitation) -> dict[str, str]:
+    """The environment of an executor of this program that gets this invitation: the one that this program was started
+    with, because the settings may have removed a secret from it since."""
+    return {**(_environment or _kept_environment() or os.environ), VARIABLE: str(invited)}
+
+
+def _kept_environment() -> dict[str, str]:
+    """Empty if it is not known: a program that shows a title of its own in lists of processes writes it there."""
+    try:
+        entries = Path(_KEPT_BY_SYSTEM).read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    pairs = [os.fsdecode(entry).partition("=") for entry in entries if entry]
+    return {name: value for name, _, value in pairs} if all(equals for _, equals, _ in pairs) else {}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
 
 import django_singlejob
@@ -18,7 +19,7 @@ from django_singlejob.process.program import Invitation
 from django_singlejob.process.received_signals import blocked_signals
 from django_singlejob.running import order as orders
 from django_singlejob.running.order import Order
-from django_singlejob.running.output import STDERR, STDOUT, Output
+from django_singlejob.running.output import STDERR, STDOUT, Output, are_closed
 from django_singlejob.running.process import kill_with_group, leave_connections, pidfd
 from django_singlejob.running.serving import FREE, serve_as_program
 from django_singlejob.running.shared import SharedMemory, flush_streams
@@ -28,6 +29,8 @@ from django_singlejob.running.shared import SharedMemory, flush_streams
 LAST_IDLE, IDLE = 150.0, 10.0
 # How long one that is not needed any more may take to end. Seconds.
 LONGEST_END = 5.0
+# How soon to look again whether it has. Seconds.
+SOON = 0.5
 # How often to look whether it has. Seconds.
 _MOMENT = 0.01
 
@@ -93,6 +96,11 @@ class Executor:
         except ChildProcessError:
             return True
 
+    def wait(self) -> None:
+        """Wait for its end."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
     def dismiss(self) -> None:
         """Have it end as any program does: there are no more orders."""
         self._channel.close()
@@ -132,10 +140,10 @@ def started(output: Output | None, *, has_terminal: bool) -> Executor:
     if program.directory is None:
         raise NotADirectoryError("the directory that this program was started in is gone")
     ours, theirs = socket.socketpair()
-    own = [os.dup(STDOUT), os.dup(STDERR)]
+    own = _own_streams()
     try:
         invitation = Invitation(os.getpid(), theirs.fileno(), own[0], own[1], django_singlejob.__version__)
-        pipes = output.descriptors if output else [STDOUT, STDERR]
+        pipes = output.descriptors if output else own
         popen = subprocess.Popen(
             program.command_line(),
             stdin=None if has_terminal else subprocess.DEVNULL,
@@ -156,14 +164,26 @@ def started(output: Output | None, *, has_terminal: bool) -> Executor:
     return Executor(popen.pid, ours, popen)
 
 
+def _own_streams() -> list[int]:
+    """Standard output and standard error of this process, for another one, or what takes everything if they are
+    closed."""
+    return [os.open(os.devnull, os.O_WRONLY) if are_closed() else os.dup(stream) for stream in (STDOUT, STDERR)]
+
+
 def forked() -> Executor | None:
     """An executor for a command that has one run: a process that this one forks before it has anything of its own. That
     costs half as much as to start the program once more, and the executor goes on as the program, which this process is
     not any more once it has given an order. ``None`` if the other process would not be as good as a new one: this one
-    has threads, or a connection that the two would share."""
+    has threads, or a connection that the two would share. The same if the system has no process."""
     leave_connections()
     if sys.platform != "linux" or _has_threads() or _has_connection():
         return None
+    with suppress(OSError):
+        return _fork()
+    return None
+
+
+def _fork() -> Executor:
     supervisor = os.getpid()
     ours, theirs = socket.socketpair()
     flush_streams()  # the child would write a second time what is still to be written
@@ -246,6 +266,8 @@ class ExecutorRun:
 
     def collect(self) -> int | None:
         """Wait until the run is over. Returns the executor's exit code; 0 if it can carry out another order."""
+        if not self.executor.is_free():
+            self.executor.wait()
         with self._mutex:
             self._is_collected = True
             is_free = self.executor.is_free()
@@ -259,6 +281,11 @@ class _Idle(NamedTuple):
     since: float
 
 
+def _ends_at(idle: _Idle, last: list[_Idle]) -> float:
+    """When an executor has waited for long enough."""
+    return idle.since + (LAST_IDLE if idle in last else IDLE)
+
+
 class Executors:
     """The executors of a supervisor that have nothing to do, the last to work at the end."""
 
@@ -266,7 +293,7 @@ class Executors:
         """``first``: one that waits for an order already, for as long as it takes.
 
         ``has_terminal``: see ``started``."""
-        self._idle = [_Idle(first, float("inf"))] if first else []
+        self._idle = [_Idle(first, inf)] if first else []
         self._has_terminal = has_terminal
         self._leaving: list[_Idle] = []
 
@@ -295,19 +322,17 @@ class Executors:
 
     def tidy(self) -> float:
         """Have those end that have waited for long. Returns when to call this again, a value of ``local_now()``."""
-        now, kept = local_now(), []
-        for idle in self._idle:
-            is_last = idle is self._idle[-1]
+        now, last = local_now(), self._idle[-1:]
+        for idle in list(self._idle):
             if idle.executor.is_dead():
                 idle.executor.bury()
-            elif now - idle.since >= (LAST_IDLE if is_last else IDLE):
+                self._idle.remove(idle)
+            elif now >= _ends_at(idle, last):
                 idle.executor.dismiss()
+                self._idle.remove(idle)
                 self._leaving.append(_Idle(idle.executor, now))
-            else:
-                kept.append(idle)
-        self._idle = kept
         self._bury_leaving(now)
-        return now + 1.0 if self._idle or self._leaving else float("inf")
+        return min([_ends_at(idle, last) for idle in self._idle] + [now + SOON for _ in self._leaving], default=inf)
 
     def _bury_leaving(self, now: float) -> None:
         left = []

@@ -103,7 +103,8 @@ class Received(NamedTuple):
 
 def receive(channel: socket.socket) -> Received | None:
     """Wait for an order. ``None`` if there is none any more."""
-    said, descriptors, _, _ = socket.recv_fds(channel, 1, _MOST_DESCRIPTORS)
+    flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+    said, descriptors, _, _ = socket.recv_fds(channel, 1, _MOST_DESCRIPTORS, flags)
     if not said:
         return None
     file, memory, *others = descriptors

@@ -89,7 +89,7 @@ def output_of(
 ) -> "Output | None":
     """How to pass on and keep what a child will print. ``None`` if that child has the terminal, if the project does not
     want to keep anything, or if it cannot be kept."""
-    if not options().output or _are_closed() or (has_terminal and (os.isatty(STDOUT) or os.isatty(STDERR))):
+    if not options().output or are_closed() or (has_terminal and (os.isatty(STDOUT) or os.isatty(STDERR))):
         return None
     try:
         return Output(printer, title, memory, is_command=is_command)
@@ -98,7 +98,7 @@ def output_of(
         return None
 
 
-def _are_closed() -> bool:
+def are_closed() -> bool:
     """Whether a stream was closed when this process began. Its number may be a database connection's by now."""
     try:
         return not all(map(os.get_inheritable, (STDOUT, STDERR)))  # Python makes what it opens not inheritable
