@@ -69,8 +69,8 @@ def serve_if_invited() -> None:
 
 
 def serve_as_program(supervisor: int, channel: int) -> NoReturn:
-    """In a process that a supervisor has forked: carry out its orders, and then end as the program that it is. If there
-    is no order, this process is not needed, and the supervisor goes on as the program."""
+    """In a process that a supervisor has forked: carry out its orders, and then end as the program that it is. If none
+    comes, this process is not needed, and the supervisor goes on as the program."""
     server = _Server(Invitation(supervisor, channel, -1, -1, django_singlejob.__version__), is_program=True)
     server.serve()
     if not server.has_served:

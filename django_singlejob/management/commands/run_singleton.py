@@ -256,7 +256,7 @@ class Command(SupervisingCommand):
 
 
 def work_of_command(order: Order, lease: Lease, memory: SharedMemory) -> Work:
-    """What an executor does for a management command that is no registered job."""
+    """What an executor does for a management command that is not a registered job."""
     name, *arguments = order.facts["command"]
     job = registry.Job(name=order.facts["job"], func=ManagementCommand(name, arguments, module=__name__))
     return work_of(job, order, lease)
