@@ -28,7 +28,6 @@ from django_singlejob.jobs import registry
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process import program, received_signals
 from django_singlejob.process.clock import local_now, sleep, wait
-from django_singlejob.process.logs import about
 from django_singlejob.process.program import Invitation
 from django_singlejob.running import order as orders
 from django_singlejob.running.in_child import (
@@ -45,7 +44,7 @@ from django_singlejob.running.in_child import (
     tell_loss,
 )
 from django_singlejob.running.leftovers import Leftovers
-from django_singlejob.running.order import Received, Work
+from django_singlejob.running.order import Order, Received, Work
 from django_singlejob.running.process import leave_connections
 from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.waker import Waker
@@ -127,16 +126,16 @@ class _Server:
             leave_connections()
             _flush_everything()
             received_signals.handle_all(self._end_unless_told)
-            if self._is_unclean(leftovers):
+            if self._is_unclean(leftovers, received.order):
                 received_signals.handle_all(_Leaving(self._memory, heeds_any=received.order.heeds_any_signal))
                 return
             self._be_free()
 
-    def _is_unclean(self, leftovers: Leftovers) -> bool:
+    def _is_unclean(self, leftovers: Leftovers, order: Order) -> bool:
         """Whether the next run needs another process."""
         if left := leftovers.found():
             message = "The last run has left something behind, so this process ends: %s."
-            logger.info(message, ", ".join(left), extra=about())
+            logger.info(message, ", ".join(left), extra=order.grant.facts())
         return bool(left or (self._memory and self._memory.reason))
 
     def _be_free(self) -> None:
