@@ -34,6 +34,7 @@ CHECKS: dict[Callable[..., Sequence[CheckMessage]], Sequence[str]] = {
     _check("check_jobs"): (),
     _check("check_database"): (),
     _check("check_caches"): (),
+    _check("check_logging"): (),
     _check("check_server"): (Tags.database,),
 }
 

@@ -41,7 +41,7 @@ def test_no_modules_import_each_other_not_even_for_their_types() -> None:
 
 def test_no_module_is_long() -> None:
     sizes = {module: lines_of_code(PACKAGE / f"{module}.py") for module in modules()}
-    assert {module: size for module, size in sizes.items() if size > 300} == {}
+    assert {module: size for module, size in sizes.items() if size > 400} == {}
 
 
 def test_the_house_is_as_it_is_drawn() -> None:

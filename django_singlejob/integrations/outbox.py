@@ -17,7 +17,7 @@ from django_singlejob.process.leaving import at_end
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import start_thread
 
-# A command forks right after a run has begun. A start waits for this long, so that it is sent after the fork. Seconds.
+# A shell command is forked right after its run has begun. A start waits this long, to be sent after that. Seconds.
 _MOMENT = 0.1
 # After this long, a message waits for the network, and a fork leaves the child no lock that its thread holds. Seconds.
 _BUSY = 0.25

@@ -83,7 +83,7 @@ def _of_outcome(report: Report, outcome: Outcome, skipped_status: int, signum: i
         case Reason.UNDECIDED:
             return EX_UNAVAILABLE, f"{label}, {outcome.detail}"
         case Reason.NOT_BEGUN:
-            return EX_TEMPFAIL, f"{label}, {outcome.detail}"
+            return EX_TEMPFAIL, f"{label}. {outcome.detail}"
         case Reason.DISABLED:
             return 0, f"skipped, {label}."
         case Reason.PAUSED:

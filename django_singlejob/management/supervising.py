@@ -59,8 +59,8 @@ class SupervisingCommand(CallableCommand):
         why = self._why_alone()
         if why and not hasattr(mail, "outbox"):  # Django's test runners, and pytest-django, make one
             message = (
-                "%s runs jobs and tasks in this process, because %s: max_runtime, --processes, --threads and --grace "
-                "have no effect, and a job that hangs cannot be ended. Start it as a program of its own: manage.py %s."
+                "%s runs jobs in this process, because %s. So max_runtime and the options about processes, threads and "
+                "grace have no effect, and a job that hangs cannot be ended. Start it as a program: manage.py %s."
             )
             logger.warning(message, self.name, why, self.name, extra=about(reason="in process"))
         return not why

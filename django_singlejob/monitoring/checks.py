@@ -1,8 +1,10 @@
 """System checks for settings and jobs that cannot work, or that would only fail when a job runs."""
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from logging.handlers import RotatingFileHandler, TimedRotatingFileHandler
 from typing import Any
 
 from django.apps import AppConfig
@@ -20,6 +22,7 @@ from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import Cron, parse
 from django_singlejob.monitoring.caches import cached_by
+from django_singlejob.process.logs import all_loggers
 
 # Shorter leases are only for tests.
 SHORT_LEASE = timedelta(seconds=6)
@@ -31,6 +34,8 @@ TIMEOUTS = {
 }
 # Options that name a file with further options, or that avoid the network.
 ELSEWHERE = {"service", "read_default_file", "unix_socket"}
+# How the handlers of Python rotate their files. Others may have one that knows about other processes.
+ROLLOVERS = {RotatingFileHandler.doRollover, TimedRotatingFileHandler.doRollover}
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
@@ -254,6 +259,29 @@ def check_caches(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
         )
         for name, remedy in found.items()
     ]
+
+
+def check_logging(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """W013: no log file is rotated by one process while others write to it."""
+    return [
+        CheckWarning(
+            f"A {type(handler).__name__} writes to {getattr(handler, 'baseFilename', '')!r}. Jobs run in several "
+            "processes, and when one of them rotates the file, lines of the others are lost.",
+            hint="Use logging.handlers.WatchedFileHandler and let logrotate rotate the file, or log to the console.",
+            id="singlejob.W013",
+        )
+        for handler in filter(_rotates, _handlers())
+    ]
+
+
+def _handlers() -> Sequence[logging.Handler]:
+    """The handlers of all loggers, each once."""
+    return [*dict.fromkeys(handler for logger in all_loggers().values() for handler in logger.handlers)]
+
+
+def _rotates(handler: logging.Handler) -> bool:
+    # With 0 bytes, which is the default, a RotatingFileHandler never does.
+    return getattr(type(handler), "doRollover", None) in ROLLOVERS and getattr(handler, "maxBytes", 1) > 0
 
 
 def check_server(

@@ -221,7 +221,7 @@ def _is_connected(descriptor: int) -> bool:
         with socket.socket(fileno=os.dup(descriptor)) as found:
             found.getpeername()
             return found.type == socket.SOCK_STREAM
-    except OSError:  # it is no socket, or not connected
+    except OSError:  # it is not a socket, or not connected
         return False
 
 

@@ -1,4 +1,4 @@
-"""The child process of a supervisor. Its main thread runs the body, and raises there what has to end it."""
+"""The body in an executor, whose main thread runs it: what is raised there to end it, and how its end is reported."""
 
 import ctypes
 import os

@@ -74,8 +74,8 @@ class Leftovers:
         """``ours``: descriptors that the process itself keeps open."""
         self._ours = ours
         self._before = Surroundings.now()
-        # Some belong to no logger, such as those behind a queue.
-        self._handlers = [each for each in gc.get_objects() if isinstance(each, logging.Handler)]
+        # Some belong to no logger, such as those behind a queue. By their types: a lazy object would be made.
+        self._handlers = [each for each in gc.get_objects() if issubclass(type(each), logging.Handler)]
         self._hooks = _ExitHooks()
         self._memory: int | None = None
 

@@ -1,4 +1,4 @@
-"""A child process, as its supervisor sees it: it is forked, gets signals, and is collected."""
+"""The process of a shell command, as its supervisor sees it: it is forked, gets signals, and is collected."""
 
 import os
 import signal

@@ -28,7 +28,6 @@ from django_singlejob.jobs import registry
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process import program, received_signals
 from django_singlejob.process.clock import local_now, sleep, wait
-from django_singlejob.process.logs import about
 from django_singlejob.process.program import Invitation
 from django_singlejob.running import order as orders
 from django_singlejob.running.in_child import (
@@ -69,8 +68,8 @@ def serve_if_invited() -> None:
 
 
 def serve_as_program(supervisor: int, channel: int) -> NoReturn:
-    """In a process that a supervisor has forked: carry out its orders, and then end as the program that it is. If there
-    is no order, this process is not needed, and the supervisor goes on as the program."""
+    """In a process that a supervisor has forked: carry out its orders, and then end as the program that it is. If none
+    comes, this process is not needed, and the supervisor goes on as the program."""
     server = _Server(Invitation(supervisor, channel, -1, -1, django_singlejob.__version__), is_program=True)
     server.serve()
     if not server.has_served:
@@ -135,18 +134,18 @@ class _Server:
         leave_connections()
         _flush_everything()
         received_signals.handle_all(self._end_unless_told)
-        if self._memory is None or self._memory.reason or self._is_unclean(leftovers):
+        if self._memory is None or self._memory.reason or self._is_unclean(leftovers, order):
             if self._memory:
                 received_signals.handle_all(_Leaving(self._memory, heeds_any=order.heeds_any_signal))
             return False
         self._be_free()
         return True
 
-    def _is_unclean(self, leftovers: Leftovers) -> bool:
+    def _is_unclean(self, leftovers: Leftovers, order: Order) -> bool:
         """Whether the next run needs another process."""
         if left := leftovers.found():
             message = "The last run has left something behind, so this process ends: %s."
-            logger.info(message, ", ".join(left), extra=about())
+            logger.info(message, ", ".join(left), extra=order.grant.facts())
         return bool(left)
 
     def _be_free(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs bodies in child processes. The supervisor holds their leases, and ends each body when it must.
+"""Has executors run bodies. The supervisor holds their leases, and ends each body when it must.
 
 Its main thread does all that needs the database, see ``keep``. A second thread watches over the children, see
 ``watch``. What takes several steps, such as the run of a job, is a generator: so the main thread can look after many.

@@ -44,7 +44,7 @@ class Plan:
         is_outdated: whether its code has changed, so that it has to end.
         touch: shows that it is alive, and returns by when to call it again, a value of ``local_now()``. Nothing calls
             it while jobs and tasks run in the worker itself.
-        in_children: whether it runs jobs and tasks in child processes, if it can. Otherwise it runs everything itself,
+        in_children: whether it has executors run jobs and tasks, if it can. Otherwise it runs everything itself,
             one after the other.
     """
 

@@ -92,7 +92,6 @@ def test_the_database_refuses_what_no_server_writes() -> None:
         (locks(), {"attempt": 0}),
         (locks(), {"heartbeat_interval": timedelta()}),
         (gates(), {"last_status": "nonsense"}),
-        (gates(), {"last_attempt": 0}),
         (runs(), {"status": "nonsense"}),
         (runs(), {"trigger": "nonsense"}),
         (runs(), {"attempt": 0}),

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
 from datetime import timedelta
 from functools import partial, wraps
+from logging.handlers import RotatingFileHandler, TimedRotatingFileHandler, WatchedFileHandler
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,12 +23,14 @@ from django_singlejob.monitoring.checks import (
     check_caches,
     check_database,
     check_jobs,
+    check_logging,
     check_server,
     check_settings,
     check_time,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pytest_django import Settings
@@ -53,7 +57,7 @@ def ids(messages: list[CheckMessage]) -> list[str | None]:
 
 
 def test_they_are_registered_and_content_with_good_settings() -> None:
-    ours = [check_settings, check_time, check_jobs, check_database, check_caches, check_server]
+    ours = [check_settings, check_time, check_jobs, check_database, check_caches, check_logging, check_server]
     every = all_checks.get_checks(include_deployment_checks=True)
     found: list[Any] = [check for check in every if check.__module__ == "django_singlejob.apps"]
     assert {check.__name__ for check in found} == {check.__name__ for check in ours}
@@ -561,3 +565,44 @@ def test_w011_days_of_the_month_and_of_the_week(schedule: str) -> None:
 def test_one_kind_of_days_is_fine(schedule: Any) -> None:
     singleton_job("nightly", schedule=schedule)(lambda: None)
     assert check_jobs(None) == []
+
+
+# --- logging
+
+
+class OfSeveralProcesses(TimedRotatingFileHandler):
+    """One that knows about other processes."""
+
+    def doRollover(self) -> None:  # noqa: N802  (Python has named it)
+        pass
+
+
+@pytest.fixture(params=["", "shop.orders"])
+def logger(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
+    """The logger above all, and another one."""
+    logger = logging.getLogger(request.param)
+    before = [*logger.handlers]
+    yield logger
+    for handler in [*logger.handlers]:
+        if handler not in before:
+            logger.removeHandler(handler)
+            handler.close()
+
+
+@pytest.mark.parametrize("kind", [partial(RotatingFileHandler, maxBytes=1_000_000), TimedRotatingFileHandler])
+def test_w013_a_file_that_one_of_several_processes_rotates(logger: logging.Logger, kind: Any, tmp_path: Path) -> None:
+    handler = kind(tmp_path / "shop.log")
+    for each in logger, logging.getLogger("shop"):
+        each.addHandler(handler)
+    try:
+        (message,) = check_logging(None)
+    finally:
+        logging.getLogger("shop").removeHandler(handler)
+    assert ids([message]) == ["singlejob.W013"]
+    assert message.msg.startswith(f"A {type(handler).__name__} writes to {str(tmp_path / 'shop.log')!r}.")
+
+
+@pytest.mark.parametrize("kind", [logging.FileHandler, WatchedFileHandler, RotatingFileHandler, OfSeveralProcesses])
+def test_other_files_are_fine(logger: logging.Logger, kind: Any, tmp_path: Path) -> None:
+    logger.addHandler(kind(tmp_path / "shop.log"))
+    assert check_logging(None) == []

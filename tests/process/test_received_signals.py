@@ -194,11 +194,19 @@ def test_where_a_command_handles_them_no_other_exception_is_a_ctrl_c(signals: Re
     assert not is_ctrl_c(KeyboardInterrupt())
 
 
-def test_a_command_that_is_not_the_program_leaves_its_signals_alone() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with signals_of_command(is_program=False) as signals:
-        assert signal.getsignal(signal.SIGTERM) == before
-    assert signals.received is None
+def test_a_command_that_a_program_calls_leaves_the_handlers_of_the_program_alone() -> None:
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    handler = signal.signal(signal.SIGHUP, lambda *_: None)
+    try:
+        theirs = signal.getsignal(signal.SIGHUP)
+        with signals_of_command(is_program=False) as signals:
+            assert signal.getsignal(signal.SIGHUP) == theirs
+            assert signal.getsignal(signal.SIGINT) == before[signal.SIGINT]  # a Ctrl-C is theirs too
+            signal.raise_signal(signal.SIGTERM)  # which would have ended the process
+        assert signals.received == signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGHUP, handler)
+    assert {signum: signal.getsignal(signum) for signum in before} == before
 
 
 def test_in_another_thread_they_do_what_they_did_before() -> None:

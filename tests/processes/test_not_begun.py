@@ -117,5 +117,5 @@ def test_a_system_without_processes_is_no_failure_of_the_job(spawn: Spawn) -> No
 def test_run_singleton_says_so_too(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "quick", "--now", **SICK)
     assert child.finish() == 75
-    assert "quick: not begun, Its process exited with status 1 before that: RuntimeError: the port" in child.output
+    assert "quick: not begun. Its process exited with status 1 before that: RuntimeError: the port" in child.output
     assert nothing_was_begun()

@@ -338,7 +338,7 @@ def test_one_that_a_program_calls_says_what_that_gives_up_and_heeds_signals_all_
         """,
         **SETTINGS,
     )
-    child.wait_for("singleton_worker runs jobs and tasks in this process, because a program has called it")
+    child.wait_for("singleton_worker runs jobs in this process, because a program has called it")
     child.wait_for("started")
     child.send_signal(signal.SIGTERM)
     assert child.finish() == 0

@@ -68,9 +68,9 @@ class Command(SupervisingCommand):
             formatter_class=usual.formatter_class,
             called_from_command_line=usual.called_from_command_line,
             epilog="Exit status: 0 the job ran or was skipped (see -E); 1 the job failed; 2 wrong usage or unknown "
-            "job; 69 the database is unreachable; 75 the lease was lost; 77 the database does not permit it; 78 a "
-            "setting is invalid or the database is not set up; 128+n ended by signal n. The exit status of a "
-            "command is passed on.",
+            "job; 69 the database is unreachable; 75 the lease was lost, or the run did not begin; 77 the database "
+            "does not permit it; 78 a setting is invalid or the database is not set up; 128+n ended by signal n. "
+            "The exit status of a command is passed on.",
         )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -256,7 +256,7 @@ class Command(SupervisingCommand):
 
 
 def work_of_command(order: Order, lease: Lease, memory: SharedMemory) -> Work:
-    """What an executor does for a management command that is no registered job."""
+    """What an executor does for a management command that is not a registered job."""
     name, *arguments = order.facts["command"]
     job = registry.Job(name=order.facts["job"], func=ManagementCommand(name, arguments, module=__name__))
     return work_of(job, order, lease)
