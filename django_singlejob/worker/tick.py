@@ -52,7 +52,7 @@ class Plan:
     drain: bool = False
     interval: timedelta = timedelta(seconds=1)
     queues: Sequence[str] = ()
-    processes: int = 4
+    processes: int = 2
     threads: int = 4
     grace: timedelta = timedelta(seconds=25)
     max_jobs: int | None = None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psycopg
+from django.utils.functional import SimpleLazyObject
 
 import django_singlejob
 from tests.life.notes import Note, leave
@@ -144,6 +145,14 @@ TRACER = Tracer(FOLDER / "spans")
 JOURNAL = (FOLDER / "journal").open("a") if os.environ.get("LIFE_JOURNAL") != "no" else io.StringIO()
 JOURNAL.write(f"opened by {PROCESS}\n")
 DICE = random.Random()
+
+
+def unused() -> None:
+    raise AssertionError("Nobody needs it.")
+
+
+#: A lazy object that nothing may make, such as a site of Django's admin where that is not installed.
+LAZY = SimpleLazyObject(unused)
 
 
 def serve_metrics() -> socket.socket:

@@ -240,7 +240,7 @@ def _kept(alive: AliveFile | None, worker: Worker) -> Iterator[None]:
 
 
 def _introduction(plan: Plan, *, is_supervisor: bool) -> str:
-    """``django-singlejob 1.0: 4 processes and 4 threads, all queues, 12 jobs (9 with a schedule), database 'default'
+    """``django-singlejob 1.0: 2 processes and 4 threads, all queues, 12 jobs (9 with a schedule), database 'default'
     (postgresql, shop).``"""
     jobs = [*registry.all_jobs()]
     scheduled = sum(job.schedule is not None for job in jobs)
