@@ -6,6 +6,7 @@ proof (Lu 2025, "A Simple Way to Run One Copy of a Job on Many Servers").
 
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
@@ -38,7 +39,7 @@ class Grant(NamedTuple):
         acquired_at: the same instant by the database's clock.
         entry: the run's history row; ``None`` if there is no job.
         columns: the values of the lock's row.
-        started_before: when the job had last started; ``None`` if never, or if that is not known.
+        before: what the start has changed of the job's gate, apart from its schedule, as it was before.
     """
 
     request: LockRequest
@@ -50,14 +51,16 @@ class Grant(NamedTuple):
     slot: datetime | None
     attempt: int
     columns: Mapping[str, Any]
-    started_before: datetime | None = None
+    before: Mapping[str, Any] = MappingProxyType({"last_started_at": None})
 
     @classmethod
     def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
         """The grant to request at this moment, by what was seen."""
         grant = cls.unseen(request, token, planned, snapshot.gate.next_fence)
-        acquired_at, started_before = snapshot.time_at(grant.asked_at), snapshot.own.last_started_at
-        return grant._replace(acquired_at=acquired_at, started_before=started_before)
+        # What a takeover records of the dead holder stays.
+        last_status = "abandoned" if snapshot.dead_run else snapshot.own.last_status
+        before = {"last_started_at": snapshot.own.last_started_at, "last_status": last_status}
+        return grant._replace(acquired_at=snapshot.time_at(grant.asked_at), before=before)
 
     @classmethod
     def unseen(

@@ -117,9 +117,8 @@ class Release:
         end, own_name = self._ending, self._grant.request.own_name
         if not end.was_begun:
             is_ours = gates().hold(self._name, self._token)
-            return is_ours and gates().undo_start(
-                own_name, self._grant.slot, self._grant.attempt, self._grant.started_before
-            )
+            at = self._grant.slot, self._grant.attempt
+            return is_ours and gates().undo_start(own_name, *at, self._grant.before)
         failures = IF_SECOND if end.is_cut_off else int(end.is_failure)
         how = end.status, end.duration
         if not gates().finish(self._name, self._token, *how, failures=failures, own_name=own_name):
@@ -135,7 +134,7 @@ class Release:
             return False
         entry, also = self._grant.entry, self._ending.also_write
         if not self._ending.was_begun:
-            history.write(partial(one_offs().release, self._token))
+            one_offs().release(self._token)
             history.write(partial(runs().forget, self._token))
             return True
         is_recorded = entry is not None and entry.end(history, self._ending.result)

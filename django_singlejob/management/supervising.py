@@ -34,7 +34,8 @@ class SupervisingCommand(CallableCommand):
         try:
             super().run_from_argv(argv)
         except SystemExit as end:
-            self._leave_if_replaced(_status_of(end))
+            if self._is_replaced:
+                self._leave_if_replaced(_status_of(end))
             raise
         except BaseException:
             if self._is_replaced:

@@ -292,12 +292,12 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """Have the slot of this attempt run again, unless a later one has begun, or the job has left its schedule."""
         self.at_attempt(name, slot, attempt).update(abandoned=True)
 
-    def undo_start(self, name: str, slot: datetime | None, attempt: int, started_before: datetime | None) -> bool:
+    def undo_start(self, name: str, slot: datetime | None, attempt: int, before: Mapping[str, Any]) -> bool:
         """Record that the run of this attempt has not begun, so that it has used neither its slot nor the attempt.
-        ``started_before``: when the job had last started. Returns ``False`` if the row was deleted by hand."""
+        ``before``: other columns, as they were before. Returns ``False`` if the row was deleted by hand."""
         if slot:
             self.at_attempt(name, slot, attempt).update(abandoned=True, last_attempt=attempt - 1)
-        return self.filter(name=name).update(last_started_at=started_before) == 1
+        return self.filter(name=name).update(**before) == 1
 
     def at_attempt(self, name: str, slot: datetime, attempt: int) -> JobStatusQuerySet:
         """The row, if this attempt at this slot is the last that has begun, and the job has not left its schedule."""

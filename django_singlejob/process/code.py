@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import ModuleType
 
 from django_singlejob.process.clock import local_now
 
@@ -39,7 +40,9 @@ class Code:
 
 
 def _files() -> set[str]:
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    # Not by getattr(), which would import what is to be imported later. What is here need not be a module.
+    modules: list[object] = list(sys.modules.values())
+    files = {vars(module).get("__file__") for module in modules if isinstance(module, ModuleType)}
     return {file for file in files if isinstance(file, str)}
 
 

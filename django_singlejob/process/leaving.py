@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from django_singlejob.process.clock import wait
-from django_singlejob.process.logs import all_loggers
+from django_singlejob.process.logs import flush_handlers
 from django_singlejob.process.received_signals import start_thread
 
 # How long it may take to send the rest. Seconds.
@@ -38,9 +38,7 @@ def _send_the_rest() -> None:
     for call in reversed(_at_end):
         with suppress(Exception):
             call()
-    for handler in {handler for logger in all_loggers().values() for handler in logger.handlers}:
-        with suppress(Exception):
-            handler.flush()
+    flush_handlers()
     # Its client sends in a thread, and would be flushed by what it has registered.
     if sentry := sys.modules.get("sentry_sdk"):
         with suppress(Exception):

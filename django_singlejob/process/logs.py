@@ -6,6 +6,7 @@ prefix keeps them apart from the attributes of ``LogRecord`` and from those of o
 """
 
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,13 @@ def all_loggers() -> dict[str, logging.Logger]:
     """The loggers of this process, by name. The root's name is empty."""
     others = logging.root.manager.loggerDict.items()
     return {"": logging.root, **{name: logger for name, logger in others if isinstance(logger, logging.Logger)}}
+
+
+def flush_handlers() -> None:
+    """Have the handlers of all loggers write what they still have."""
+    for handler in {handler for logger in all_loggers().values() for handler in logger.handlers}:
+        with suppress(Exception):  # it may be in any state
+            handler.flush()
 
 
 class _Shown:

@@ -75,7 +75,12 @@ def is_started_by(command: str) -> bool:
 
 def command_line() -> list[str]:
     """What has started this program: the Python, with its options, the script and the arguments."""
-    return [sys.executable, *sys.orig_argv[1:]]
+    arguments, script = sys.orig_argv[1:], getattr(sys.modules["__main__"], "__file__", None) or ""
+    position = len(arguments) - len(sys.argv)
+    # The settings may have changed the directory to which the script's path is relative.
+    if position >= 0 and Path(script).is_absolute() and Path(script).name == Path(arguments[position]).name:
+        arguments[position] = script
+    return [sys.executable, *arguments]
 
 
 def environment(invited: Invitation) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import django_singlejob
 from django_singlejob.process import program
 from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.logs import flush_handlers
 from django_singlejob.process.program import Invitation
 from django_singlejob.process.received_signals import blocked_signals
 from django_singlejob.running import order as orders
@@ -40,11 +41,12 @@ class NotBegun(Exception):
 
     Attributes:
         was_idle: whether an executor that had waited for the order ended meanwhile. A new one may be better.
+        is_by_signal: whether a signal has come for the supervisor meanwhile.
     """
 
-    def __init__(self, message: str, *, was_idle: bool = False) -> None:
+    def __init__(self, message: str, *, was_idle: bool = False, is_by_signal: bool = False) -> None:
         super().__init__(message)
-        self.was_idle = was_idle
+        self.was_idle, self.is_by_signal = was_idle, is_by_signal
 
 
 class Executor:
@@ -186,7 +188,9 @@ def forked() -> Executor | None:
 def _fork() -> Executor:
     supervisor = os.getpid()
     ours, theirs = socket.socketpair()
-    flush_streams()  # the child would write a second time what is still to be written
+    # The child would write a second time what is still to be written.
+    flush_streams()
+    flush_handlers()
     with blocked_signals():
         pid = os.fork()
         leads_group = not os.isatty(0)

@@ -7,6 +7,7 @@ import gc
 import locale
 import logging
 import os
+import resource
 import signal
 import socket
 import stat
@@ -29,6 +30,13 @@ _PATIENCE, _MOMENT = 0.05, 0.002
 _MOST_GROWTH = 100 * 1024 * 1024
 
 
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+# Of these, some may be gone.
+_GROWING = ("threads", "raw_threads")
+# The finalizers of these only close connections.
+_HARMLESS = ("urllib3.",)
+
+
 class Surroundings(NamedTuple):
     """What a run may change in its process, apart from the modules that it imports and what they keep in memory."""
 
@@ -43,7 +51,11 @@ class Surroundings(NamedTuple):
     locale: str
     socket_timeout: float | None
     logging: list[tuple[str, int, bool, list[Any]]]
+    disabled_level: int
+    signal_mask: set[int]
+    limits: list[Any]
     threads: set[threading.Thread]
+    raw_threads: set[int]
 
     @classmethod
     def now(cls) -> Self:
@@ -63,7 +75,12 @@ class Surroundings(NamedTuple):
             locale=locale.setlocale(locale.LC_ALL),
             socket_timeout=socket.getdefaulttimeout(),
             logging=[(name, each.level, each.disabled, _handlers_of(each)) for name, each in loggers],
+            disabled_level=logging.root.manager.disable,
+            signal_mask=set(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+            limits=[os.nice(0), gc.isenabled(), sys.getrecursionlimit(), *map(resource.getrlimit, _LIMITS)],
             threads=other_threads(),
+            # Those that Python's threading does not know.
+            raw_threads=sys._current_frames().keys() - {thread.ident for thread in threading.enumerate()},
         )
 
 
@@ -92,10 +109,11 @@ class Leftovers:
         # Loggers are made as modules are imported.
         known = {name for name, *_ in before.logging}
         now = now._replace(logging=[each for each in now.logging if each[0] in known or each[3]])
-        changed = [name for name, old in before._asdict().items() if getattr(now, name) != old and name != "threads"]
+        changed = [name for name, old in before._asdict().items() if getattr(now, name) != old and name not in _GROWING]
         threads = sorted(f"the thread {thread.name!r}" for thread in now.threads - before.threads)
         things = {
             "a child process": _has_children(),
+            "a thread": not now.raw_threads <= before.raw_threads,
             "a file that is open for writing": self._has_open_file(),
             "a hook for the exit": self._hooks.are_more(),
             "a lock": may_hold_a_lock(),
@@ -132,8 +150,8 @@ def _directory() -> str:
         return ""
 
 
-def _handlers_of(logger: logging.Logger) -> list[logging.Handler]:
-    return [handler for handler in logger.handlers if not isinstance(handler, logging.NullHandler)]
+def _handlers_of(logger: logging.Logger) -> list[tuple[logging.Handler, int]]:
+    return [(handler, handler.level) for handler in logger.handlers if not isinstance(handler, logging.NullHandler)]
 
 
 class _ExitHooks:
@@ -150,10 +168,16 @@ class _ExitHooks:
 
     def _now(self) -> tuple[int, set[Any]]:
         try:
-            finalizers = {each for each in list(weakref.finalize._registry) if each.atexit}  # type: ignore[attr-defined]  # noqa: SLF001
+            registered = list(weakref.finalize._registry)  # type: ignore[attr-defined]  # noqa: SLF001
+            finalizers = {each for each in registered if each.atexit and not _is_harmless(each)}
             return int(atexit._ncallbacks()), finalizers  # noqa: SLF001
         except AttributeError:
             return -1, set()
+
+
+def _is_harmless(finalizer: Any) -> bool:
+    alive = finalizer.peek()
+    return alive is None or str(getattr(alive[1], "__module__", "")).startswith(_HARMLESS)
 
 
 def _has_children() -> bool:

@@ -70,7 +70,9 @@ class Order(NamedTuple):
         wakers: Sequence[int] = (),
     ) -> "Order":
         """The order to run work of that kind under the lease."""
-        grant = lease.grant._replace(columns={}, request=lease.grant.request._replace(policy=None, one_off=None))
+        grant = lease.grant._replace(
+            columns={}, before={}, request=lease.grant.request._replace(policy=None, one_off=None)
+        )
         return cls(kind, facts, grant, database_of_locks(), heeds_any_signal, is_last, wakers=wakers)
 
 

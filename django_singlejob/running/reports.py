@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError
@@ -128,7 +128,18 @@ def report_steps(asked: runner.RunRequest, supervisor: Supervisor | None) -> Ste
 
 def work_of_job(order: Order, lease: Lease, memory: SharedMemory) -> Work:
     """What an executor does for a run of a job that is registered. Raises ``UnknownJob``."""
-    return work_of(registry.get(order.facts["job"]), order, lease)
+    return work_of(registered(order), order, lease)
+
+
+def registered(order: Order) -> Job:
+    """The job that the order names. Raises ``UnknownJob``."""
+    _discover_once()
+    return registry.get(order.facts["job"])
+
+
+@cache
+def _discover_once() -> None:
+    registry.autodiscover()
 
 
 def work_of(job: Job, order: Order, lease: Lease) -> Work:

@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -12,10 +12,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from asgiref.sync import async_to_sync
+from django.db import Error
 
 from django_singlejob.conf import ZERO
 from django_singlejob.database.errors import interrupt_behind
-from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
+from django_singlejob.exceptions import JobStopped, LeaseLost, LockHeld, SingleJobError
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.acquire import Acquisition, acquire
 from django_singlejob.locking.endings import NOT_BEGUN, AlsoWrite, Ending, ending
@@ -105,7 +106,12 @@ class Outcome:
 
 def not_begun(detail: str) -> Outcome:
     """The outcome of a call whose body has not begun."""
-    return Outcome(status="skipped", value=SKIPPED, reason=Reason.NOT_BEGUN, detail=detail)
+    return skipped(Reason.NOT_BEGUN, detail)
+
+
+def skipped(reason: Reason, detail: str = "") -> Outcome:
+    """The outcome of a call that did not run."""
+    return Outcome(status="skipped", value=SKIPPED, reason=reason, detail=detail)
 
 
 def run(
@@ -159,7 +165,9 @@ def run_steps(asked: "RunRequest", supervisor: Supervisor) -> Steps[Outcome]:
     try:
         yield from execution.run_in_child(supervisor)
     except NotBegun as why:
-        return execution.give_back(why, supervisor.pause)
+        if not execution.is_stopped():
+            return execution.give_back(why, supervisor.pause)
+        execution.failure = JobStopped(answer.stopped_by)
     except BaseException as error:
         execution.failure = error
     return execution.finish(supervisor.pause)
@@ -415,16 +423,23 @@ class _Execution:
         why: dict[str, Any] = {"reason": Reason.ITSELF, "detail": end.error} if status == "skipped" else {}
         return Outcome(status=status, value=self.value, run_id=run_id, duration=end.duration, slot=slot, **why)
 
+    def is_stopped(self) -> bool:
+        """Whether a user has stopped the run, as far as the database can be asked."""
+        with suppress(Error, LeaseLost):
+            self._lease.renew()
+        return bool(self._lease.stopped_by)
+
     def give_back(self, why: NotBegun, pause: Callable[[float], object]) -> Outcome:
         """Release the lock of a run whose body has not begun: neither its slot, nor its one-off, nor an attempt at
         either is used. ``pause``: see ``finish``."""
         job, facts = self._asked.job, self._lease.grant.facts
-        logger.warning("The job %r has not begun, and was given back: %s", job.name, why, extra=facts(reason=why))
+        if not why.is_by_signal:
+            logger.warning("The job %r has not begun, and was given back: %s", job.name, why, extra=facts(reason=why))
         try:
             self._lease.finish(NOT_BEGUN, pause=pause)
         except LeaseLost as loss:
             logger.warning("After that: %s", loss, extra=facts(reason=loss))
-        return not_begun(str(why))
+        return skipped(Reason.INTERRUPTED) if why.is_by_signal else not_begun(str(why))
 
     def _ending(self) -> Ending:
         was_ctrl_c = self.failure is not None and is_ctrl_c(self.failure)

@@ -24,7 +24,6 @@ from django.utils.module_loading import import_string
 import django_singlejob
 from django_singlejob.conf import options
 from django_singlejob.database.errors import interrupt_behind
-from django_singlejob.jobs import registry
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process import program, received_signals
 from django_singlejob.process.clock import local_now, sleep, wait
@@ -103,13 +102,13 @@ class _Server:
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._channel = socket.socket(fileno=invitation.channel)
         _kept.append(self._channel)
+        self._descriptors = {number: _file_of(number) for number in invitation[1:4] if int(number) >= 0}
         self._streams = {} if is_program else {1: invitation.stdout, 2: invitation.stderr}
         self._is_program, self.has_served = is_program, False
         self._watch = _LeaseWatch()
         self._memory: SharedMemory | None = None
 
     def serve(self) -> None:
-        registry.autodiscover()
         received_signals.attend_to_forks()
         received_signals.handle_all(self._end_unless_told)
         received_signals.unblock()
@@ -131,6 +130,8 @@ class _Server:
 
     def _is_free(self, leftovers: Leftovers, order: Order) -> bool:
         """Whether this process can carry out another order, and says so."""
+        if any(_file_of(number) != file for number, file in self._descriptors.items()):
+            return False  # the body has closed what was not its own
         leave_connections()
         _flush_everything()
         received_signals.handle_all(self._end_unless_told)
@@ -182,7 +183,8 @@ class _Server:
             self._channel.send(BEGUN)
         self._watch.begin(lease, memory)
         _run(work, memory, lease, signals)
-        received_signals.stop_handling()
+        # Not by way of the default, which would end this process as if the run had failed.
+        received_signals.in_force = None
         received_signals.handle_all(_Leaving(memory, heeds_any=order.heeds_any_signal))
 
     def _is_abandoned(self) -> bool:
@@ -259,6 +261,15 @@ class _Leaving:
         if self._heeds_any or self._memory.reason:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
+
+
+def _file_of(descriptor: int) -> tuple[int, int] | None:
+    """What the descriptor refers to; ``None``: it is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _flush_everything() -> None:

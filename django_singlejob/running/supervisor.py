@@ -170,6 +170,7 @@ class Supervisor:
         except OSError as error:
             raise NotBegun(f"No process could be started for it: {error}") from error
         finally:
+            memory.close_descriptor()
             if output:
                 output.let_go()
         self._heartbeats.keep(lease)
@@ -374,5 +375,7 @@ def _not_begun(child: Child, code: int | None, output: Output | None) -> BaseExc
     if child.memory.reason == STOPPED:
         return for_caller(exception_for(STOPPED, child.lease))
     words = output.last_lines.rpartition("\n")[2] if output else ""
+    why = f"Its process {how_it_ended(code)} before that{f': {words}' if words else '.'}"
+    is_by_signal = child.memory.reason in ENDING_SIGNALS or (child.signum is not None and child.patience is None)
     was_idle = isinstance(child.process, ExecutorRun) and child.process.was_idle and not child.memory.reason
-    return NotBegun(f"Its process {how_it_ended(code)} before that{f': {words}' if words else '.'}", was_idle=was_idle)
+    return NotBegun(why, was_idle=was_idle and not is_by_signal, is_by_signal=is_by_signal)

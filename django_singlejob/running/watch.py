@@ -157,6 +157,7 @@ class Child:
             self._pass_on_at, self.memory.reason = float("inf"), self.signum
             self._send(self.signum)
         if not self.memory.begun_at and now >= self._begin_by:
+            self._begin_by = float("inf")
             self.kill_by(now)
         if now >= self._timeout_at:
             self._is_timeout_told = True

@@ -12,7 +12,6 @@ from django.db import Error
 
 from django_singlejob.database import errors
 from django_singlejob.exceptions import InvalidOrder, UnknownJob
-from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.lease import Lease
 from django_singlejob.models.one_offs import one_offs
@@ -20,7 +19,7 @@ from django_singlejob.process.clock import local_now
 from django_singlejob.running import django_tasks
 from django_singlejob.running.enqueue import arguments_of
 from django_singlejob.running.order import Order, Work
-from django_singlejob.running.reports import Report, report_steps, waitless, work_of
+from django_singlejob.running.reports import Report, registered, report_steps, waitless, work_of
 from django_singlejob.running.runner import RunRequest
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.supervisor import Steps, Supervisor
@@ -103,8 +102,8 @@ def _one_off_steps(job: Job, row: "OneOffJob", supervisor: Supervisor | None) ->
 
 def work_of_task(order: Order, lease: Lease, memory: SharedMemory) -> Work:
     """What an executor does for the one-off of a job that was enqueued as a task."""
-    row = one_offs().get(pk=order.facts["one_off"])
-    job, task = registry.get(order.facts["job"]), django_tasks.find(row)
+    job, row = registered(order), one_offs().get(pk=order.facts["one_off"])
+    task = django_tasks.find(row)
     if task is None:
         raise UnknownJob(django_tasks.why_unknown(row.task_path))
     return work_of(_as_task(job, row, task), order, lease)

@@ -81,6 +81,11 @@ class Worker:
         return self._supervisor is not None
 
     @property
+    def is_outdated(self) -> bool:
+        """Whether it has ended because its code has changed, and another process was needed."""
+        return self._starts is not None and self._starts.is_outdated
+
+    @property
     def status_of_tasks(self) -> int:
         """The first exit status other than 0 that tasks in another process call for."""
         return self._tasks.status
@@ -127,7 +132,7 @@ class Worker:
 
     @property
     def _is_outdated(self) -> bool:
-        return self._plan.is_outdated() or (self._starts is not None and self._starts.is_outdated)
+        return self._plan.is_outdated() or self.is_outdated
 
     @property
     def _is_pausing(self) -> bool:

@@ -55,7 +55,7 @@ class Starts:
 
     def note_not_begun(self, name: str, why: str) -> None:
         """Take note that the run of this job, or the tasks, have not begun."""
-        self._pause_ends_at = local_now() + min(2.0**self.not_begun, LONGEST_PAUSE)
+        self._pause_ends_at = local_now() + min(2.0 ** min(self.not_begun, 6), LONGEST_PAUSE)
         self.not_begun += 1
         if self.not_begun == MANY:
             message = (

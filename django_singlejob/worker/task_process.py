@@ -173,6 +173,8 @@ class TaskProcess:
     def come_back(self) -> list[Report]:
         """Take note of it if the process is over, and put back what it was running. Raises what has ended it, and
         database errors: then the next call puts back the rest. Its tasks have been reported there."""
+        if self._child and self._child.memory.begun_at:
+            self._starts.note_begun()
         failure = self._attend()
         self._put_back()
         if failure and not isinstance(failure, LeaseLost):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import socket
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -27,6 +29,7 @@ SLOTS: dict[str, Any] = {}
 if "LIFE_SCHEDULE" in os.environ:
     SLOTS = {"schedule": os.environ["LIFE_SCHEDULE"], "catch_up": "all", "misfire_grace": timedelta(days=1)}
 FILES: list[IO[str]] = []
+SOCKETS: list[socket.socket] = []
 
 
 def job(function: Callable[..., Any]) -> Any:
@@ -70,6 +73,27 @@ def leaves_a_file_open() -> str:
     file.write("all of it")
     FILES.append(file)
     return str(note("leaves_a_file_open", run))
+
+
+@job
+def disables_logging() -> str:
+    logging.disable()
+    return str(note("disables_logging", uuid4().hex))
+
+
+@job
+def changes_the_directory() -> str:
+    os.chdir(FOLDER)
+    return str(note("changes_the_directory", uuid4().hex))
+
+
+@job
+def closes_what_is_not_its_own() -> str:
+    """As a program does that becomes a daemon. It then has files of its own under those numbers."""
+    run = note("closes_what_is_not_its_own", uuid4().hex)
+    os.closerange(3, 256)
+    SOCKETS.extend(socket.socket() for _ in range(30))
+    return str(run)
 
 
 # --- what waits

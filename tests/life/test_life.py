@@ -38,6 +38,8 @@ TIDY = [
 ]
 UNTIDY = ["leaves_a_hook", "leaves_a_thread", "leaves_a_file_open"]
 JOBS = TIDY + UNTIDY
+#: What leaves its process as the next run must not find it.
+RUDE = ["disables_logging", "changes_the_directory", "closes_what_is_not_its_own"]
 STUBBORN = ["hangs", "swallows_everything", "in_c"]
 MODES = ["all day", "--drain", "--once"]
 
@@ -206,12 +208,12 @@ def test_a_run_that_leaves_nothing_behind_keeps_its_process_for_the_next(life: L
     assert life.ran_in_executors("counts")
 
 
-@pytest.mark.parametrize("job", UNTIDY)
+@pytest.mark.parametrize("job", UNTIDY + RUDE)
 def test_after_one_that_leaves_something_the_next_gets_a_new_process(life: Life, job: str) -> None:
     life.go.touch()
     for name in "counts", job, "counts", job, "counts":
         enqueue(name)
-    work_through(life, "--once")
+    work_through(life, "--once", LIFE_JOURNAL="no")
     assert ends(job) == ["successful"] * 2
     assert life.ran_in_executors(job, "counts")
     last = {note.pid: note.about for note in read(life.folder) if note.about in (job, "counts")}

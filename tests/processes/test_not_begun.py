@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from django.utils import timezone
 
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from tests.contract.acts import MINUTE, fall_behind, hourly, scheduled
@@ -14,6 +15,8 @@ from tests.processes.workers import SETTINGS, end, enqueue, worker
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.children import Child, Spawn
 
 pytest_plugins = "tests.fixtures"
@@ -119,3 +122,59 @@ def test_run_singleton_says_so_too(spawn: Spawn) -> None:
     assert child.finish() == 75
     assert "quick: not begun. Its process exited with status 1 before that: RuntimeError: the port" in child.output
     assert nothing_was_begun()
+
+
+def stop_the_run() -> None:
+    assert JobLock.objects.filter(name="quick").update(stopped_by="ada") == 1
+
+
+def test_a_run_that_a_user_stops_meanwhile_is_not_given_back(spawn: Spawn, go: Path) -> None:
+    """It is not known by then: no heartbeat has seen the mark."""
+    enqueue("quick")
+    child = spawn.command("singleton_worker", "--once", **SICK, WAITS="yes")
+    eventually(JobLock.objects.filter(name="quick").exists)
+    stop_the_run()
+    go.touch()
+    assert child.finish() == 1
+    assert JobRun.objects.get().error == "JobStopped: The run was stopped by ada."
+    assert left() == [("failed", 1)]
+
+
+def test_it_is_given_back_while_the_history_is_away(spawn: Spawn) -> None:
+    enqueue("quick")
+    child = spawn.code(
+        """
+        import sys
+        from django.core.management import execute_from_command_line
+        from django_singlejob.locking import recording
+        recording.stay_away(RuntimeError("the history is away"))
+        execute_from_command_line(["manage.py", *sys.argv[1:]])
+        """,
+        "singleton_worker",
+        "--once",
+        **SICK,
+    )
+    assert child.finish() == 75
+    assert left() == [("waiting", 0)]
+    assert not JobLock.objects.exists()
+
+
+def test_a_signal_meanwhile_has_the_usual_exit_status(spawn: Spawn, go: Path) -> None:
+    child = spawn.command("run_singleton", "quick", "--now", **SICK, WAITS="yes")
+    eventually(JobLock.objects.filter(name="quick").exists)
+    child.send_signal(signal.SIGTERM)
+    assert child.finish() == 143
+    assert nothing_was_begun()
+
+
+def test_the_death_that_it_was_to_repeat_is_not_forgotten(spawn: Spawn) -> None:
+    """Otherwise the start of the run that died would count, and the job would not run for an hour."""
+    victim = spawn.command("run_singleton", "until_told")
+    victim.wait_for("started")
+    victim.kill_all()
+    a_minute_ago = timezone.now() - MINUTE
+    JobLock.objects.update(expires_at=a_minute_ago, heartbeat_at=a_minute_ago, sent_at=a_minute_ago)
+    assert spawn.command("run_singleton", "until_told", "--min-interval", "3600", **SICK).finish() == 75
+    child = spawn.command("run_singleton", "until_told", "--min-interval", "3600")
+    child.wait_for("started")
+    child.kill_all()

@@ -402,7 +402,7 @@ def test_it_ends_when_it_needs_a_process_of_code_that_has_changed(
     assert edition(child) == 1
     (tmp_path / "edition.py").write_text("EDITION = 2  # of other length\n")
     enqueue("tells_the_edition")
-    assert child.finish() == 0
+    assert child.finish() == 75
     assert "the code has changed since this program was started" in child.output
     assert left() == [("done", 1), ("waiting", 0)]
     assert nothing_is_locked()

@@ -163,7 +163,7 @@ class Command(SupervisingCommand):
             shell_command = self._shell_command(given)
             job = _with_options(_job(given, shell_command), given)
             _check_arguments(job, given)
-            if not (shell_command or given["inline"]):
+            if _has_one_run(job, given) and not (shell_command or given["inline"]):
                 self.fork_first()
             with signals_of_command(is_program=self.is_last) as signals, MissedSlots():
                 status = self._run(job, shell_command, given, signals)
@@ -231,8 +231,7 @@ class Command(SupervisingCommand):
         return status
 
     def _reports(self, job: registry.Job, given: dict[str, Any], bar: ProgressBar) -> Iterator[Report]:
-        is_scheduled = job.schedule is not None and not given["now"]
-        has_one_run = not is_scheduled or most_slots(job) == 1
+        is_scheduled, has_one_run = _is_scheduled(job, given), _has_one_run(job, given)
         with nullcontext() if given["inline"] else self.supervisor(has_one_run=has_one_run) as supervisor:
             # A shell command cannot tell how far it is.
             on_grant = bar.begin if supervisor and given["verbosity"] > 0 and not given["child"] else None
@@ -253,6 +252,14 @@ class Command(SupervisingCommand):
         if report.error and is_ctrl_c(report.error):
             raise report.error
         yield report
+
+
+def _is_scheduled(job: registry.Job, given: dict[str, Any]) -> bool:
+    return job.schedule is not None and not given["now"]
+
+
+def _has_one_run(job: registry.Job, given: dict[str, Any]) -> bool:
+    return not _is_scheduled(job, given) or most_slots(job) == 1
 
 
 def work_of_command(order: Order, lease: Lease, memory: SharedMemory) -> Work:

@@ -155,7 +155,9 @@ class Command(SupervisingCommand):
             for report in reports:
                 reported_status = self.tell(report, plan, given, signals)
                 status = status or reported_status
-        status = status or worker.status_of_tasks or (EX_TEMPFAIL if worker.has_given_up else 0)
+        # What has started a worker is to start it anew. A pass of cron comes again anyway.
+        is_temporary = worker.has_given_up or (plan.is_endless and worker.is_outdated)
+        status = status or worker.status_of_tasks or (EX_TEMPFAIL if is_temporary else 0)
         if is_reloaded and code.has_changed_lately() and not signals.received:
             self.stdout.write("The code has changed. The worker restarts.")
             start_anew()
