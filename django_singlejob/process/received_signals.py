@@ -146,7 +146,7 @@ def deferred_signals(*, is_last: bool = False, is_guest: bool = False) -> Iterat
     signals for which it has a handler do what they did before, and so does a Ctrl-C. In other threads all do, because
     only the main thread can set handlers.
     """
-    if not _is_main():
+    if not _is_main() or (is_guest and in_force):
         yield ReceivedSignals()
         return
     global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -235,7 +236,8 @@ def test_a_server_that_hangs_keeps_neither_the_job_nor_its_command(spawn: Spawn,
     child = spawn.command("run_singleton", "quick", SINGLEJOB_TEST_PING_URL=server.url)
     eventually(lambda: JobRun.objects.filter(status="successful").exists() and not JobLock.objects.exists())
     assert child.finish() == 0
-    assert "The process ended before 2 pings were sent." in child.output
+    # The first one may have been given up while the process of the run ended.
+    assert re.search("The process ended before [12] pings were sent.", child.output)
     assert "secret" not in child.output
 
 
