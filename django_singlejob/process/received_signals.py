@@ -146,10 +146,10 @@ def deferred_signals(*, is_last: bool = False, is_guest: bool = False) -> Iterat
     signals for which it has a handler do what they did before, and so does a Ctrl-C. In other threads all do, because
     only the main thread can set handlers.
     """
+    global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
     if not _is_main() or (is_guest and in_force):
         yield ReceivedSignals()
         return
-    global in_force, _last  # noqa: PLW0603  (signal handlers are global, too)
     before, deferred = in_force, ReceivedSignals(handles_ctrl_c=not is_guest)
     if is_last:
         remember_how_children_end()
