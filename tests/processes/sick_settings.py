@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 from django_singlejob import is_executor
 from tests.processes.worker_settings import *  # noqa: F403
+from tests.waiting import eventually
 
 if is_executor():
-    while "WAITS" in os.environ and not Path(os.environ["GO"]).exists():
-        time.sleep(0.01)
+    if "WAITS" in os.environ:
+        eventually(Path(os.environ["GO"]).exists)
     raise RuntimeError(f"the port {os.getppid()} is taken")
 
 # Beside a thread, no command forks the process of its run.

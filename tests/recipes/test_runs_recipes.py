@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from tests.recipes.modules import Modules
 
 pytest_plugins = ["tests.fixtures", "tests.recipes.modules"]
-# They use no database.
+# It does not matter on which database.
 pytestmark = pytest.mark.on_database("sqlite")
 
 
+@pytest.mark.django_db
 def test_each_run_gets_a_process_of_its_own(settings: Settings, modules: Modules) -> None:
     given = modules("shop.settings", snippet("recipes/runs.md", "What is new for each run"))
     settings.SINGLEJOB = given.SINGLEJOB
