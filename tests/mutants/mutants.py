@@ -1016,6 +1016,18 @@ OTHERS = (
         may_hang=True,
     ),
     Mutant(
+        name="executor-kept-whatever-is-left",
+        breaks="The next run gets the process of one that has left something behind.",
+        edits=(Edit(SERVING, "        return bool(left)\n", "        return False\n"),),
+        tests=(Witness("tests/life/test_life.py::test_after_one_that_leaves_something_the_next_gets_a_new_process"),),
+    ),
+    Mutant(
+        name="not-begun-uses-an-attempt",
+        breaks="A run that has not begun uses an attempt at its slot.",
+        edits=(Edit(GATES, "last_attempt=attempt - 1", "last_attempt=attempt"),),
+        tests=(Witness("tests/processes/test_not_begun.py::test_a_slot_is_given_back_with_its_only_attempt"),),
+    ),
+    Mutant(
         name="supervisor-keeps-one-lease",
         breaks="A supervisor sends heartbeats only for the first of its children.",
         edits=(
