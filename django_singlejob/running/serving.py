@@ -13,9 +13,10 @@ import sys
 import termios
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Sequence, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
@@ -107,44 +108,38 @@ class _Server:
         self._is_program, self.has_served = is_program, False
         self._watch = _LeaseWatch()
         self._memory: SharedMemory | None = None
+        self._leftovers: Leftovers | None = None
 
     def serve(self) -> None:
         received_signals.attend_to_forks()
         received_signals.handle_all(self._end_unless_told)
         received_signals.unblock()
-        leftovers: Leftovers | None = None
         for left in reversed(range(options().runs_per_process)):
             received = orders.receive(self._channel)
             if received is None:
                 return
             self.has_served, is_last = True, left == 0 or received.order.is_last
-            if not (is_last or leftovers):
-                leftovers = self._leftovers()
-            self._carry_out(received)
-            if leftovers is None or is_last or not self._is_free(leftovers, received.order):
+            self._carry_out(received, is_last=is_last)
+            if is_last or not self._is_free(received.order):
                 return
 
-    def _leftovers(self) -> Leftovers:
-        weakref.finalize(self, int).detach()  # the first one registers a hook
-        return Leftovers({*self._streams.values()})
-
-    def _is_free(self, leftovers: Leftovers, order: Order) -> bool:
+    def _is_free(self, order: Order) -> bool:
         """Whether this process can carry out another order, and says so."""
         if any(_file_of(number) != file for number, file in self._descriptors.items()):
             return False  # the body has closed what was not its own
         leave_connections()
         _flush_everything()
         received_signals.handle_all(self._end_unless_told)
-        if self._memory is None or self._memory.reason or self._is_unclean(leftovers, order):
+        if self._memory is None or self._memory.reason or self._is_unclean(order):
             if self._memory:
                 received_signals.handle_all(_Leaving(self._memory, heeds_any=order.heeds_any_signal))
             return False
         self._be_free()
         return True
 
-    def _is_unclean(self, leftovers: Leftovers, order: Order) -> bool:
+    def _is_unclean(self, order: Order) -> bool:
         """Whether the next run needs another process."""
-        if left := leftovers.found():
+        if left := self._leftovers.found() if self._leftovers else []:
             message = "The last run has left something behind, so this process ends: %s."
             logger.info(message, ", ".join(left), extra=order.grant.facts())
         return bool(left)
@@ -165,7 +160,7 @@ class _Server:
         if self._memory is None or not self._memory.reason:
             sys.exit()
 
-    def _carry_out(self, received: Received) -> None:
+    def _carry_out(self, received: Received, *, is_last: bool) -> None:
         order, memory = received.order, SharedMemory(received.memory)
         self._memory = memory
         self._print_to(received.others, order.streams, memory)
@@ -173,6 +168,8 @@ class _Server:
         if (mine := list(orders.database_of_locks())) != list(order.database):
             sys.exit(f"The settings of this process name another database: {mine} instead of {list(order.database)}.")
         work: Work = import_string(order.kind)(order, lease, memory)
+        if not (is_last or self._leftovers):
+            self._leftovers = _leftovers({*self._streams.values()})  # now that all modules with jobs are imported
         signals = BodySignals(memory, lease, heeds_any=order.heeds_any_signal)
         received_signals.in_force = signals
         received_signals.handle_all(signals.handle)
@@ -247,6 +244,13 @@ def _leave_terminal() -> None:
             fcntl.ioctl(terminal, termios.TIOCNOTTY)
         finally:
             os.close(terminal)
+
+
+def _leftovers(ours: AbstractSet[int]) -> Leftovers:
+    # The first finalizer registers a hook, and so does this module when a body first needs a pool of processes.
+    weakref.finalize(_Server, int).detach()
+    import_module("multiprocessing.util")
+    return Leftovers(ours)
 
 
 class _Leaving:

@@ -21,7 +21,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.code import Code
-from django_singlejob.process.received_signals import ENDING_SIGNALS, blocked_signals
+from django_singlejob.process.received_signals import ENDING_SIGNALS, blocked_signals, is_shutdown_requested
 from django_singlejob.running.executor import Executor, ExecutorRun, Executors, NotBegun
 from django_singlejob.running.in_child import (
     LOST,
@@ -162,10 +162,11 @@ class Supervisor:
         """Have an executor carry out the order, with the lease's state in ``memory``, and keep the lease. ``output``
         passes on what it prints.
 
-        Raises ``NotBegun`` if there is no executor to be had, and ``JobInterrupted`` as ``start`` does.
+        Raises ``NotBegun`` if there is no executor to be had, or if a signal had come before, unless there is patience.
         """
         try:
-            self._raise_unless_patient()
+            if self.patience is None and is_shutdown_requested():
+                raise NotBegun("A signal had come before.", is_by_signal=True)
             started = self._ordered(lease, order, memory, output, partial(child, max_runtime=max_runtime))
         except OSError as error:
             raise NotBegun(f"No process could be started for it: {error}") from error
@@ -322,7 +323,7 @@ def order_steps(
     """Have an executor carry out the order under the lease, and return how its body ended. ``begun`` is called when the
     body has begun.
 
-    Raises ``NotBegun`` if it has not and never will; ``JobInterrupted`` if a signal had come before; ``JobDied``,
+    Raises ``NotBegun`` if it has not and never will; ``JobDied``,
     ``LeaseLost``, ``JobTimeout``, ``JobStopped`` or ``JobInterrupted`` if the body ended without a word.
     """
     child = supervisor.order(lease, order, memory, output=output, max_runtime=max_runtime)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import chain, repeat
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
@@ -30,6 +31,8 @@ if "LIFE_SCHEDULE" in os.environ:
     SLOTS = {"schedule": os.environ["LIFE_SCHEDULE"], "catch_up": "all", "misfire_grace": timedelta(days=1)}
 FILES: list[IO[str]] = []
 SOCKETS: list[socket.socket] = []
+#: Of the module, not of a run: it is there until the process ends.
+OF_THE_MODULE = TemporaryDirectory(dir=FOLDER)
 
 
 def job(function: Callable[..., Any]) -> Any:
