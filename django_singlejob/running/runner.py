@@ -433,12 +433,15 @@ class _Execution:
         """Release the lock of a run whose body has not begun: neither its slot, nor its one-off, nor an attempt at
         either is used. ``pause``: see ``finish``."""
         job, facts = self._asked.job, self._lease.grant.facts
-        if not why.is_by_signal:
-            logger.warning("The job %r has not begun, and was given back: %s", job.name, why, extra=facts(reason=why))
         try:
-            self._lease.finish(NOT_BEGUN, pause=pause)
-        except LeaseLost as loss:
-            logger.warning("After that: %s", loss, extra=facts(reason=loss))
+            loss = "" if self._lease.finish(NOT_BEGUN, pause=pause) else self._lease.why_lost()
+        except LeaseLost as error:
+            loss = str(error)
+        if loss:
+            message = "The job %r has not begun, and could not be given back: %s %s"
+            logger.warning(message, job.name, why, loss, extra=facts(reason=why))
+        elif not why.is_by_signal:
+            logger.warning("The job %r has not begun, and was given back: %s", job.name, why, extra=facts(reason=why))
         return skipped(Reason.INTERRUPTED) if why.is_by_signal else not_begun(str(why))
 
     def _ending(self) -> Ending:

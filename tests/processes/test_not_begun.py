@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
@@ -178,3 +180,17 @@ def test_the_death_that_it_was_to_repeat_is_not_forgotten(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "until_told", "--min-interval", "3600")
     child.wait_for("started")
     child.kill_all()
+
+
+def test_what_another_holder_has_by_then_is_left_alone(spawn: Spawn, go: Path) -> None:
+    child = spawn.command("run_singleton", "quick", "--now", **SICK, WAITS="yes")
+    eventually(JobLock.objects.filter(name="quick").exists)
+    others, started_at = uuid4(), timezone.now() - MINUTE
+    with transaction.atomic():
+        JobStatus.objects.filter(name="quick").update(token=others, last_started_at=started_at)
+        JobLock.objects.filter(name="quick").update(token=others)
+    go.touch()
+    assert child.finish() == 75
+    assert JobLock.objects.get(name="quick").token == others
+    assert JobStatus.objects.get(name="quick").last_started_at == started_at
+    assert "was given back" not in child.output
