@@ -49,6 +49,7 @@ TESTED_BY = {
     "running/current_run": "running/test_runner",
     "running/django_tasks": "contract/test_tasks",
     "running/executor": "life/test_life",
+    "running/guarded": "processes/test_supervisor",
     "running/in_child": "processes/test_supervisor",
     "running/leftovers": "life/test_life",
     "running/order": "life/test_life",

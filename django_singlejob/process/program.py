@@ -17,10 +17,9 @@ _KEPT_BY_SYSTEM = "/proc/self/environ"
 
 
 class Invitation(NamedTuple):
-    """What a supervisor passes to an executor: its process number, and as descriptors the socket for its orders and its
-    own standard output and standard error; then the version of its package."""
+    """What a supervisor passes to an executor: as descriptors, the socket for its orders, and its own standard output
+    and standard error; then the version of its package."""
 
-    supervisor: int
     channel: int
     stdout: int
     stderr: int
@@ -34,12 +33,12 @@ def _invited() -> Invitation | None:
     """The invitation of this process. Nothing that it starts may take that for its own."""
     text = os.environ.pop(VARIABLE, "")
     try:
-        supervisor, channel, stdout, stderr, version = text.split(maxsplit=4)
-        invitation = Invitation(int(supervisor), int(channel), int(stdout), int(stderr), version)
+        channel, stdout, stderr, version = text.split(maxsplit=3)
+        invitation = Invitation(int(channel), int(stdout), int(stderr), version)
         # An environment may be passed on, but the socket is not: a command that has only the variable is a command.
         if not stat.S_ISSOCK(os.fstat(invitation.channel).st_mode):
             return None
-        for descriptor in invitation[1:4]:
+        for descriptor in invitation[:3]:
             os.set_inheritable(descriptor, False)
     except (ValueError, OSError):
         return None

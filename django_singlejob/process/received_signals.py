@@ -261,15 +261,6 @@ def _is_main() -> bool:
 # --- children
 
 
-def take_over_in_child(signals: ReceivedSignals | None = None) -> None:
-    """In a child of a command: handle signals anew, as ``signals`` do; without them, as any program. Signals that are
-    ignored stay ignored."""
-    global in_force, _last
-    in_force, _last = signals, None
-    handle_all(signals.handle if signals else signal.SIG_DFL)
-    attend_to_forks()
-
-
 def handle_all(handler: "Callable[[int, FrameType | None], object] | signal.Handlers") -> None:
     """Handle all signals that end a command in this way. Those that are ignored stay ignored."""
     for signum in ENDING_SIGNALS:

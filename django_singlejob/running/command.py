@@ -6,13 +6,12 @@ them, until a signal comes or the lease is lost.
 
 import errno
 import os
-import pickle
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn, cast
+from typing import Any, cast
 
 from django_singlejob.exceptions import JobInterrupted, JobStopped, LeaseLost, SingleJobError
 from django_singlejob.locking.lease import Lease
@@ -20,10 +19,11 @@ from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ENDING_SIGNALS
 from django_singlejob.running.descendants import Group, Pipe
+from django_singlejob.running.executor import NotBegun
 from django_singlejob.running.in_child import LOST, STOPPED
-from django_singlejob.running.output import Output
-from django_singlejob.running.process import Process
-from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.output import STDERR, STDOUT, Output
+from django_singlejob.running.process import Process, leave_connections
+from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.supervisor import NAP, Supervisor, passed_on
 from django_singlejob.running.watch import DAY, Child
 
@@ -31,6 +31,8 @@ from django_singlejob.running.watch import DAY, Child
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 # The exit status for one that cannot be known.
 UNKNOWN = 1
+# The system has no room for another process, or another open file.
+_NO_RESOURCES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 # Seconds between two looks at what the command has left behind, normally and during the grace.
 TICK, SHORT_TICK = 1.0, 0.05
@@ -96,19 +98,33 @@ def _not_started(error: OSError) -> CommandFailed:
 
 
 def supervise_command(
-    supervisor: Supervisor, lease: Lease, command: ShellCommand, memory: SharedMemory, output: Output | None
+    supervisor: Supervisor,
+    lease: Lease,
+    command: ShellCommand,
+    memory: SharedMemory,
+    output: Output | None,
+    begun: Callable[[], object],
 ) -> None:
     """Run the command under the lease, and wait for all processes that hold its lock. ``output`` passes on what they
-    print.
+    print. ``begun`` is called when it has begun.
 
-    Raises ``CommandFailed`` if it did not succeed; ``JobInterrupted``, ``JobStopped`` or ``LeaseLost`` if that was why.
+    Raises ``CommandFailed`` if it did not succeed; ``JobInterrupted``, ``JobStopped`` or ``LeaseLost`` if that was why;
+    ``NotBegun`` if the system cannot start a process.
     """
+    pipe = None
     try:
         pipe = None if command.is_alone else Pipe()
+        run = _CommandRun(supervisor, lease, command, memory, output, pipe)
     except OSError as error:
+        if pipe:
+            pipe.close()
+        if error.errno in _NO_RESOURCES:
+            raise NotBegun(f"No process could be started for it: {error}") from error
+        begun()
         raise _not_started(error) from error
     try:
-        _CommandRun(supervisor, lease, command, memory, output, pipe).run()
+        begun()
+        run.run()
     finally:
         if pipe:
             pipe.close()
@@ -128,11 +144,9 @@ class _CommandRun:
     ) -> None:
         self._supervisor, self._lease, self._command, self._pipe = supervisor, lease, command, pipe
         self._memory, self._output = memory, output
-        become = partial(_become, command, memory, pipe)
+        begin = partial(_CommandProcess, command.words, pipe, output)
         try:
-            started = supervisor.start(
-                lease, memory, become, child=_CommandChild, process=_CommandProcess, output=output
-            )
+            started = supervisor.start(lease, memory, begin, child=_CommandChild, output=output)
         finally:
             if pipe:
                 pipe.let_go()
@@ -198,8 +212,6 @@ class _CommandRun:
         return has_lost
 
     def _raise_end(self, code: int | None, *, is_cut_short: bool) -> None:
-        if self._memory.message:
-            raise _not_started(pickle.loads(self._memory.message))  # noqa: S301  (it comes from our own child)
         signum = self._child.signum
         try:
             self._command.end(code)
@@ -214,40 +226,30 @@ class _CommandRun:
             raise JobInterrupted(signum)
 
 
-def _become(command: ShellCommand, memory: SharedMemory, pipe: Pipe | None) -> NoReturn:
-    """Replace this process with the command."""
-    if pipe:
-        os.set_inheritable(pipe.write, True)
-    received_signals.take_over_in_child()
-    for signum in signal.SIGPIPE, signal.SIGXFSZ:  # Python ignores them
-        signal.signal(signum, signal.SIG_DFL)
-    received_signals.unblock()
-    name = command.words[0]
-    try:
-        os.execvp(name, command.words)  # noqa: S606
-    except OSError as error:
-        error.filename = name
-        memory.message = pickle.dumps(error)
-    except ValueError:  # no program has such a name
-        memory.message = pickle.dumps(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name))
-    os._exit(1)
-
-
 class _CommandProcess(Process):
-    """The command, and what it has started in its process group."""
+    """The command, and what it has started in its process group. One that may read from a terminal stays in the
+    terminal's."""
 
-    def __init__(self, become: Callable[[], NoReturn], *, has_terminal: bool = True) -> None:
-        super().__init__(become, has_terminal=has_terminal)
-        self._group = Group(self.pid) if self.leads_group else None
+    def __init__(self, words: Sequence[str], pipe: Pipe | None, output: Output | None) -> None:
+        """Start it. It holds ``pipe``, and prints to ``output``. Raises ``OSError`` if that is impossible."""
+        leads_group = not os.isatty(0)
+        super().__init__(_spawned(words, pipe, output, leads_group=leads_group))
+        self._group = Group(self.pid) if leads_group else None
 
     def send(self, signum: int) -> None:
         """Send a signal to its group, and to the command if it has left that. At a terminal, which has sent SIGINT
         already, to the command alone."""
-        is_sent_alone = self.has_left_group() if self._group else signum != signal.SIGINT
+        is_sent_alone = self._has_left_group() if self._group else signum != signal.SIGINT
         if is_sent_alone:
             super().send(signum)
         if self._group:
             self._group.send(signum)
+
+    def _has_left_group(self) -> bool:
+        """Whether the command itself has moved to another group."""
+        with self._mutex, suppress(ProcessLookupError, PermissionError):
+            return not self._is_collected and os.getpgid(self.pid) != self.pid
+        return False
 
     def kill(self) -> None:
         """The same, and after ``collect``, what is left in its group."""
@@ -259,6 +261,28 @@ class _CommandProcess(Process):
     def is_group_empty(self) -> bool:
         """Whether nothing is left in its group. Call this after ``collect``."""
         return self._group is None or self._group.is_empty()
+
+
+def _spawned(words: Sequence[str], pipe: Pipe | None, output: Output | None, *, leads_group: bool) -> int:
+    """Start the command, with all signals let in. Returns the number of its process."""
+    flush_streams()  # before what it prints
+    leave_connections()  # MySQL's would be inherited
+    kept = [(pipe.end, pipe.write)] if pipe else []
+    printed = output.descriptors if output else []
+    redirected = [*zip(printed[:1] + printed[-1:], (STDOUT, STDERR), strict=False), *kept]
+    group: Any = {"setpgroup": 0} if leads_group else {}
+    try:
+        return os.posix_spawnp(
+            words[0],
+            list(words),
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, ours, its) for ours, its in redirected],
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores them
+            **group,
+        )
+    except ValueError:  # no program has such a name
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0]) from None
 
 
 class _CommandChild(Child):

@@ -21,7 +21,7 @@ from django_singlejob.process.received_signals import blocked_signals
 from django_singlejob.running import order as orders
 from django_singlejob.running.order import Order
 from django_singlejob.running.output import STDERR, STDOUT, Output, are_closed
-from django_singlejob.running.process import kill_with_group, leave_connections, pidfd
+from django_singlejob.running.process import Process, leave_connections
 from django_singlejob.running.serving import FREE, serve_as_program
 from django_singlejob.running.shared import SharedMemory, flush_streams
 
@@ -49,17 +49,15 @@ class NotBegun(Exception):
         self.was_idle, self.is_by_signal = was_idle, is_by_signal
 
 
-class Executor:
+class Executor(Process):
     """A process that carries out an order, or waits for one.
 
     Attributes:
-        pidfd: is ready to be read when it has ended; ``None`` if the system has none.
         has_served: whether it has carried out an order.
     """
 
     def __init__(self, pid: int, channel: socket.socket, popen: "subprocess.Popen[bytes] | None" = None) -> None:
-        self.pid = pid
-        self.pidfd = pidfd(pid)
+        super().__init__(pid)
         self.has_served = False
         self._channel, self._popen = channel, popen
         self._channel.setblocking(False)
@@ -92,43 +90,21 @@ class Executor:
             self._is_deaf = not said
         return FREE in self._heard
 
-    def is_dead(self) -> bool:
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True
-
-    def wait(self) -> None:
-        """Wait for its end."""
-        with suppress(ChildProcessError):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-
     def dismiss(self) -> None:
         """Have it end as any program does: there are no more orders."""
         self._channel.close()
 
-    def kill(self) -> None:
-        """Kill it, and what it has started."""
-        kill_with_group(self.pid)
-
     def end_by(self, instant: float) -> None:
         """Wait for its end until this instant, a value of ``local_now()``, and then kill it."""
-        while not self.is_dead() and local_now() < instant:
+        while not self.is_over() and local_now() < instant:
             sleep(_MOMENT)
-        if not self.is_dead():
+        if not self.is_over():
             self.kill()
-        self.bury()
+        self.collect()
 
-    def bury(self) -> int | None:
-        """Wait for its end. Returns its exit code; -n if signal n has killed it, ``None`` if that is unknown."""
+    def collect(self) -> int | None:
         self._channel.close()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
-        try:
-            code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        except ChildProcessError:  # the project ignores SIGCHLD, or has collected it
-            code = None
+        code = super().collect()
         if self._popen:
             self._popen.returncode = code or 0  # it need not wait for it any more
         return code
@@ -144,7 +120,7 @@ def started(output: Output | None, *, has_terminal: bool) -> Executor:
     ours, theirs = socket.socketpair()
     own = _own_streams()
     try:
-        invitation = Invitation(os.getpid(), theirs.fileno(), own[0], own[1], django_singlejob.__version__)
+        invitation = Invitation(theirs.fileno(), own[0], own[1], django_singlejob.__version__)
         pipes = output.descriptors if output else own
         popen = subprocess.Popen(
             program.command_line(),
@@ -186,7 +162,6 @@ def forked() -> Executor | None:
 
 
 def _fork() -> Executor:
-    supervisor = os.getpid()
     ours, theirs = socket.socketpair()
     # The child would write a second time what is still to be written.
     flush_streams()
@@ -199,7 +174,7 @@ def _fork() -> Executor:
                 os.setpgid(pid, pid)
         if pid == 0:
             ours.close()
-            serve_as_program(supervisor, theirs.detach())
+            serve_as_program(theirs.detach())
     theirs.close()
     return Executor(pid, ours)
 
@@ -230,7 +205,7 @@ def _is_connected(descriptor: int) -> bool:
 
 
 class ExecutorRun:
-    """A run in an executor: what a ``Process`` is for a child that was forked.
+    """A run in an executor, which may go on after it.
 
     Attributes:
         was_idle: whether the executor had waited for it.
@@ -266,7 +241,7 @@ class ExecutorRun:
     def is_over(self) -> bool:
         """Whether the run is over."""
         with self._mutex:
-            return self._is_collected or self.executor.is_free() or self.executor.is_dead()
+            return self._is_collected or self.executor.is_free() or self.executor.is_over()
 
     def collect(self) -> int | None:
         """Wait until the run is over. Returns the executor's exit code; 0 if it can carry out another order."""
@@ -275,8 +250,8 @@ class ExecutorRun:
         with self._mutex:
             self._is_collected = True
             is_free = self.executor.is_free()
-            self.is_executor_free = is_free and not self.executor.is_dead()
-            code = 0 if self.is_executor_free else self.executor.bury()
+            self.is_executor_free = is_free and not self.executor.is_over()
+            code = 0 if self.is_executor_free else self.executor.collect()
             return 0 if is_free else code
 
 
@@ -315,9 +290,9 @@ class Executors:
         """One that waits for an order, or a new one. Raises ``OSError`` if none can be started."""
         while self._idle:
             executor = self._idle.pop().executor
-            if not executor.is_dead():
+            if not executor.is_over():
                 return executor
-            executor.bury()
+            executor.collect()
         return started(output, has_terminal=self._has_terminal)
 
     def put_back(self, executor: Executor) -> None:
@@ -328,8 +303,8 @@ class Executors:
         """Have those end that have waited for long. Returns when to call this again, a value of ``local_now()``."""
         now, last = local_now(), self._idle[-1:]
         for idle in list(self._idle):
-            if idle.executor.is_dead():
-                idle.executor.bury()
+            if idle.executor.is_over():
+                idle.executor.collect()
                 self._idle.remove(idle)
             elif now >= _ends_at(idle, last):
                 idle.executor.dismiss()
@@ -343,8 +318,8 @@ class Executors:
         for leaving in self._leaving:
             if now - leaving.since >= LONGEST_END:
                 leaving.executor.kill()
-            if leaving.executor.is_dead():
-                leaving.executor.bury()
+            if leaving.executor.is_over():
+                leaving.executor.collect()
             else:
                 left.append(leaving)
         self._leaving = left

@@ -1,6 +1,5 @@
 """The body in an executor, whose main thread runs it: what is raised there to end it, and how its end is reported."""
 
-import ctypes
 import os
 import pickle
 import signal
@@ -16,10 +15,11 @@ from django_singlejob.locking.endings import Ending, summary
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ReceivedSignals
+from django_singlejob.running import guard
 from django_singlejob.running.shared import SharedMemory, flush_streams
 
 # Why a body has to end: one of these, or a signal's number.
-LOST, TIMEOUT, STOPPED = 1001, 1002, 1003
+LOST, TIMEOUT, STOPPED = guard.LOST, 1002, 1003
 # What ``check()`` raises for the same reason.
 _RAISED_BY_CHECK = {LOST: LeaseLost, TIMEOUT: JobTimeout, STOPPED: JobStopped}
 
@@ -32,8 +32,6 @@ OUTPUT_NOTE = "The last lines of its output:"
 LONGEST_READING, _MOMENT = 1.0, 0.002
 # The most bytes of an exception that is passed to the supervisor.
 _MOST_OF_FAILURE = 100_000
-# Of Linux: which signal a process gets when its parent dies.
-_PR_SET_PDEATHSIG = 1
 
 
 def exception_for(reason: int, lease: Lease) -> BaseException:
@@ -87,14 +85,6 @@ def report(ended: BodyEnd, log: Callable[[BaseException], object], memory: Share
             log(ended.failure)
         finally:
             memory.has_logged = True
-
-
-def die_with(supervisor: int) -> None:
-    """Have this process killed when its supervisor dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def add_output(failure: BaseException, lines: str) -> None:

@@ -6,12 +6,7 @@ prints; and if nobody reads what it passes on, it waits, and only what prints wa
 
 import logging
 import os
-import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from typing import NoReturn
 
 from django_singlejob.conf import options
 from django_singlejob.process.clock import sleep, wait
@@ -142,20 +137,6 @@ class Output:
             self.let_go()
             self._waker.close()
             raise
-
-    def redirected(self, become: Callable[[], NoReturn]) -> Callable[[], NoReturn]:
-        """``become`` for the child: it prints to the pipes."""
-        return partial(self._become, become)
-
-    def _become(self, become: Callable[[], NoReturn]) -> NoReturn:
-        for stream in STDOUT, STDERR:
-            os.dup2(self._writes.get(stream, self._writes[STDOUT]), stream)
-        for descriptor in (*self._reads, *self._writes.values()):
-            os.close(descriptor)
-        for text in sys.stdout, sys.stderr:
-            with suppress(Exception):  # the project may have replaced it
-                text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        become()
 
     @property
     def descriptors(self) -> list[int]:

@@ -268,6 +268,13 @@ def _skip(job: Job, refusal: Refusal) -> Outcome:
     )
 
 
+def _memory() -> SharedMemory:
+    try:
+        return SharedMemory()
+    except OSError as error:
+        raise NotBegun(f"There is no memory for it: {error}") from error
+
+
 class _Execution:
     """One run: its heartbeat, its context and its outcome."""
 
@@ -320,20 +327,16 @@ class _Execution:
 
     def _run_command(self, command: ShellCommand, supervisor: Supervisor) -> None:
         with self._as_current():
-            self._send_started()
-            memory = SharedMemory()
+            memory = _memory()
             if not command.is_alone:  # what it leaves behind prints on when this process is over
                 self._output = supervisor.output(self._asked.job.name, memory, is_command=True)
-            supervise_command(supervisor, self._lease, command, memory, self._output)
+            supervise_command(supervisor, self._lease, command, memory, self._output, self._send_started)
 
     def _ordered(self, supervisor: Supervisor) -> Steps[BodyEnd]:
         job = self._asked.job
         order = self._order(supervisor)
         while True:
-            try:
-                memory = SharedMemory()
-            except OSError as error:
-                raise NotBegun(f"There is no memory for it: {error}") from error
+            memory = _memory()
             self._output = supervisor.output(job.name, memory)
             try:
                 return (

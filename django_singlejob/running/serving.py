@@ -33,7 +33,6 @@ from django_singlejob.running import order as orders
 from django_singlejob.running.in_child import (
     LOST,
     BodySignals,
-    die_with,
     end_own_group,
     exit_at_once,
     for_caller,
@@ -67,10 +66,10 @@ def serve_if_invited() -> None:
         sys.exit()
 
 
-def serve_as_program(supervisor: int, channel: int) -> NoReturn:
+def serve_as_program(channel: int) -> NoReturn:
     """In a process that a supervisor has forked: carry out its orders, and then end as the program that it is. If none
     comes, this process is not needed, and the supervisor goes on as the program."""
-    server = _Server(Invitation(supervisor, channel, -1, -1, django_singlejob.__version__), is_program=True)
+    server = _Server(Invitation(channel, -1, -1, django_singlejob.__version__), is_program=True)
     server.serve()
     if not server.has_served:
         os._exit(0)
@@ -95,7 +94,6 @@ class _Server:
                 f"{invitation.version}. Restart that one."
             )
         received_signals.remember_how_children_end()
-        die_with(invitation.supervisor)
         if _has_no_input():
             _leave_terminal()
         atexit.register(end_own_group)
@@ -103,7 +101,7 @@ class _Server:
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._channel = socket.socket(fileno=invitation.channel)
         _kept.append(self._channel)
-        self._descriptors = {number: _file_of(number) for number in invitation[1:4] if int(number) >= 0}
+        self._descriptors = {number: _file_of(number) for number in invitation[:3] if int(number) >= 0}
         self._streams = {} if is_program else {1: invitation.stdout, 2: invitation.stderr}
         self._is_program, self.has_served = is_program, False
         self._watch = _LeaseWatch()

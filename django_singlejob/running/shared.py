@@ -15,6 +15,7 @@ from typing import Any
 
 from django_singlejob.locking.lease_state import LeaseState
 from django_singlejob.models.progress import TEXT_LENGTH, Progress
+from django_singlejob.running import guard
 from django_singlejob.running.waker import Waker
 
 # Of what a child may say about its end. The memory that it does not use costs nothing.
@@ -65,12 +66,12 @@ class SharedMemory(LeaseState):
         begun_at: when the body has begun, as ``local_now()``; 0 before that.
     """
 
-    proven_at = number(0, float)
+    proven_at = number(guard.PROVEN_AT, float)
     is_lost = number(1, bool)
     is_ending = number(2, bool)
     is_over = number(3, bool)
-    is_only_writer = number(4, bool)
-    reason = number(5, int)
+    is_only_writer = number(guard.IS_ONLY_WRITER, bool)
+    reason = number(guard.REASON, int)
     _length = number(6, int)
     stopped_by = text(16, _STOPPED_AT)
     wants_lines = number(17, bool)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from math import inf
-from typing import NoReturn, Self, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 from django_singlejob.database import transactions
 from django_singlejob.exceptions import JobDied
@@ -23,6 +23,7 @@ from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.code import Code
 from django_singlejob.process.received_signals import ENDING_SIGNALS, blocked_signals, is_shutdown_requested
 from django_singlejob.running.executor import Executor, ExecutorRun, Executors, NotBegun
+from django_singlejob.running.guarded import GuardedRuns
 from django_singlejob.running.in_child import (
     LOST,
     STOPPED,
@@ -34,10 +35,10 @@ from django_singlejob.running.in_child import (
 )
 from django_singlejob.running.order import Order
 from django_singlejob.running.output import Output, Printer, output_of
-from django_singlejob.running.process import Process, how_it_ended
+from django_singlejob.running.process import how_it_ended
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.waker import Waker, wait_for
-from django_singlejob.running.watch import DAY, LAST_WORDS, Child, ChildWatch
+from django_singlejob.running.watch import DAY, LAST_WORDS, Child, ChildWatch, Running
 
 T = TypeVar("T")
 #: Goes on when a child is over, or after this number of seconds.
@@ -91,6 +92,7 @@ class Supervisor:
         self._children: dict[Child, bool] = {}
         self._heartbeats = Heartbeats(self._watch.wake)
         self._executors = Executors(first, has_terminal=has_terminal)
+        self._guarded = GuardedRuns()
         self._code = Code()
         self._life = ExitStack()
 
@@ -104,6 +106,7 @@ class Supervisor:
             self.collect(child)
             self.let_go(child)
         self._executors.close()
+        self._guarded.close()
         self._life.close()
         self.waker.close()
 
@@ -111,33 +114,45 @@ class Supervisor:
         self,
         lease: Lease,
         memory: SharedMemory,
-        become: Callable[[], NoReturn],
+        begin: Callable[[], Running],
         *,
         child: type[Child] = Child,
-        process: type[Process] = Process,
         output: Output | None = None,
-        max_runtime: timedelta | None = None,
     ) -> Child:
-        """Have a child process call ``become``, with the lease's state in ``memory``, and keep the lease. ``output``
-        passes on what it prints.
+        """Have ``begin`` start a process that is a body, with the lease's state in ``memory``, and keep the lease.
+        ``output`` passes on what it prints.
 
-        Raises ``JobInterrupted`` if a signal had come before, unless there is patience.
+        Raises ``JobInterrupted`` if a signal had come before, unless there is patience; ``OSError`` if the process, or
+        its guard, cannot be started.
         """
         try:
             with blocked_signals():
-                self._raise_unless_patient()
-                lease.share(memory)
-                memory.close_descriptor()
+                if received_signals.in_force and self.patience is None:
+                    received_signals.in_force.raise_remembered()
+                self._guarded.prepare()
                 memory.begun_at = local_now()
-                begun = process(output.redirected(become) if output else become, has_terminal=self._has_terminal)
-                started = child(begun, lease, memory, max_runtime=max_runtime, patience=self.patience)
-                self._children[started] = lease not in self._heartbeats
-                self._watch.add(started)
+                process = begin()
+                try:
+                    started = self._add(lease, memory, partial(child, process))
+                except OSError:
+                    process.kill()
+                    process.collect()
+                    raise
         finally:
+            memory.close_descriptor()
             if output:
                 output.let_go()
         self._heartbeats.keep(lease)
         return started
+
+    def _add(self, lease: Lease, memory: SharedMemory, child: Callable[..., Child]) -> Child:
+        """Watch over a child that has begun, or will. Raises ``OSError`` if there are too many open files."""
+        lease.share(memory)
+        added = child(lease, memory, patience=self.patience)
+        self._guarded.add(added)
+        self._children[added] = lease not in self._heartbeats
+        self._watch.add(added)
+        return added
 
     def note_code(self) -> None:
         """Take note of the code as it is, for ``is_outdated``."""
@@ -180,23 +195,24 @@ class Supervisor:
     def _ordered(
         self, lease: Lease, order: Order, memory: SharedMemory, output: Output | None, child: Callable[..., Child]
     ) -> Child:
-        executor = self._executors.take(output)
-        run = ExecutorRun(executor)
+        self._guarded.prepare()
+        executor = self._executors.take(output)  # first, because it inherits which signals are blocked
         with blocked_signals():
-            lease.share(memory)
             try:
-                executor.order(order, memory, output)
+                return self._sent(
+                    order, executor, self._add(lease, memory, partial(child, ExecutorRun(executor))), output
+                )
             except OSError:
                 self._executors.put_back(executor)
                 raise
-            started = child(run, lease, memory, patience=self.patience)
-            self._children[started] = lease not in self._heartbeats
-            self._watch.add(started)
-        return started
 
-    def _raise_unless_patient(self) -> None:
-        if received_signals.in_force and self.patience is None:
-            received_signals.in_force.raise_remembered()
+    def _sent(self, order: Order, executor: Executor, child: Child, output: Output | None) -> Child:
+        try:
+            executor.order(order, child.memory, output)
+        except OSError:
+            self.let_go(child)
+            raise
+        return child
 
     def output(self, title: str, memory: SharedMemory, *, is_command: bool = False) -> Output | None:
         """How to pass on and keep what a child will print, see ``output_of``."""
@@ -206,6 +222,7 @@ class Supervisor:
         """Kill the child, and what it has left behind, while the process group cannot be another's. Returns its exit
         code, see ``Process.collect``. Its lease is kept until ``let_go``."""
         child.process.kill()
+        self._guarded.remove(child)
         code = child.process.collect()
         child.memory.is_only_writer = False
         if isinstance(child.process, ExecutorRun) and child.process.is_executor_free:
@@ -216,13 +233,14 @@ class Supervisor:
 
     def _bury_orphans(self) -> None:
         """Collect what children have left behind. As process 1 of a container, this process is the parent of that."""
-        ours = {child.process.pid for child in self._children} | self._executors.pids
+        ours = {child.process.pid for child in self._children} | self._executors.pids | self._guarded.pids
         with suppress(ChildProcessError):
             while (over := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and over.si_pid not in ours:
                 os.waitpid(over.si_pid, 0)
 
     def let_go(self, child: Child) -> None:
         """Watch over the child, and keep its lease, no longer."""
+        self._guarded.remove(child)
         self._watch.remove(child)
         if self._children.pop(child, False):
             self._heartbeats.leave(child.lease)
@@ -267,8 +285,9 @@ class Supervisor:
         """Wait until a child is over, or somebody wakes this process. Returns ``False`` if ``timeout`` seconds pass
         without that."""
         descriptors = [each for child in self._children for each in child.process.descriptors]
+        guard = [] if self._guarded.descriptor is None else [self._guarded.descriptor]
         ready = wait_for(
-            [self.waker.descriptor, *(each for each in descriptors if each is not None)],
+            [self.waker.descriptor, *guard, *(each for each in descriptors if each is not None)],
             min(timeout, NAP) if None in descriptors else timeout,
         )
         self.waker.taken()
@@ -280,7 +299,7 @@ class Supervisor:
         end = local_now() + seconds
         while True:
             self._heartbeats.beat()  # first, so that the leases are kept however much there is to do
-            next_at = min(self._touch(), end, self._heartbeats.next_at, self._executors.tidy())
+            next_at = min(self._touch(), end, self._heartbeats.next_at, self._executors.tidy(), self._guarded.tend())
             if self._wait(wait, next_at - local_now()):
                 return True
             if local_now() >= end:

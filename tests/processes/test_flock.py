@@ -249,7 +249,7 @@ SITUATIONS = [
         "`kill -9` of the wrapper",
         "sh $REST; exit 7",
         sigkill,
-        Expected(released, 137),
+        Expected(killed, 137),
         Expected(held, 137),
         SHORT_GRACE,
     ),

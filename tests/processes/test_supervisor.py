@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,8 +25,6 @@ from tests.processes.witness import ends, is_alive, is_over
 from tests.waiting import a_moment, eventually, work_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.children import Child, Spawn
     from tests.processes.conftest import Act
     from tests.proxy import Proxy
@@ -249,7 +248,7 @@ def test_a_supervisor_that_is_stopped_ends_its_body_when_it_goes_on(spawn: Spawn
     assert ends("stubborn") == ["failed"]
 
 
-@pytest.mark.parametrize("kind", ["sleeps", "loops in Python", "swallows every exception"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begins(spawn: Spawn, kind: str) -> None:
     scene = start(spawn, kind)
     scene.child.send_signal(signal.SIGSTOP)
@@ -258,6 +257,42 @@ def test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begin
     assert scene.child.finish() == 75
     assert ("cleaned up" in scene.child.output) == REACHABLE[kind]
     assert ends("stubborn") == ["abandoned"]
+
+
+@once
+def test_what_a_body_has_started_dies_with_the_supervisor_too(spawn: Spawn) -> None:
+    scene = start(spawn, "sleeps", "stubborn_with_a_process")
+    scene.child.kill()
+    eventually(lambda: not is_alive(scene.body) and not is_alive(number_left(scene.child)))
+
+
+@once
+@pytest.mark.parametrize("kind", ["sleeps", "holds the GIL in C"])
+def test_a_guard_that_is_killed_is_replaced_and_the_next_one_knows_the_runs(spawn: Spawn, kind: str) -> None:
+    scene = start(spawn, kind)
+    first = guard_of(scene.child)
+    os.kill(first, signal.SIGKILL)
+    scene.child.wait_for("The guard of this command was killed by SIGKILL. Another one is started.")
+    eventually(lambda: guard_of(scene.child) not in {0, first})
+    assert is_alive(scene.body)
+    scene.child.kill()
+    eventually(lambda: not is_alive(scene.body))
+
+
+@once
+def test_a_guard_ends_with_its_command(spawn: Spawn, go: Path) -> None:
+    child = spawn.command("run_singleton", "until_told")
+    child.wait_for("started")
+    guard = guard_of(child)
+    go.touch()
+    assert child.finish() == 0
+    assert not is_alive(guard)
+
+
+def guard_of(child: Child) -> int:
+    """The process number of its guard; 0 if it has none at the moment."""
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    return next((int(pid) for pid in children if "guard.py" in Path(f"/proc/{pid}/cmdline").read_text()), 0)
 
 
 @once
