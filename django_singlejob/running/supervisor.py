@@ -285,9 +285,8 @@ class Supervisor:
         """Wait until a child is over, or somebody wakes this process. Returns ``False`` if ``timeout`` seconds pass
         without that."""
         descriptors = [each for child in self._children for each in child.process.descriptors]
-        guard = [] if self._guarded.descriptor is None else [self._guarded.descriptor]
         ready = wait_for(
-            [self.waker.descriptor, *guard, *(each for each in descriptors if each is not None)],
+            [self.waker.descriptor, *self._guarded.descriptors, *(each for each in descriptors if each is not None)],
             min(timeout, NAP) if None in descriptors else timeout,
         )
         self.waker.taken()
