@@ -69,13 +69,15 @@ def single_statement(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def child_env(database_url: str) -> dict[str, str]:
+def child_env(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> dict[str, str]:
     """The environment of a process that uses the test database. It measures coverage if the tests do."""
     return os.environ | {
         "DATABASE_URL": database_url,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
+        # See tests/life/everywhere.py.
+        "SINGLEJOB_TEST_LIFE": str(tmp_path) if request.config.getoption("in_life") else "",
     }
 
 

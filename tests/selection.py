@@ -123,6 +123,7 @@ def sampled(cases: Iterable[object], every: int = 4) -> list[ParameterSet]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked `long` too, and each test everywhere")
+    parser.addoption("--in-life", action="store_true", help="start each process with what real projects have at once")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,6 +12,8 @@ import psycopg
 from tests.browser.policy import POLICY
 
 env = environ.Env()
+if env("SINGLEJOB_TEST_LIFE", default=""):
+    import tests.life.everywhere  # noqa: F401
 
 SECRET_KEY = "only-for-tests"
 USE_TZ = True

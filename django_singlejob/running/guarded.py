@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -32,12 +33,16 @@ class _Run(NamedTuple):
 class _Guard(Process):
     """A guard of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, runs: Iterable[_Run]) -> None:
+        """``runs``: what it has to know from the first. Raises ``OSError`` if it cannot be started."""
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
         supervisor = os.pidfd_open(os.getpid())
         try:
+            # First, because this process may be killed as soon as the guard is there.
             socket.send_fds(self._channel, [b"\0"], [supervisor])
+            for run in runs:
+                socket.send_fds(self._channel, [run.message], run.descriptors)
             self._popen = subprocess.Popen(
                 # Isolated, so that no variable and no module of the project changes what it does.
                 [sys.executable, "-I", "-S", guard.__file__],
@@ -94,9 +99,7 @@ class GuardedRuns:
             self._is_possible = _is_possible()
         if self._guard is None and self._is_possible:
             self._starts_at = local_now() + _PAUSE
-            self._guard = _Guard()
-            for run in self._runs.values():
-                self._guard.tell(run)
+            self._guard = _Guard(self._runs.values())
 
     def add(self, child: Child) -> None:
         """Have the guard watch over this one, until ``remove``. Its memory must still have a descriptor.
