@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -111,23 +111,17 @@ def supervise_command(
     Raises ``CommandFailed`` if it did not succeed; ``JobInterrupted``, ``JobStopped`` or ``LeaseLost`` if that was why;
     ``NotBegun`` if the system cannot start a process.
     """
-    pipe = None
-    try:
-        pipe = None if command.is_alone else Pipe()
-        run = _CommandRun(supervisor, lease, command, memory, output, pipe)
-    except OSError as error:
-        if pipe:
-            pipe.close()
-        if error.errno in _NO_RESOURCES:
-            raise NotBegun(f"No process could be started for it: {error}") from error
-        begun()
-        raise _not_started(error) from error
-    try:
+    with ExitStack() as block:
+        try:
+            pipe = None if command.is_alone else block.enter_context(closing(Pipe()))
+            run = _CommandRun(supervisor, lease, command, memory, output, pipe)
+        except OSError as error:
+            if error.errno in _NO_RESOURCES:
+                raise NotBegun(f"No process could be started for it: {error}") from error
+            begun()
+            raise _not_started(error) from error
         begun()
         run.run()
-    finally:
-        if pipe:
-            pipe.close()
 
 
 class _CommandRun:
