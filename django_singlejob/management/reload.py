@@ -3,12 +3,12 @@
 import os
 import sys
 
-from django.utils import autoreload
-
 from django_singlejob.management.output import flush
+from django_singlejob.process import program
 
 
 def start_anew() -> None:
-    """Replace this process with a new one that runs the same command. Does not return."""
+    """Replace this process with a new one of the same program. Does not return."""
     flush([sys.stdout, sys.stderr])
-    os.execv(sys.executable, autoreload.get_child_arguments())  # noqa: S606
+    os.chdir(program.directory or os.curdir)
+    os.execve(sys.executable, program.command_line(), program.environment())  # noqa: S606

@@ -82,10 +82,11 @@ def command_line() -> list[str]:
     return [sys.executable, *arguments]
 
 
-def environment(invited: Invitation) -> dict[str, str]:
-    """The environment of an executor of this program that gets this invitation: the one that this program was started
-    with, because the settings may have removed a secret from it since."""
-    return {**(_environment or _kept_environment() or os.environ), VARIABLE: str(invited)}
+def environment(invited: Invitation | None = None) -> dict[str, str]:
+    """The environment that this program was started with, because the settings may have removed a secret from it since.
+    With an invitation, it is that of an executor."""
+    invitation = {VARIABLE: str(invited)} if invited else {}
+    return {**(_environment or _kept_environment() or os.environ), **invitation}
 
 
 def _kept_environment() -> dict[str, str]:
