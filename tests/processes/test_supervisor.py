@@ -21,7 +21,7 @@ from tests.app import jobs
 from tests.app.models import Counter
 from tests.children import ROOT
 from tests.databases import APPS
-from tests.processes.witness import ends, is_alive, is_over
+from tests.processes.witness import ends, guard_of, is_alive, is_over
 from tests.waiting import a_moment, eventually, work_for
 
 if TYPE_CHECKING:
@@ -287,12 +287,6 @@ def test_a_guard_ends_with_its_command(spawn: Spawn, go: Path) -> None:
     go.touch()
     assert child.finish() == 0
     assert not is_alive(guard)
-
-
-def guard_of(child: Child) -> int:
-    """The process number of its guard; 0 if it has none at the moment."""
-    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-    return next((int(pid) for pid in children if "guard.py" in Path(f"/proc/{pid}/cmdline").read_text()), 0)
 
 
 @once

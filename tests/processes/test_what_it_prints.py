@@ -19,7 +19,7 @@ from django_singlejob.models.locks import locks
 from tests.app import jobs
 from tests.children import ROOT
 from tests.databases import APPS
-from tests.processes.witness import is_alive
+from tests.processes.witness import children_of, is_alive
 from tests.waiting import eventually, work_for
 
 if TYPE_CHECKING:
@@ -254,8 +254,8 @@ def unread(spawn: Spawn, *words: str) -> Iterator[tuple[subprocess.Popen[bytes],
 
 
 def has_beaten() -> bool:
-    """Whether the lease was kept for seconds, although the job takes none."""
-    return JobLock.objects.filter(job_name="fills_a_pipe", heartbeats__gte=3).exists()
+    """Whether the lease was kept for seconds, although the job takes none, and a heartbeat has said what it prints."""
+    return any(lock.progress for lock in JobLock.objects.filter(job_name="fills_a_pipe", heartbeats__gte=3))
 
 
 def read_all(read: int) -> bytes:
@@ -290,10 +290,9 @@ def test_a_signal_ends_what_nobody_reads(spawn: Spawn) -> None:
 def test_a_signal_ends_a_shell_command_that_nobody_reads(spawn: Spawn, go: Path) -> None:
     fill = f"until [ -e {go} ]; do sleep 0.01; done; head -c 100000 /dev/zero"
     with unread(spawn, "run_singleton", "backup", "--", "sh", "-c", fill) as (child, _):
-        children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
-        eventually(children.read_text)
+        eventually(lambda: children_of(child))
         go.touch()
-        eventually(lambda: not children.read_text())
+        eventually(lambda: not children_of(child))
         child.send_signal(signal.SIGTERM)
         child.wait()
     # The signal may still come before it is known that the command has left nothing behind.

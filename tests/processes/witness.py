@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from django_singlejob.models import JobLock, JobRun, JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from subprocess import Popen
 
 
 def ends(job: str) -> list[str]:
@@ -25,3 +31,19 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def guard_of(command: Popen[bytes]) -> int:
+    """The process number of its guard; 0 if it has none at the moment."""
+    return next((pid for pid, words in _started_by(command) if "guard.py" in words), 0)
+
+
+def children_of(command: Popen[bytes]) -> list[int]:
+    """The process numbers of what it has started, apart from its guard."""
+    return [pid for pid, words in _started_by(command) if "guard.py" not in words]
+
+
+def _started_by(command: Popen[bytes]) -> Iterator[tuple[int, str]]:
+    for pid in Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield int(pid), Path(f"/proc/{pid}/cmdline").read_text()
