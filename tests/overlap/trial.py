@@ -1,0 +1,123 @@
+"""A trial: a command begins a run, something happens to it, and another command waits for the lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from django_singlejob.models import JobLock
+from tests.overlap.bodies import BODIES, REPORT, SHELL, SHELL_COMMAND
+from tests.processes.witness import is_alive
+from tests.processes.workers import one_off
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.children import Child, Spawn
+    from tests.overlap.judge import Judge
+    from tests.proxy import Proxy
+
+COMMANDS = ["run_singleton", "singleton_worker"]
+#: The options for a shell command, which has no decorator.
+LEASE = ["--lease", "3"]
+#: Another command gets the lock of a dead holder within four thirds of a lease, three times as long on a busy machine.
+WAIT = ["--wait", "12"]
+
+
+class Trial:
+    """
+    Attributes:
+        body: its name in `BODIES`.
+        command: which one of `COMMANDS` begins the run.
+        env: the environment of that command, beyond that of all others.
+        proxy: between that command and the database, if there is one.
+        first: that command, which is the supervisor.
+    """
+
+    first: Child
+
+    def __init__(
+        self, spawn: Spawn, judge: Judge, body: str, command: str, env: dict[str, str], proxy: Proxy | None
+    ) -> None:
+        self._spawn, self.judge, self.proxy = spawn, judge, proxy
+        self.body, self.command, self.env = body, command, env
+        self._guards: set[int] = set()
+
+    @property
+    def lock(self) -> str:
+        return "nightly" if self.body == SHELL else "overlap"
+
+    def begin(self) -> None:
+        """Start the first command, and wait until all of the run has reported."""
+        self.first = self._first()
+        eventually(self._has_begun)
+
+    def _first(self) -> Child:
+        if self.body == SHELL:
+            return self._spawn.command("run_singleton", self.lock, *LEASE, "--", *SHELL_COMMAND, **self.env)
+        if self.command == "run_singleton":
+            words = ["run_singleton", "overlap", "--now", "--args", f'["{self.body}"]']
+            return self._spawn.command(*words, **self.env)
+        row = one_off("overlap", self.body)
+        row.max_attempts = 1
+        row.save()
+        return self._spawn.command("singleton_worker", "--processes", "2", "--interval", "0.2", **self.env)
+
+    def _has_begun(self) -> bool:
+        assert self.first.poll() is None, self.first.output
+        return len(self.judge.reported("body")) == 1 and len(self.judge.reported("part")) == BODIES[self.body].parts
+
+    def end(self) -> None:
+        """Kill what would not end with the first command."""
+        self.first.kill_all()
+        for pid in self._guards:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def await_heartbeats(self, number: int = 1) -> None:
+        """Wait until the supervisor has sent that many heartbeats, so that it is not in the middle of one."""
+        sent = self._heartbeats()
+        eventually(lambda: self._heartbeats() >= sent + number)
+
+    def _heartbeats(self) -> int:
+        return JobLock.objects.get(name=self.lock).heartbeats
+
+    def guard(self, *, other_than: int = 0) -> int:
+        """The process number of the supervisor's guard."""
+        guard = eventually(partial(self._guard, other_than))
+        self._guards.add(guard)
+        return guard
+
+    def _guard(self, other_than: int) -> int:
+        assert self.first.poll() is None, self.first.output
+        guards = (pid for pid in children_of(self.first.pid) if is_guard(pid) and is_alive(pid) and pid != other_than)
+        return next(guards, 0)
+
+    def succeed(self) -> None:
+        """Start the second command, and wait until its body has begun."""
+        words = ["successor", "--now"]
+        if self.body == SHELL:
+            words = [self.lock, *LEASE]
+        shell_command = ["--", *REPORT, "successor"] if self.body == SHELL else []
+        second = self._spawn.command("run_singleton", *words, *WAIT, *shell_command)
+        assert second.finish() == 0, second.output
+        assert self.judge.reported("successor"), second.output
+
+
+def children_of(parent: int) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                yield int(path.parent.name)
+
+
+def is_guard(pid: int) -> bool:
+    try:
+        return b"running/guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
