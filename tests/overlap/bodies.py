@@ -105,8 +105,9 @@ def become_another_user() -> None:
 
 
 def clear_its_parent_death_signal() -> None:
+    """Nothing in its process can end it then."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
-    sleep()
+    hold_the_gil_in_c()
 
 
 class Body(NamedTuple):
@@ -134,9 +135,8 @@ BODIES = {
     "forks": Body(fork, parts=1),
     "is another program": Body(become_another_program, has_python=False, ends_well=False),
     "is in another group": Body(join_another_group),
-    # It cannot see that it is told to end.
-    "is another user": Body(become_another_user, ends_well=False),
-    "has no parent-death signal": Body(clear_its_parent_death_signal),
+    "is another user": Body(become_another_user),
+    "has no parent-death signal": Body(clear_its_parent_death_signal, has_python=False, ends_well=False),
     # Only `run_singleton LOCK -- COMMAND` has it, and not as a job.
     SHELL: Body(partial(os.execvp, "sh", SHELL_COMMAND), parts=1, has_python=False),
 }

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -11,7 +13,6 @@ from tests.overlap.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.children import Spawn
 
@@ -23,9 +24,11 @@ def judge() -> Iterator[Judge]:
 
 
 @pytest.fixture
-def go(tmp_path: Path) -> Path:
-    """Touch it to let a body come to its end."""
-    return tmp_path / "go"
+def go() -> Iterator[Path]:
+    """Touch it to let a body come to its end. Each user can see it."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder) / "go"
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ class Trial:
         """Start the first command, and wait until all of the run has reported."""
         self.first = self._first()
         eventually(self._has_begun)
+        assert self.judge.are_all_alive(), self.first.output
 
     def _first(self) -> Child:
         if self.body == SHELL:
@@ -100,11 +101,10 @@ class Trial:
 
     def succeed(self) -> None:
         """Start the second command, and wait until its body has begun."""
-        words = ["successor", "--now"]
+        words = ["successor", "--now", *WAIT]
         if self.body == SHELL:
-            words = [self.lock, *LEASE]
-        shell_command = ["--", *REPORT, "successor"] if self.body == SHELL else []
-        second = self._spawn.command("run_singleton", *words, *WAIT, *shell_command)
+            words = [self.lock, "--now", *WAIT, *LEASE, "--", *REPORT, "successor"]
+        second = self._spawn.command("run_singleton", *words)
         assert second.finish() == 0, second.output
         assert self.judge.reported("successor"), second.output
 
