@@ -115,7 +115,7 @@ class Body(NamedTuple):
     Attributes:
         parts: how many processes of it report beside its own.
         has_python: whether Python runs in its process, as our code there needs.
-        ends_well: whether it ends by itself when it is told to, and the run is successful then.
+        ends_well: whether the run is successful once the test lets it go on.
     """
 
     run: Callable[[], object]
