@@ -6,7 +6,10 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from tests.waiting import work_for
+from django.db import transaction
+
+from tests.processes.witness import state_of
+from tests.waiting import eventually, work_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +22,11 @@ CUT_OFF = "cut off"
 
 
 def stop(trial: Trial) -> None:
+    """Stop it while it writes nothing: on SQLite, what is stopped then keeps all others from writing."""
     trial.await_heartbeats()
-    trial.first.send_signal(signal.SIGSTOP)
+    with transaction.atomic():
+        trial.first.send_signal(signal.SIGSTOP)
+        eventually(lambda: state_of(trial.first.pid) == "T")
 
 
 def kill(trial: Trial) -> None:

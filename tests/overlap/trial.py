@@ -6,18 +6,15 @@ import os
 import signal
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from django_singlejob.models import JobLock
 from tests.overlap.bodies import BODIES, REPORT, SHELL, SHELL_COMMAND
-from tests.processes.witness import is_alive
+from tests.processes.witness import guard_of
 from tests.processes.workers import one_off
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.children import Child, Spawn
     from tests.overlap.judge import Judge
     from tests.proxy import Proxy
@@ -96,8 +93,8 @@ class Trial:
 
     def _guard(self, other_than: int) -> int:
         assert self.first.poll() is None, self.first.output
-        guards = (pid for pid in children_of(self.first.pid) if is_guard(pid) and is_alive(pid) and pid != other_than)
-        return next(guards, 0)
+        guard = guard_of(self.first)
+        return guard if guard != other_than else 0
 
     def succeed(self) -> None:
         """Start the second command, and wait until its body has begun."""
@@ -107,17 +104,3 @@ class Trial:
         second = self._spawn.command("run_singleton", *words)
         assert second.finish() == 0, second.output
         assert self.judge.reported("successor"), second.output
-
-
-def children_of(parent: int) -> Iterator[int]:
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
-                yield int(path.parent.name)
-
-
-def is_guard(pid: int) -> bool:
-    try:
-        return b"running/guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -27,10 +27,15 @@ def is_over(job: str, *statuses: str) -> bool:
 
 def is_alive(pid: int) -> bool:
     """Whether the process exists. A zombie, dead but not collected, does not count."""
+    return state_of(pid) not in ("", "Z")
+
+
+def state_of(pid: int) -> str:
+    """The letter that the system has for it, such as T if it is stopped; empty if it does not exist."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return ""
 
 
 def guard_of(command: Popen[bytes]) -> int:
