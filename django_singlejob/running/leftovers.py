@@ -28,6 +28,8 @@ from django_singlejob.process.received_signals import other_threads
 _PATIENCE, _MOMENT = 0.05, 0.002
 # By how much the memory of a process may grow. Bytes.
 _MOST_GROWTH = 100 * 1024 * 1024
+# Where a system has the descriptors of a process. In a container without ``/proc``, there is nothing.
+_DESCRIPTORS = "/dev/fd"
 
 
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -115,6 +117,7 @@ class Leftovers:
             "a child process": _has_children(),
             "a thread": not now.raw_threads <= before.raw_threads,
             "a file that is open for writing": self._has_open_file(),
+            "what cannot be seen here, because there is no /dev/fd": not os.path.isdir(_DESCRIPTORS),  # noqa: PTH112
             "a hook for the exit": self._hooks.are_more(),
             "a lock": may_hold_a_lock(),
             "much memory": self._has_grown(),
@@ -123,11 +126,11 @@ class Leftovers:
 
     def _has_open_file(self) -> bool:
         """Whether a file is open for writing that somebody else may read: what is still buffered for it would overwrite
-        newer work. The files of logging handlers are written to at once."""
+        newer work. The files of logging handlers are written to at once. ``False`` if the system does not say."""
         try:
-            descriptors = {int(name) for name in os.listdir("/dev/fd")}  # noqa: PTH208  (they have no paths)
+            descriptors = {int(name) for name in os.listdir(_DESCRIPTORS)}  # noqa: PTH208  (they have no paths)
         except OSError:
-            return True  # that cannot be known
+            return False
         handlers = [*self._handlers, *(handler for logger in all_loggers().values() for handler in logger.handlers)]
         logs = {descriptor for handler in handlers if (descriptor := _of_log(handler))}
         return any(map(_is_written_to, descriptors - {0, 1, 2} - logs - self._ours))
