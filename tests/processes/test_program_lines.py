@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,11 +17,13 @@ from tests.app.models import Counter
 from tests.children import ROOT
 from tests.databases import APPS
 from tests.ping_server import ping_server
-from tests.processes.witness import ends, is_alive, is_over
+from tests.processes.witness import ends, is_alive, is_over, session
 from tests.processes.workers import SETTINGS, enqueue
 from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from _pytest.mark import ParameterSet
 
     from tests.children import Child, Spawn
@@ -199,37 +200,24 @@ def test_a_pipe_ends_with_its_command_even_if_that_is_killed(spawn: Spawn, comma
 # --- signals as those of a service manager
 
 
-def session(child: Child) -> list[int]:
-    """The processes of the child's session, however they are grouped."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        if int(fields[3]) == child.pid:
-            found.append(int(path.name))
-    return found
-
-
 @pytest.mark.parametrize("job", ["nap", "asks_all_the_time"])
 def test_a_stop_that_signals_each_process_of_a_service_interrupts_the_run(spawn: Spawn, job: str) -> None:
     """As systemd does with Type=oneshot: without a terminal, all processes get the signal."""
     child = spawn.command("run_singleton", job, "--now")
     child.wait_for("attempt" if job == "nap" else "started")
-    for pid in session(child):
+    for pid in session(child.pid):
         os.kill(pid, signal.SIGTERM)
     assert child.finish() == 143
     assert child.output.count("cleaned up") == 1
     assert is_over(job, "interrupted")
-    assert not any(map(is_alive, session(child)))
+    assert not any(map(is_alive, session(child.pid)))
 
 
 def test_so_does_a_shell_command(spawn: Spawn) -> None:
     script = "trap 'echo cleaned up; exit 0' TERM; echo started; while :; do sleep 0.05; done"
     child = spawn.command("run_singleton", "nightly", "--", "sh", "-c", script)
     child.wait_for("started")
-    for pid in session(child):
+    for pid in session(child.pid):
         os.kill(pid, signal.SIGTERM)
     assert child.finish() in (0, 143)
     assert child.output.count("cleaned up") == 1

@@ -52,3 +52,16 @@ def _started_by(command: Popen[bytes]) -> Iterator[tuple[int, str]]:
     for pid in Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split():
         with suppress(FileNotFoundError, ProcessLookupError):
             yield int(pid), Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def session(leader: int) -> dict[int, int]:
+    """The processes of the session that this one leads, however they are grouped: each with its parent."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            _, parent, _, number = path.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(number) == leader:
+            found[int(path.parent.name)] = int(parent)
+    return found
