@@ -155,8 +155,8 @@ class Command(SupervisingCommand):
             for report in reports:
                 reported_status = self.tell(report, plan, given, signals)
                 status = status or reported_status
-        # What has started a worker is to start it anew. A pass of cron comes again anyway.
-        is_temporary = worker.has_given_up or (plan.is_endless and worker.is_outdated)
+        # What has started a worker, or a drain, is to start it anew. A pass of cron comes again anyway.
+        is_temporary = worker.has_given_up or (worker.is_outdated and not plan.once)
         status = status or worker.status_of_tasks or (EX_TEMPFAIL if is_temporary else 0)
         if is_reloaded and code.has_changed_lately() and not signals.received:
             self.stdout.write("The code has changed. The worker restarts.")
