@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -11,8 +12,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
-from tests.contract.acts import MINUTE, fall_behind, hourly, scheduled
+from tests.contract.acts import HOUR, MINUTE, fall_behind, hourly, scheduled, start_run
 from tests.databases import APPS
+from tests.mirror import PACKAGE
 from tests.processes.workers import SETTINGS, end, enqueue, worker
 from tests.waiting import eventually
 
@@ -194,3 +196,119 @@ def test_what_another_holder_has_by_then_is_left_alone(spawn: Spawn, go: Path) -
     assert JobLock.objects.get(name="quick").token == others
     assert JobStatus.objects.get(name="quick").last_started_at == started_at
     assert "was given back" not in child.output
+
+
+# --- a lease that is lost meanwhile
+
+WAITS_TO_LOAD = """
+    import os, sys, threading
+    from pathlib import Path
+    from django.core.management import execute_from_command_line
+    from django_singlejob import is_executor
+    from tests.waiting import eventually
+
+    if is_executor():
+        eventually(Path(os.environ["GO"]).exists)
+    threading.Thread(target=threading.Event().wait, daemon=True).start()  # so that it does not fork
+    execute_from_command_line(["manage.py", *sys.argv[1:]])
+    """
+
+
+@pytest.mark.parametrize("successor", ["nobody", "another holder"])
+def test_a_run_whose_lease_is_lost_while_its_process_loads_is_not_begun(spawn: Spawn, go: Path, successor: str) -> None:
+    child = spawn.code(WAITS_TO_LOAD, "run_singleton", "quick", "--now")
+    eventually(JobLock.objects.filter(name="quick", heartbeats__gt=0).exists)
+    assert spawn.command("clear_stale_locks", "--force", "quick").finish() == 0
+    others = start_run("quick", lease=HOUR) if successor == "another holder" else None
+    child.wait_for("has not begun")
+    go.touch()
+    assert child.finish() == 75
+    assert "quick ran" not in child.output
+    assert "could not be given back: Its process was killed by SIGTERM before that. The lease" in child.output
+    assert JobRun.objects.order_by("pk")[0].status == "abandoned"
+    assert list(JobLock.objects.values_list("token", flat=True)) == ([others.token] if others else [])
+    if others:
+        others.release()
+
+
+# --- another release meanwhile
+
+IN_A_RELEASE = """if True:
+    import os
+    os.chdir(os.environ["RELEASE"])
+
+    import shutil, sys, threading
+    from pathlib import Path
+    import django; django.setup()
+    import django_singlejob
+    from django.core.management import execute_from_command_line
+    from django.db.backends.signals import connection_created
+    from django_singlejob import is_executor, singleton_job
+
+    def upgrade():
+        path = Path(django_singlejob.__file__)
+        path.write_text(path.read_text().replace("__version__ = ", "__version__ = '9.' + "))
+
+    def delete():
+        shutil.rmtree(os.environ["RELEASE"], ignore_errors=True)
+
+    for change in upgrade, delete:
+        singleton_job(change)
+        if os.environ.get("MEANWHILE") == change.__name__ and not is_executor():
+            threading.Thread(target=threading.Event().wait, daemon=True).start()  # so that it does not fork
+            connection_created.connect(lambda change=change, **_: change(), weak=False)
+    execute_from_command_line(["manage.py", *sys.argv[1:]])
+    """
+
+
+class Release:
+    """The project in a folder of its own, with its own copy of the package."""
+
+    def __init__(self, spawn: Spawn, folder: Path) -> None:
+        self._spawn, self._folder = spawn, folder
+        shutil.copytree(PACKAGE, folder / "django_singlejob")
+        (folder / "alone.py").write_text(
+            "from tests.processes.worker_settings import *\nSINGLEJOB = {**SINGLEJOB, 'RUNS_PER_PROCESS': 1}\n"
+        )
+
+    def command(self, *words: str, **env: str) -> Child:
+        env |= {"RELEASE": str(self._folder), "DJANGO_SETTINGS_MODULE": "alone"}
+        return self._spawn("-c", IN_A_RELEASE, *words, **env)
+
+
+@pytest.fixture
+def release(spawn: Spawn, tmp_path: Path) -> Release:
+    return Release(spawn, tmp_path / "release")
+
+
+@pytest.mark.parametrize(
+    ("mode", "change", "status"),
+    [
+        ("--interval=0.05", "delete", 75),
+        ("--drain", "upgrade", 75),
+        ("--once", "delete", 0),  # cron begins another pass anyway
+    ],
+)
+def test_a_worker_whose_release_is_replaced_ends_and_loses_nothing(
+    spawn: Spawn, release: Release, mode: str, change: str, status: int
+) -> None:
+    enqueue(change)
+    enqueue("quick")
+    child = release.command("singleton_worker", mode, *([] if mode == "--once" else ["--processes=1"]))
+    assert child.finish() == status
+    assert "the code has changed since this program was started" in child.output
+    assert left() == [("done", 1), ("waiting", 0)]
+    assert not JobLock.objects.exists()
+    assert spawn.command("singleton_worker", "--drain", **SETTINGS).finish() == 0
+    assert left() == [("done", 1), ("done", 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [("upgrade", "This process has django-singlejob 9.0"), ("delete", "No process could be started for it:")],
+)
+def test_nor_is_a_run_begun_by_another_release(release: Release, change: str, why: str) -> None:
+    child = release.command("run_singleton", "quick", "--now", MEANWHILE=change)
+    assert child.finish() == 75
+    assert why in child.output
+    assert nothing_was_begun()
