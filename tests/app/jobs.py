@@ -480,6 +480,12 @@ def asks_a_question() -> None:
     rest()
 
 
+@singleton_job(lease=LEASE)
+def stops_in_a_debugger(number: int = 7) -> None:
+    breakpoint()  # noqa: T100
+    say("went on with", number)
+
+
 class Peculiar(Exception):
     """It cannot be copied by its arguments."""
 

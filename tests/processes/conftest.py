@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 GRANT = {False: b"COMMIT", True: b"WITH seen"}
 RELEASE = {False: b"COMMIT", True: b"WITH held"}
 
+#: Where a run of run_singleton gets its process from, and the environment in which it does.
+WAYS: dict[str, dict[str, str]] = {
+    "fork": {},
+    "new process": {"DJANGO_SETTINGS_MODULE": "tests.processes.thread_settings"},
+}
+both_ways = pytest.mark.parametrize("way", WAYS)
+
 Act = Callable[[], None]
 
 

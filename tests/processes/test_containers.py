@@ -13,7 +13,7 @@ import pytest
 
 from django_singlejob.models import JobLock, JobRun, OneOffJob
 from tests.databases import APPS
-from tests.processes.witness import ends, is_over, session
+from tests.processes.witness import descendants, ends, is_over
 from tests.processes.workers import SETTINGS, enqueue
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def test_as_process_1_of_a_container_run_singleton_has_its_usual_status(
 def test_a_signal_ends_it_there_too(spawn: Spawn) -> None:
     child = behind(CONTAINER, spawn, "run_singleton", "nap")
     child.wait_for("attempt")
-    (supervisor,) = [pid for pid, parent in session(child.pid).items() if parent == child.pid]
-    os.kill(supervisor, signal.SIGTERM)
+    os.kill(descendants(child.pid)[0], signal.SIGTERM)
     assert child.finish() == 143
     assert is_over("nap", "interrupted")
     assert "cleaned up" in child.output

@@ -15,6 +15,7 @@ from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from tests.contract.acts import HOUR, MINUTE, fall_behind, hourly, scheduled, start_run
 from tests.databases import APPS
 from tests.mirror import PACKAGE
+from tests.processes.conftest import WAYS
 from tests.processes.workers import SETTINGS, end, enqueue, worker
 from tests.waiting import eventually
 
@@ -201,7 +202,7 @@ def test_what_another_holder_has_by_then_is_left_alone(spawn: Spawn, go: Path) -
 # --- a lease that is lost meanwhile
 
 WAITS_TO_LOAD = """
-    import os, sys, threading
+    import os, sys
     from pathlib import Path
     from django.core.management import execute_from_command_line
     from django_singlejob import is_executor
@@ -209,14 +210,13 @@ WAITS_TO_LOAD = """
 
     if is_executor():
         eventually(Path(os.environ["GO"]).exists)
-    threading.Thread(target=threading.Event().wait, daemon=True).start()  # so that it does not fork
     execute_from_command_line(["manage.py", *sys.argv[1:]])
     """
 
 
 @pytest.mark.parametrize("successor", ["nobody", "another holder"])
 def test_a_run_whose_lease_is_lost_while_its_process_loads_is_not_begun(spawn: Spawn, go: Path, successor: str) -> None:
-    child = spawn.code(WAITS_TO_LOAD, "run_singleton", "quick", "--now")
+    child = spawn.code(WAITS_TO_LOAD, "run_singleton", "quick", "--now", **WAYS["new process"])
     eventually(JobLock.objects.filter(name="quick", heartbeats__gt=0).exists)
     assert spawn.command("clear_stale_locks", "--force", "quick").finish() == 0
     others = start_run("quick", lease=HOUR) if successor == "another holder" else None

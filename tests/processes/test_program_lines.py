@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,8 @@ from tests.app.models import Counter
 from tests.children import ROOT
 from tests.databases import APPS
 from tests.ping_server import ping_server
-from tests.processes.witness import ends, is_alive, is_over, session
+from tests.processes.conftest import WAYS, both_ways
+from tests.processes.witness import descendants, ends, is_alive, is_over
 from tests.processes.workers import SETTINGS, enqueue
 from tests.waiting import PATIENCE, eventually
 
@@ -34,15 +36,11 @@ pytestmark = [
     pytest.mark.on_database("sqlite"),
 ]
 
-#: What the environment says. Beside another thread, no command forks: its run is a new process.
-WAYS = {"fork": {}, "new process": {"HAS_THREADS": "yes"}}
-both_ways = pytest.mark.parametrize("way", WAYS)
-
 
 # --- what is slow at the end of a program
 
 SLOW_EXIT = """
-    import atexit, os, sys, threading
+    import atexit, os, sys
     from django.core.management import execute_from_command_line
     from django_singlejob import is_executor
     from tests.app.jobs import say, wait_until_told
@@ -52,8 +50,6 @@ SLOW_EXIT = """
         wait_until_told()
         say("tidied up in", os.getpid())
 
-    if "HAS_THREADS" in os.environ:
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
     if "ONLY_THE_COMMAND" not in os.environ or not is_executor():
         atexit.register(tidy_up)
     execute_from_command_line(["manage.py", *sys.argv[1:]])
@@ -112,11 +108,9 @@ def test_a_slow_ping_server_changes_neither_the_status_nor_the_lock(spawn: Spawn
 # --- what the program does around the command
 
 MANAGE = """
-    import os, sys, threading
+    import os, sys
     from django.core.management import execute_from_command_line
 
-    if "HAS_THREADS" in os.environ:
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
     try:
         execute_from_command_line(["manage.py", *sys.argv[1:]])
     except SystemExit as end:
@@ -200,29 +194,35 @@ def test_a_pipe_ends_with_its_command_even_if_that_is_killed(spawn: Spawn, comma
 # --- signals as those of a service manager
 
 
+def stop_service(child: Child) -> list[int]:
+    """Send SIGTERM to the command and to all that it has started, as systemd does. Returns these."""
+    processes = descendants(child.pid)
+    for pid in [child.pid, *processes]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    return processes
+
+
 @pytest.mark.parametrize("job", ["nap", "asks_all_the_time"])
-def test_a_stop_that_signals_each_process_of_a_service_interrupts_the_run(spawn: Spawn, job: str) -> None:
-    """As systemd does with Type=oneshot: without a terminal, all processes get the signal."""
+def test_a_signal_to_each_process_of_a_service_interrupts_the_run_once(spawn: Spawn, job: str) -> None:
     child = spawn.command("run_singleton", job, "--now")
     child.wait_for("attempt" if job == "nap" else "started")
-    for pid in session(child.pid):
-        os.kill(pid, signal.SIGTERM)
+    processes = stop_service(child)
     assert child.finish() == 143
     assert child.output.count("cleaned up") == 1
     assert is_over(job, "interrupted")
-    assert not any(map(is_alive, session(child.pid)))
+    assert not any(map(is_alive, processes))
 
 
-def test_so_does_a_shell_command(spawn: Spawn) -> None:
+def test_and_a_shell_command_has_the_time_to_clean_up(spawn: Spawn) -> None:
     script = "trap 'echo cleaned up; exit 0' TERM; echo started; while :; do sleep 0.05; done"
     child = spawn.command("run_singleton", "nightly", "--", "sh", "-c", script)
     child.wait_for("started")
-    for pid in session(child.pid):
-        os.kill(pid, signal.SIGTERM)
-    assert child.finish() in (0, 143)
+    processes = stop_service(child)
+    assert child.finish() == 0
     assert child.output.count("cleaned up") == 1
-    assert not JobLock.objects.exists()
-    assert ends("nightly") in (["successful"], ["interrupted"])
+    assert is_over("nightly", "successful")
+    assert not any(map(is_alive, processes))
 
 
 # --- commands that a program calls

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import struct
+import sys
 import termios
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from django_singlejob import job_lock
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
-from tests.contract.acts import HOUR, expire, start_run
+from tests.contract.acts import HOUR, MINUTE, expire, start_run
 from tests.databases import APPS
+from tests.processes.conftest import WAYS, both_ways
+from tests.processes.witness import ends, is_over
 from tests.selection import sampled
 from tests.terminal import Screen
 from tests.waiting import PATIENCE, eventually
@@ -185,3 +189,123 @@ def test_nor_into_a_file(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     assert child.finish() == 0
     assert "\x1b" not in child.output
+
+
+# --- what a person does there
+
+IN_A_SHELL = """if True:
+    import fcntl, os, sys, termios
+    terminal = os.open(sys.argv[1], os.O_RDWR)
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    for stream in range(3):
+        os.dup2(terminal, stream)
+    os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+"""
+
+
+class Shell:
+    """A terminal with a shell that can stop its commands, and have them go on."""
+
+    def __init__(self, spawn: Spawn, way: str) -> None:
+        self._terminal, self._tty = os.openpty()
+        os.set_blocking(self._terminal, False)
+        self.written = ""
+        env = WAYS[way] | {"PS1": "ready> ", "TERM": "dumb", "HISTFILE": ""}
+        self.child = spawn("-c", IN_A_SHELL, os.ttyname(self._tty), **env)
+        self.wait_for("ready> ")
+
+    def read(self) -> str:
+        with suppress(BlockingIOError):
+            while read := os.read(self._terminal, 65_536).decode():
+                self.written += read
+        return self.written
+
+    def wait_for(self, text: str) -> None:
+        """Wait for the text, and forget what was written up to there."""
+        eventually(lambda: text in self.read())
+        self.written = self.written.partition(text)[2]
+
+    def press(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def close(self) -> None:
+        os.close(self._terminal)
+        os.close(self._tty)
+
+
+@pytest.fixture
+def way() -> str:
+    return "fork"
+
+
+@pytest.fixture
+def shell(spawn: Spawn, way: str) -> Iterator[Shell]:
+    opened = Shell(spawn, way)
+    yield opened
+    opened.close()
+
+
+def run(shell: Shell, job: str) -> None:
+    shell.press(f"{sys.executable} -m django run_singleton {job} --now -v 2; echo status=$?\n")
+
+
+@both_ways
+def test_a_job_asks_and_is_answered_and_ctrl_c_interrupts_it(shell: Shell) -> None:
+    run(shell, "asks_a_question")
+    shell.wait_for("name?")
+    shell.press("Ada\n")
+    shell.wait_for("Hello Ada")
+    shell.press("\x03")
+    shell.wait_for("status=130")
+    shell.wait_for("ready> ")
+    assert is_over("asks_a_question", "interrupted")
+
+
+def stop(shell: Shell) -> None:
+    shell.press("\x1a")
+    shell.wait_for("Stopped")
+    shell.wait_for("ready> ")
+
+
+@both_ways
+def test_a_job_that_was_stopped_goes_on_in_the_foreground(shell: Shell) -> None:
+    run(shell, "asks_a_question")
+    shell.wait_for("name?")
+    stop(shell)
+    shell.press("fg; echo status=$?\n")
+    shell.wait_for("run_singleton asks_a_question")
+    shell.press("Ada\n")
+    shell.wait_for("Hello Ada")
+    shell.press("\x03")
+    shell.wait_for("status=130")
+    assert is_over("asks_a_question", "interrupted")
+
+
+def test_but_not_if_its_lease_has_ended_meanwhile(shell: Shell) -> None:
+    run(shell, "stubborn --args '[\"sleeps\"]'")
+    shell.wait_for("started")
+    stop(shell)
+    with job_lock("stubborn", wait=MINUTE):
+        shell.press("fg; echo status=$?\n")
+        shell.wait_for("status=75")
+    assert ends("stubborn") == ["abandoned"]
+
+
+@both_ways
+def test_a_job_can_be_debugged(shell: Shell) -> None:
+    run(shell, "stops_in_a_debugger")
+    shell.wait_for("(Pdb) ")
+    shell.press("p 6 * number\n")
+    shell.wait_for("42")
+    shell.wait_for("(Pdb) ")
+    shell.press("c\n")
+    shell.wait_for("status=0")
+    assert is_over("stops_in_a_debugger", "successful")
+
+
+def test_a_job_that_is_being_debugged_can_be_interrupted(shell: Shell) -> None:
+    run(shell, "stops_in_a_debugger")
+    shell.wait_for("(Pdb) ")
+    shell.press("q\n")
+    shell.wait_for("status=1")
+    assert is_over("stops_in_a_debugger", "failed")

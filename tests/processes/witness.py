@@ -54,14 +54,13 @@ def _started_by(command: Popen[bytes]) -> Iterator[tuple[int, str]]:
             yield int(pid), Path(f"/proc/{pid}/cmdline").read_text()
 
 
-def session(leader: int) -> dict[int, int]:
-    """The processes of the session that this one leads, however they are grouped: each with its parent."""
-    found = {}
+def descendants(ancestor: int) -> list[int]:
+    """The processes that this one has started, and those that they have started, and so on. First come its own."""
+    parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            _, parent, _, number = path.read_text().rpartition(")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(number) == leader:
-            found[int(path.parent.name)] = int(parent)
-    return found
+        with suppress(FileNotFoundError, ProcessLookupError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [ancestor]
+    for process in found:
+        found += [pid for pid, parent in parents.items() if parent == process]
+    return found[1:]
