@@ -249,7 +249,6 @@ def run(shell: Shell, job: str) -> None:
     shell.press(f"{sys.executable} -m django run_singleton {job} --now -v 2; echo status=$?\n")
 
 
-@both_ways
 def test_a_job_asks_and_is_answered_and_ctrl_c_interrupts_it(shell: Shell) -> None:
     run(shell, "asks_a_question")
     shell.wait_for("name?")
