@@ -29,12 +29,18 @@ from django_singlejob.locking.request import Reason
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.logs import in_english
+from django_singlejob.process.received_signals import NoThread
 from django_singlejob.running.command import CommandFailed
 from django_singlejob.running.reports import Report
 from django_singlejob.running.runner import Outcome
 
 # From sysexits.h, which systemd knows too.
 EX_FAILED, EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL, EX_NOPERM, EX_CONFIG = 1, 2, 69, 75, 77, 78
+
+NO_THREAD = (
+    "The system has no thread for this process. Raise the limit on the processes of its user (ulimit -u) or of its "
+    "container, or end some of them."
+)
 
 # The database's administrator fixes these, not the project's developers.
 _NOT_PERMITTED = (Lack.LOGIN, Lack.RIGHTS, Lack.WRITES)
@@ -160,6 +166,8 @@ def explanation_of(error: Exception) -> CommandError | None:
         case Error() if is_connection_lost(error) or is_transient(error):
             message = str(error) if isinstance(error, SingleJobError) else unreachable(error)
             return CommandError(shown(message), returncode=EX_UNAVAILABLE)
+        case NoThread():
+            return CommandError(NO_THREAD, returncode=EX_TEMPFAIL)
         case SingleJobError() | ImproperlyConfigured() | ConnectionDoesNotExist():
             return CommandError(shown(" ".join(str(error).split())), returncode=_status_of_mistake(error))
     return None

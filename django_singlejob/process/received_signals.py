@@ -325,12 +325,19 @@ def unblock() -> None:
 # --- threads
 
 
+class NoThread(RuntimeError):
+    """The system has no thread for this process."""
+
+
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
-    """Start a thread that ends with the process and gets no signals. Raises ``RuntimeError`` if that is impossible."""
+    """Start a thread that ends with the process and gets no signals. Raises ``NoThread`` if that is impossible."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     _ours.add(thread)
-    with blocked_signals():
-        thread.start()
+    try:
+        with blocked_signals():
+            thread.start()
+    except RuntimeError as error:
+        raise NoThread(str(error)) from error
     return thread
 
 

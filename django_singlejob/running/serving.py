@@ -29,6 +29,7 @@ from django_singlejob.locking.lease import Lease
 from django_singlejob.process import program, received_signals
 from django_singlejob.process.clock import local_now, sleep, wait
 from django_singlejob.process.program import Invitation
+from django_singlejob.process.received_signals import NoThread
 from django_singlejob.running import order as orders
 from django_singlejob.running.in_child import (
     LOST,
@@ -69,7 +70,10 @@ def serve_if_invited() -> None:
 def serve_as_program(channel: int) -> NoReturn:
     """In a process that a supervisor has forked: carry out its orders, and then end as the program that it is. If none
     comes, this process is not needed, and the supervisor goes on as the program."""
-    server = _Server(Invitation(channel, -1, -1, django_singlejob.__version__), is_program=True)
+    try:
+        server = _Server(Invitation(channel, -1, -1, django_singlejob.__version__), is_program=True)
+    except NoThread:  # the supervisor starts another one, or has none either
+        os._exit(1)
     server.serve()
     if not server.has_served:
         os._exit(0)

@@ -17,8 +17,6 @@ from tests.processes.witness import descendants, ends, is_over
 from tests.processes.workers import SETTINGS, enqueue
 
 if TYPE_CHECKING:
-    from _pytest.mark import ParameterSet
-
     from tests.children import Child, Spawn
 
 pytestmark = [
@@ -130,14 +128,7 @@ def nothing_was_begun() -> bool:
     return not (JobRun.objects.exists() or JobLock.objects.exists())
 
 
-NO_THREAD = "Without another thread, it ends with a traceback and the status of a failure."
-
-
-def broken(number: int, reason: str) -> ParameterSet:
-    return pytest.param(number, marks=pytest.mark.xfail(reason=reason))
-
-
-@pytest.mark.parametrize("number", [broken(1, NO_THREAD), broken(3, NO_THREAD), 4])
+@pytest.mark.parametrize("number", [1, 3, 4])
 def test_a_job_that_gets_no_process_or_no_thread_is_not_begun(spawn: Spawn, number: int) -> None:
     child = behind(with_few(number), spawn, "run_singleton", "quick", "--now")
     assert child.finish() == 75
@@ -145,14 +136,14 @@ def test_a_job_that_gets_no_process_or_no_thread_is_not_begun(spawn: Spawn, numb
     assert nothing_was_begun()
 
 
-@pytest.mark.parametrize("number", [broken(1, NO_THREAD), 2])
+@pytest.mark.parametrize("number", [1, 2])
 def test_nor_is_a_shell_command(spawn: Spawn, number: int) -> None:
     child = behind(with_few(number), spawn, "run_singleton", "daemon", "--", "true")
     assert child.finish() == 75
     assert nothing_was_begun()
 
 
-@pytest.mark.parametrize("number", [broken(1, NO_THREAD), 2])
+@pytest.mark.parametrize("number", [1, 2])
 def test_nor_is_a_one_off_which_another_server_runs(spawn: Spawn, number: int) -> None:
     enqueue("quick")
     child = behind(with_few(number), spawn, "singleton_worker", "--once", **SETTINGS)
