@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True, available_apps=APPS)]
+# What the database does not matter for.
+once = pytest.mark.on_database("sqlite")
 
 SICK = {"DJANGO_SETTINGS_MODULE": "tests.processes.sick_settings"}
 WHY = "RuntimeError: the port"
@@ -214,6 +216,7 @@ WAITS_TO_LOAD = """
     """
 
 
+@once
 def test_a_run_whose_lease_is_lost_while_its_process_loads_is_not_begun(spawn: Spawn, go: Path) -> None:
     child = spawn.code(WAITS_TO_LOAD, "run_singleton", "quick", "--now", **WAYS["new process"])
     eventually(JobLock.objects.filter(name="quick", heartbeats__gt=0).exists)
@@ -279,6 +282,7 @@ def release(spawn: Spawn, tmp_path: Path) -> Release:
     return Release(spawn, tmp_path / "release")
 
 
+@once
 @pytest.mark.parametrize(
     ("mode", "change", "status"),
     [
@@ -301,6 +305,7 @@ def test_a_worker_whose_release_is_replaced_ends_and_loses_nothing(
     assert left() == [("done", 1), ("done", 1)]
 
 
+@once
 @pytest.mark.parametrize(
     ("change", "why"),
     [("upgrade", "This process has django-singlejob 9.0"), ("delete", "No process could be started for it:")],

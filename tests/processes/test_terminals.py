@@ -306,5 +306,5 @@ def test_a_job_that_is_being_debugged_can_be_interrupted(shell: Shell) -> None:
     run(shell, "stops_in_a_debugger")
     shell.wait_for("(Pdb) ")
     shell.press("q\n")
-    shell.wait_for("status=1")
+    shell.wait_for("status=1\r")
     assert is_over("stops_in_a_debugger", "failed")
