@@ -13,12 +13,12 @@ import sys
 import termios
 import threading
 import weakref
-from collections.abc import Sequence, Set as AbstractSet
+from collections.abc import Callable, Sequence, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from django.utils.module_loading import import_string
 
@@ -59,12 +59,26 @@ _LAST_GRACE = 3.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+class _EndOfExecutor(BaseException):
+    """Ends this process. A program may catch ``SystemExit``, and go on as if it were the command."""
+
+
 def serve_if_invited() -> None:
     """Carry out the orders of a supervisor, and exit, if this process is an executor. Otherwise, do nothing."""
     if program.invitation:
-        _Server(program.invitation).serve()
+        try:
+            _Server(program.invitation).serve()
+        except SystemExit as why:
+            if isinstance(why.code, str):
+                sys.stderr.write(f"{why.code}\n")
+        sys.excepthook = partial(_excepthook, sys.excepthook)
         # Python now waits for threads, and calls what is registered for its exit: that is still part of the last run.
-        sys.exit()
+        raise _EndOfExecutor
+
+
+def _excepthook(otherwise: Callable[..., object], kind: type[BaseException], *error: Any) -> None:
+    if kind is not _EndOfExecutor:
+        otherwise(kind, *error)
 
 
 def serve_as_program(channel: int) -> NoReturn:

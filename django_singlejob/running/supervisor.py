@@ -227,8 +227,6 @@ class Supervisor:
         child.memory.is_only_writer = False
         if isinstance(child.process, ExecutorRun) and child.process.is_executor_free:
             self._executors.put_back(child.process.executor)
-        if os.getpid() == 1:
-            self._bury_orphans()
         return code
 
     def _bury_orphans(self) -> None:
@@ -298,6 +296,8 @@ class Supervisor:
         end = local_now() + seconds
         while True:
             self._heartbeats.beat()  # first, so that the leases are kept however much there is to do
+            if os.getpid() == 1:
+                self._bury_orphans()
             next_at = min(self._touch(), end, self._heartbeats.next_at, self._executors.tidy(), self._guarded.tend())
             if self._wait(wait, next_at - local_now()):
                 return True

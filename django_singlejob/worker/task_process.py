@@ -235,7 +235,7 @@ class TaskProcess:
         end = reported(child.memory)
         failure = end.failure if end else None
         error = f"The process that ran it {how_it_ended(code)}."
-        if self._shared.is_winding_up and (code == 0 or child.has_killed):
+        if self._shared.is_winding_up and (end or child.has_killed):
             is_unrecorded = self._shared.is_unrecorded
             error = "Its result could not be recorded." if is_unrecorded else "It did not end within the grace."
         elif isinstance(failure, LeaseLost):

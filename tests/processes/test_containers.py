@@ -88,7 +88,6 @@ ORPHANS = """
 """
 
 
-@pytest.mark.xfail(reason="It collects the orphans of a shell command only when the command has ended.")
 def test_it_collects_the_orphans_of_a_shell_command_while_that_runs(spawn: Spawn) -> None:
     child = behind(CONTAINER, spawn, "run_singleton", "daemon", "--lease", "2", "--", "sh", "-c", ORPHANS)
     assert child.finish() == 0

@@ -18,15 +18,13 @@ from tests.app.models import Counter
 from tests.children import ROOT
 from tests.databases import APPS
 from tests.ping_server import ping_server
-from tests.processes.conftest import WAYS
+from tests.processes.conftest import WAYS, both_ways
 from tests.processes.witness import descendants, ends, is_alive, is_over
 from tests.processes.workers import SETTINGS, enqueue
 from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from _pytest.mark import ParameterSet
 
     from tests.children import Child, Spawn
 
@@ -121,28 +119,20 @@ MANAGE = """
     print("went on in", os.getpid(), flush=True)
     """
 
-GOES_ON = "An executor raises SystemExit through the program, which goes on there as if it were the command."
-IS_REPLACED = "The process that has forked leaves at once: the program's own code does not get the exit status."
 
-
-def broken(way: str, reason: str, *others: object) -> ParameterSet:
-    return pytest.param(way, *others, marks=pytest.mark.xfail(reason=reason))
-
-
-@pytest.mark.parametrize("way", [broken("fork", IS_REPLACED), "new process"])
-def test_a_program_may_map_the_exit_status(spawn: Spawn, way: str) -> None:
+@pytest.mark.parametrize(("way", "status"), [("fork", 1), ("new process", 41)])
+def test_a_program_may_map_the_exit_status_unless_it_has_forked(spawn: Spawn, way: str, status: int) -> None:
     env = WAYS[way] | {"IS_MAPPED": "yes"}
-    assert spawn.code(MANAGE, "run_singleton", "says_and_fails", "--now", **env).finish() == 41
+    assert spawn.code(MANAGE, "run_singleton", "says_and_fails", "--now", **env).finish() == status
 
 
-@pytest.mark.parametrize("way", ["fork", broken("new process", GOES_ON)])
+@both_ways
 def test_what_a_program_does_after_the_command_it_does_once(spawn: Spawn, way: str) -> None:
     child = spawn.code(MANAGE, "run_singleton", "quick", "--now", **WAYS[way])
     assert child.finish() == 0
     assert len(processes(child, "went on")) == 1
 
 
-@pytest.mark.xfail(reason=GOES_ON)
 def test_and_no_process_of_a_worker_does_it(spawn: Spawn) -> None:
     enqueue("quick")
     child = spawn.code(MANAGE, "singleton_worker", "--once", **SETTINGS)
