@@ -25,7 +25,7 @@ INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 # A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo freeze serve check test-changed test-fast test test-fast-sqlite test-slow-sqlite test-postgresql test-mysql test-browser test-clusters test-galera test-all long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
+.PHONY: demo freeze serve check test-changed test-fast test test-fast-sqlite test-slow-sqlite test-postgresql test-mysql test-browser test-clusters test-galera test-all test-in-life long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -97,9 +97,15 @@ ROUNDS ?= 20
 green: $(INSTALLED)-test
 	$(PYTHON) -m tests.under_load --rounds $(ROUNDS) $(addprefix --at ,$(AT)) -- $(MAKE) test
 
+# What a lock is, and what the commands do, in a project with a thread, a hook and a connection.
+test-in-life: $(INSTALLED)-test
+	$(PYTEST) -n 4 --in-life tests/contract tests/processes --database sqlite
+	$(PYTEST) -n 4 --in-life tests/contract tests/processes --database postgresql
+
 # What takes hours: before a release, and by a schedule. It needs all that CI needs.
 long: $(INSTALLED)-test
 	$(MAKE) test-all LONG=--long
+	$(MAKE) test-in-life
 	$(PYTHON) -m pip install --quiet --group tox
 	.venv/bin/tox run --skip-missing-interpreters=true -- --long
 	$(MAKE) mutants simulate model clusters

@@ -123,6 +123,15 @@ def sampled(cases: Iterable[object], every: int = 4) -> list[ParameterSet]:
     ]
 
 
+#: What is itself the reason why it cannot be started with `--in-life`.
+BARE = {
+    "contract/test_process.py::test_a_forked_child_that_ends_frees_nothing": "a fork of a program runs its hooks too",
+    "processes/test_migrate.py::test_one_of_many_applies_what_is_pending": "a program of its own forks the commands",
+    "processes/test_migrate.py::test_one_of_many_migrates_an_empty_database": "the same",
+    "processes/test_schedules.py::test_of_six_servers_that_fire_for_a_slot_at_once_one_runs_it": "each says `ready`",
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked `long` too, and each test everywhere")
     parser.addoption("--in-life", action="store_true", help="start each process with what real projects have at once")
@@ -159,6 +168,8 @@ def is_below(place: str, places: Iterable[str]) -> bool:
 
 
 def is_selected(item: pytest.Item, config: pytest.Config) -> bool:
+    if config.getoption("--in-life") and is_below(place_of(item), BARE):
+        return False
     database = config.getoption("--database")
     named = [mark.args for mark in item.iter_markers("on_database")]
     if any(database not in names for names in named):
