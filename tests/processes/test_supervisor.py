@@ -261,7 +261,7 @@ def test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begin
 
 @once
 def test_what_a_body_has_started_dies_with_the_supervisor_too(spawn: Spawn) -> None:
-    scene = start(spawn, "sleeps", "stubborn_with_a_process")
+    scene = start(spawn, "holds the GIL in C", "stubborn_with_a_process")
     scene.child.kill()
     eventually(lambda: not is_alive(scene.body) and not is_alive(number_left(scene.child)))
 
