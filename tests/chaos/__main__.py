@@ -19,7 +19,7 @@ import django
 
 parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
 parser.add_argument("--seconds", type=float, default=60)
-parser.add_argument("--servers", type=int, default=6, help="every third one is a worker")
+parser.add_argument("--servers", type=int, default=6, help="of six, two are workers and one is run_singleton")
 parser.add_argument("--seed", type=int, help="for the order and the victims of the faults; the servers are not seeded")
 parser.add_argument("--faults", default="", help='use only pairs of these, as in "killed,stopped" (default: all)')
 parser.add_argument(

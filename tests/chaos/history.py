@@ -16,9 +16,9 @@ class Event(TypedDict, total=False):
 
     `event` is one of:
 
-    * `up`: a server begins its work.
+    * `up`: a server begins its work. `name`: its role.
     * `start`: a body has begun, as its first step. `trusted`: whether its lease could be trusted then.
-    * `alive`: the body that a child of its server runs was still running at `at`.
+    * `alive`: the body that an executor of its server runs was still running at `at`.
     * `hogs`: a body keeps its process from doing anything else until `to`.
     * `trust`: a lease said that it can be trusted, when it was asked at `at` or later. `until`: its deadline.
     * `lost`: a lease that had been trusted no longer is.
@@ -68,13 +68,17 @@ class History:
 
     def __init__(self, path: Path, **facts: object) -> None:
         self.path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._facts = facts
 
     def note(self, event: str, **facts: object) -> None:
-        # A small write to a file opened for appending is atomic, even if others write at once or we are killed.
         line = json.dumps({"at": now(), "event": event, "pid": os.getpid(), **self._facts, **facts})
-        os.write(self._file, f"{line}\n".encode())
+        # An executor that keeps a file open for writing gets no other run.
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            # A small write to a file opened for appending is atomic, even if others write at once or we are killed.
+            os.write(file, f"{line}\n".encode())
+        finally:
+            os.close(file)
 
 
 def read(path: Path) -> list[Event]:

@@ -70,6 +70,7 @@ def verdict(evidence: Evidence) -> list[Violation]:
         *trusted_beside_another(events),
         *trusted_though_taken(events),
         *alive_beside_another(events),
+        *in_process(events),
         *committed_behind_a_grant(events),
         *steps_back(evidence.writes),
         *granted_twice(events),
@@ -123,7 +124,7 @@ def trusted_though_taken(events: Iterable[Event]) -> Iterator[Violation]:
 
 
 def alive_beside_another(events: Iterable[Event]) -> Iterator[Violation]:
-    """The body in a child process is over when another body begins under a greater fence of the same lock, and when a
+    """The body in an executor is over when another body begins under a greater fence of the same lock, and when a
     takeover or a clear ends its lease (I6). The one exception: its supervisor was stopped, and it let nothing else run
     in its own process."""
     events = list(events)
@@ -149,6 +150,16 @@ def alive_beside_another(events: Iterable[Event]) -> Iterator[Violation]:
             first["at"],
             first["lock"],
         )
+
+
+def in_process(events: Iterable[Event]) -> Iterator[Violation]:
+    """The body of a command has an executor."""
+    events = list(events)
+    commands = {event["pid"]: event["name"] for event in events if event["event"] == "up"}
+    for event in events:
+        if event["event"] == "start" and commands.get(event.get("pid", 0), "calls") != "calls":
+            what = f"{commands[event['pid']]} ({_whose(event)}) ran it itself"
+            yield Violation("the body of a command has an executor", what, event["at"], event["lock"])
 
 
 def _is_stopped(event: Event, events: Iterable[Event]) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from django_singlejob.process import clock
@@ -38,7 +40,7 @@ class Fault:
 
     @classmethod
     def victims(cls, stage: Stage) -> list[int]:
-        return stage.callers + stage.workers
+        return [*stage.servers]
 
     @property
     def number(self) -> int:
@@ -86,6 +88,42 @@ class Stop(Fault):
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+
+class KillExecutor(Fault):
+    name = "executor killed"
+    signum = signal.SIGKILL
+    executor: int | None
+
+    @classmethod
+    def victims(cls, stage: Stage) -> list[int]:
+        return stage.commands
+
+    def begin(self) -> None:
+        self.executor = self.stage.executor(self.number)
+        self.send(self.signum)
+
+    def send(self, signum: int) -> None:
+        if self.executor is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.executor, signum)
+
+    def end(self) -> None:
+        if self.executor is not None:
+            os.close(self.executor)
+
+    @property
+    def has_happened(self) -> bool:
+        return self.executor is not None
+
+
+class StopExecutor(KillExecutor):
+    name = "executor stopped"
+    signum = signal.SIGSTOP
+
+    def end(self) -> None:
+        self.send(signal.SIGCONT)
+        super().end()
 
 
 class Order(Fault):
@@ -304,6 +342,8 @@ FAULTS: tuple[type[Fault], ...] = (
     Kill,
     Terminate,
     Stop,
+    KillExecutor,
+    StopExecutor,
     Block,
     Hog,
     Clear,

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from django_singlejob import is_executor
 from django_singlejob.process.received_signals import start_thread
 from tests.chaos.history import now
 
@@ -45,12 +46,14 @@ class Onlooker:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        #: The process that runs the code of the server: its children run the bodies that it supervises.
-        self._server = os.getpid()
+        #: The process that has begun as the server: executors run the bodies that it supervises.
+        self._server = 0 if is_executor() else os.getpid()
+        self._pid = 0
 
     def start(self) -> None:
         """Start the thread of this process."""
         self._pid, self._parent = os.getpid(), os.getppid()
+        self._is_supervised = self._pid != self._server
         self._bodies: list[Body] = []
         start_thread(self._look_on, "onlooker")
 
@@ -61,8 +64,8 @@ class Onlooker:
         self._bodies.append(Body(lease, threading.get_ident(), sys._getframe(1)))
 
     def _look_on(self) -> None:
-        # When the chaos is killed, no server may go on without it.
-        while os.getppid() == self._parent:
+        # When the chaos is killed, no server may go on without it. To end executors is for the package.
+        while self._is_supervised or os.getppid() == self._parent:
             for body in list(self._bodies):
                 self._ask(body)
             time.sleep(PAUSE)
@@ -74,7 +77,7 @@ class Onlooker:
             self._bodies.remove(body)
             return
         lease = body.lease
-        if self._pid != self._server:
+        if self._is_supervised:
             self._history.note("alive", at=asked_at, **facts(lease))
         is_trusted = not lease.lost
         if is_trusted:

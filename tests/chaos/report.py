@@ -26,6 +26,7 @@ def summary(evidence: Evidence, violations: Sequence[Violation], possible_pairs:
     kinds = Counter(event["event"] for event in events)
     yield from section("Acquisitions", Counter(event["lock"] for event in events if event["event"] == "start"))
     yield from section("Runs by status", runs_by_status(events))
+    yield from section("Runs of executors", runs_of_executors(events))
     yield from section(
         "Judged",
         {
@@ -62,6 +63,13 @@ def runs_by_status(events: Iterable[Event]) -> Counter[str]:
     """How the bodies that began have ended, if their process lived to note it."""
     ended = {event["token"]: event["status"] for event in events if event["event"] == "finished"}
     return Counter(ended.get(event["token"], "unknown") for event in events if event["event"] == "start")
+
+
+def runs_of_executors(events: Iterable[Event]) -> dict[str, int]:
+    events = list(events)
+    servers = {event["pid"] for event in events if event["event"] == "up"}
+    runs = Counter(event["pid"] for event in events if event["event"] == "start" and event["pid"] not in servers)
+    return {"the first of an executor": len(runs), "later ones": runs.total() - len(runs)}
 
 
 def overlaps(events: Iterable[Event]) -> Counter[tuple[str, str]]:

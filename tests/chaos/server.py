@@ -1,4 +1,5 @@
-"""One server: either it calls jobs again and again, and enqueues one-offs, or it is a worker, which runs them."""
+"""One server: it calls jobs again and again, and enqueues one-offs (`calls`), or it is a command that runs them: its
+arguments are those of `manage.py`. The executors of the command are processes of this program too."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ django.setup()
 
 from django.db import Error  # noqa: E402
 
-from django_singlejob import SKIPPED, LeaseLost, LockHeld, SingleJobError  # noqa: E402
+from django_singlejob import SKIPPED, LeaseLost, LockHeld, SingleJobError, is_executor  # noqa: E402
 from django_singlejob.process.received_signals import deferred_signals  # noqa: E402
 from tests.chaos import LEASE, jobs  # noqa: E402
 from tests.chaos.history import now  # noqa: E402
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 def serve() -> None:
     with deferred_signals() as signals:
-        jobs.history.note("up")
         while not signals.received:
             try:
                 step()
@@ -61,13 +61,6 @@ def order(number: int) -> None:
     jobs.history.note("ordered", number=number)
 
 
-def work() -> None:
-    jobs.history.note("up")
-    # The command finds the jobs of this process in its registry. It is the program of this process: so it forks.
-    options = ["--processes=2", "--interval=0.3", "--grace=1", "--verbosity=0"]
-    execute_from_command_line(["manage.py", "singleton_worker", *options])
-
-
 class Formatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         return f"{now():.3f} server {jobs.number}, pid {os.getpid()}"
@@ -81,5 +74,8 @@ numbers = itertools.count(os.getpid() * 1_000_000)
 random.seed()
 faulthandler.register(signal.SIGUSR1)
 jobs.conditions.impose()
-jobs.onlooker.start()
-work() if sys.argv[1] == "works" else serve()
+if not is_executor():
+    jobs.history.note("up", name=sys.argv[1])
+if sys.argv[1] != "run_singleton":  # which forks its executor only if it has no threads
+    jobs.onlooker.start()
+serve() if sys.argv[1] == "calls" else execute_from_command_line(sys.argv)

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -24,7 +25,6 @@ from tests.chaos.history import History, now, read
 from tests.proxy import Proxy
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -35,10 +35,15 @@ PATIENCE = 20.0
 DRAINING = 60.0
 # How long all servers together may take to begin their work.
 STARTING = 60.0
+# What servers do, in turn.
+CALLS = ["calls"]
+WORKS = ["singleton_worker", "--processes=2", "--interval=0.3", "--grace=1", "--verbosity=0"]
+ROLES = [CALLS, CALLS, WORKS, CALLS, RUNS := ["run_singleton", "--now", "--wait=1", "--verbosity=0"], WORKS]
 
 
 class Stage:
-    """Servers 0 to `count` - 1: every third one is a worker. A server that exits is started again."""
+    """Servers 0 to `count` - 1, with the roles in turn. A server that exits is started again: `run_singleton` always
+    does."""
 
     def __init__(self, database: Database, folder: Path, count: int) -> None:
         self.database = database
@@ -65,7 +70,7 @@ class Stage:
                 proxy = Proxy(where.hostname or "127.0.0.1", where.port or self.database.port)
                 self.proxies.append(self._stack.enter_context(proxy))
         self._stack.callback(self._kill_all)
-        for number in range(self._count):
+        for number in self.servers:
             self.start(number)
         self._wait_until_up()
         return self
@@ -85,15 +90,21 @@ class Stage:
     # --- processes
 
     @property
+    def servers(self) -> range:
+        return range(self._count)
+
+    @property
     def callers(self) -> list[int]:
-        return [number for number in range(self._count) if not self._is_worker(number)]
+        return [number for number in self.servers if role(number) is CALLS]
 
     @property
     def workers(self) -> list[int]:
-        return [number for number in range(self._count) if self._is_worker(number)]
+        return [number for number in self.servers if role(number) is WORKS]
 
-    def _is_worker(self, number: int) -> bool:
-        return number % 3 == 2
+    @property
+    def commands(self) -> list[int]:
+        """The servers that have executors."""
+        return [number for number in self.servers if role(number) is not CALLS]
 
     def holders(self) -> list[int]:
         """The servers that hold a lock."""
@@ -112,7 +123,7 @@ class Stage:
         }
         with self._log(number).open("ab") as log:
             self._processes[number] = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.server", "works" if self._is_worker(number) else "calls"],
+                [sys.executable, "-m", "tests.chaos.server", *arguments(number)],
                 env=os.environ | env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -141,6 +152,16 @@ class Stage:
         self._processes[number].send_signal(signal.SIGSTOP)
         return self._processes[number]
 
+    def executor(self, number: int) -> int | None:
+        """A pidfd of an executor of the server, if it has one."""
+        threads = Path(f"/proc/{self._processes[number].pid}/task")
+        with suppress(OSError):
+            pids = [int(pid) for each in threads.glob("*/children") for pid in each.read_text().split()]
+            # Its guard has a session of its own.
+            pids = [pid for pid in pids if os.getsid(pid) == self._processes[number].pid]
+            return os.pidfd_open(random.choice(pids)) if pids else None
+        return None
+
     def order(self, number: int, what: str) -> None:
         set_condition(self.folder, f"order-{number}", what)
 
@@ -158,7 +179,7 @@ class Stage:
     def borrow_proxy(self, number: int) -> int:
         """Borrow that server's proxy, or another if a fault is already using it. Returns the number of its server."""
         if number in self._borrowed:
-            number = random.choice([other for other in range(self._count) if other not in self._borrowed])
+            number = random.choice([other for other in self.servers if other not in self._borrowed])
         self._borrowed.add(number)
         return number
 
@@ -182,7 +203,8 @@ class Stage:
                 continue
             if number in self._down:
                 continue
-            if self._told_at.pop(number, None) is None:
+            was_told = self._told_at.pop(number, None) is not None
+            if not (was_told or (role(number) is RUNS and process.returncode == 0)):
                 lines = self._log(number).read_text(errors="replace").splitlines()
                 words = next((line for line in reversed(lines) if "Error" in line), "nothing")
                 self.exits[f"{words} (exit status {process.returncode})"] += 1
@@ -191,8 +213,8 @@ class Stage:
     # --- the end
 
     def wind_down(self) -> None:
-        """End the callers, let the workers do what is left to do, and then end them too."""
-        self._end(self.callers)
+        """Let the workers do what is left to do when all others have ended, and then end them too."""
+        self._end([number for number in self.servers if number not in self.workers])
         self.correct_instants()
         until = now() + DRAINING
         while now() < until and OneOffJob.objects.filter(status__in=["waiting", "in_progress"]).exists():
@@ -228,3 +250,11 @@ class Stage:
         for process in self._processes.values():
             process.kill()
             process.wait()
+
+
+def role(number: int) -> list[str]:
+    return ROLES[number % len(ROLES)]
+
+
+def arguments(number: int) -> list[str]:
+    return role(number) + ([random.choice(["alone", "left", "right"])] if role(number) is RUNS else [])

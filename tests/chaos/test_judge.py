@@ -116,6 +116,12 @@ def test_it_may_be_alive_only_if_it_stopped_its_process_while_its_supervisor_was
     assert promises(*late, fault(1.5, 4, "stopped", server=2)) == [ALIVE]
 
 
+def test_a_body_that_a_command_runs_itself_is_found() -> None:
+    worker, caller = event("up", 0, pid=5, name="singleton_worker"), event("up", 0, pid=6, name="calls")
+    assert promises(worker, caller, start(1, pid=6), start(2, 2, pid=7)) == []
+    assert promises(worker, start(1, pid=5)) == ["the body of a command has an executor"]
+
+
 @pytest.mark.parametrize("loss", [start(2, 2), taken(2, 0)], ids=["begun", "cleared"])
 def test_a_block_that_commits_behind_a_loss_is_found(loss: Event) -> None:
     assert promises(start(1), loss, event("fenced", 2.1)) == [LATE]
