@@ -49,7 +49,7 @@ def step() -> None:
             call_command("clear_stale_locks")
         case "prune_singletons":
             call_command("prune_singletons", keep=50)
-    if random.random() < 0.03:
+    if random.random() < 0.1:
         order(next(numbers))
     calls: list[Callable[[], object]] = [jobs.alone, jobs.left, jobs.right, jobs.block]
     if random.choice(calls)() is SKIPPED:

@@ -115,6 +115,7 @@ class Stage:
         """Start the server, for the first time or again."""
         url = self.proxies[number].url(self.database.url) if self.proxies else self.database.url
         self._down.discard(number)
+        self._told_at.pop(number, None)  # the signal may have come after its process was killed
         env = {
             "DATABASE_URL": url,
             "SINGLEJOB_TEST_ISOLATION": random.choice(self.database.isolation_levels),
