@@ -26,7 +26,7 @@ from tests.benchmarks.servers import DurablePostgreSQL, running
 #: What fills the table, in its order: a few minutes for each database.
 ROWS = ("cost", "waits", "instructions", "race", "latency", "endurance")
 #: What prints a table of its own. All of them take many minutes. Some are for PostgreSQL, some need django.tasks.
-TABLES = ("admin", "jobs", "enqueue", "throughput", "crowded", "soak", "curves")
+TABLES = ("processes", "admin", "jobs", "enqueue", "throughput", "crowded", "soak", "curves")
 FOR_POSTGRESQL = ("admin", "enqueue", "crowded", "soak")
 WITH_TASKS = ("enqueue", "throughput", "crowded", "soak")
 PARTS, DEFAULT = ", ".join([*ROWS, *TABLES]), ", ".join(ROWS)

@@ -1,0 +1,1 @@
+"""A small project whose command lines are measured: see `processes`."""

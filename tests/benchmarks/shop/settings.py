@@ -1,0 +1,16 @@
+"""Its settings. Some projects start a thread when they are loaded, for metrics or feature flags."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from tests.settings import DATABASES, SECRET_KEY, USE_TZ
+
+__all__ = ["DATABASES", "SECRET_KEY", "USE_TZ"]
+
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_singlejob", "tests.benchmarks.shop"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+if os.environ.get("SHOP_THREAD"):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
