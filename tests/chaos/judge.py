@@ -125,17 +125,14 @@ def trusted_though_taken(events: Iterable[Event]) -> Iterator[Violation]:
 
 def alive_beside_another(events: Iterable[Event]) -> Iterator[Violation]:
     """The body in an executor is over when another body begins under a greater fence of the same lock, and when a
-    takeover or a clear ends its lease (I6). The one exception: its supervisor was stopped, and it let nothing else run
-    in its own process."""
+    takeover or a clear ends its lease (I6), whatever became of its supervisor."""
     events = list(events)
     progress = _Progress(events)
     taken_at = {event["token"]: event["at"] for event in events if event["event"] == "taken"}
-    excused = {event["token"] for event in events if event["event"] == "hogs" and _is_stopped(event, events)}
     late = [
         event
         for event in events
         if event["event"] == "alive"
-        and event["token"] not in excused
         and (
             progress.newest(event["lock"], event["at"]) > event["fence"]
             or taken_at.get(event["token"], event["at"]) < event["at"]
@@ -160,18 +157,6 @@ def in_process(events: Iterable[Event]) -> Iterator[Violation]:
         if event["event"] == "start" and commands.get(event.get("pid", 0), "calls") != "calls":
             what = f"{commands[event['pid']]} ({_whose(event)}) ran it itself"
             yield Violation("the body of a command has an executor", what, event["at"], event["lock"])
-
-
-def _is_stopped(event: Event, events: Iterable[Event]) -> bool:
-    """Whether its server was stopped for a part of the time that the event lasted."""
-    return any(
-        fault["event"] == "fault"
-        and fault["name"] == "stopped"
-        and fault["server"] == event["server"]
-        and fault["at"] < event["to"]
-        and event["at"] < fault["to"]
-        for fault in events
-    )
 
 
 def _is_trust(event: Event) -> bool:

@@ -93,28 +93,29 @@ class Stop(Fault):
 class KillExecutor(Fault):
     name = "executor killed"
     signum = signal.SIGKILL
-    executor: int | None
+    is_of_guard = False
+    process: int | None
 
     @classmethod
     def victims(cls, stage: Stage) -> list[int]:
         return stage.commands
 
     def begin(self) -> None:
-        self.executor = self.stage.executor(self.number)
+        self.process = self.stage.child(self.number, is_guard=self.is_of_guard)
         self.send(self.signum)
 
     def send(self, signum: int) -> None:
-        if self.executor is not None:
+        if self.process is not None:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.executor, signum)
+                signal.pidfd_send_signal(self.process, signum)
 
     def end(self) -> None:
-        if self.executor is not None:
-            os.close(self.executor)
+        if self.process is not None:
+            os.close(self.process)
 
     @property
     def has_happened(self) -> bool:
-        return self.executor is not None
+        return self.process is not None
 
 
 class StopExecutor(KillExecutor):
@@ -124,6 +125,16 @@ class StopExecutor(KillExecutor):
     def end(self) -> None:
         self.send(signal.SIGCONT)
         super().end()
+
+
+class KillGuard(KillExecutor):
+    name = "guard killed"
+    is_of_guard = True
+
+
+class StopGuard(StopExecutor):
+    name = "guard stopped"
+    is_of_guard = True
 
 
 class Order(Fault):
@@ -344,6 +355,8 @@ FAULTS: tuple[type[Fault], ...] = (
     Stop,
     KillExecutor,
     StopExecutor,
+    KillGuard,
+    StopGuard,
     Block,
     Hog,
     Clear,

@@ -153,13 +153,13 @@ class Stage:
         self._processes[number].send_signal(signal.SIGSTOP)
         return self._processes[number]
 
-    def executor(self, number: int) -> int | None:
-        """A pidfd of an executor of the server, if it has one."""
+    def child(self, number: int, *, is_guard: bool) -> int | None:
+        """A pidfd of an executor of the server, or of its guard, if it has one."""
         threads = Path(f"/proc/{self._processes[number].pid}/task")
         with suppress(OSError):
             pids = [int(pid) for each in threads.glob("*/children") for pid in each.read_text().split()]
-            # Its guard has a session of its own.
-            pids = [pid for pid in pids if os.getsid(pid) == self._processes[number].pid]
+            # Only a guard has a session of its own.
+            pids = [pid for pid in pids if (os.getsid(pid) == pid) is is_guard]
             return os.pidfd_open(random.choice(pids)) if pids else None
         return None
 

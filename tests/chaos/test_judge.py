@@ -98,22 +98,10 @@ def alive(at: float, fence: int = 1, **facts: Any) -> Event:
     return event("alive", at, fence, server=2, **facts)
 
 
-def hogs(at: float, to: float) -> Event:
-    return event("hogs", at, to=to, server=2)
-
-
 @pytest.mark.parametrize("loss", [start(2, 2), taken(2, 0)], ids=["begun", "cleared"])
 def test_a_supervised_body_that_is_alive_behind_a_loss_is_found_whatever_its_lease_says(loss: Event) -> None:
     assert promises(start(1), event("lost", 1.5), alive(1.9), loss) == []
     assert promises(start(1), event("lost", 1.5), alive(1.9), loss, alive(2.1), alive(2.2)) == [ALIVE]
-
-
-def test_it_may_be_alive_only_if_it_stopped_its_process_while_its_supervisor_was_stopped() -> None:
-    late = [start(1), start(3, 2), alive(3.1)]
-    assert promises(*late, hogs(1.1, 2.9), fault(1.5, 4, "stopped", server=2)) == []
-    assert promises(*late, hogs(1.1, 2.9), fault(1.5, 4, "stopped", server=1)) == [ALIVE]
-    assert promises(*late, hogs(1.1, 1.4), fault(1.5, 4, "stopped", server=2)) == [ALIVE]
-    assert promises(*late, fault(1.5, 4, "stopped", server=2)) == [ALIVE]
 
 
 def test_a_body_that_a_command_runs_itself_is_found() -> None:
