@@ -78,6 +78,8 @@ DATABASE = "django_singlejob/database/transactions.py"
 ENQUEUE = "django_singlejob/running/enqueue.py"
 GATES = "django_singlejob/models/jobs.py"
 GRANT = "django_singlejob/locking/grant.py"
+GUARD = "django_singlejob/running/guard.py"
+GUARDED = "django_singlejob/running/guarded.py"
 HEARTBEAT = "django_singlejob/locking/heartbeat.py"
 KEEPER = "django_singlejob/locking/keeper.py"
 LEASE = "django_singlejob/locking/lease.py"
@@ -991,7 +993,11 @@ OTHERS = (
         breaks="A supervisor does not end a body whose lease is lost.",
         edits=(Edit(WATCH, "is_lost = self.lease.lost and not self.lease.is_over", "is_lost = False"),),
         tests=(
-            Witness("tests/processes/test_supervisor.py::test_a_body_that_is_stopped_ends_when_its_lock_is_lost", ONCE),
+            Witness(
+                "tests/processes/test_supervisor.py::"
+                "test_a_body_that_is_stopped_beside_its_guard_ends_when_its_lock_is_lost",
+                ONCE,
+            ),
         ),
         may_hang=True,
     ),
@@ -1000,7 +1006,11 @@ OTHERS = (
         breaks="A supervisor does not kill a body that goes on after the signal that ends it.",
         edits=(Edit(WATCH, "            self._kill_for_loss_at = now + self.grace\n", ""),),
         tests=(
-            Witness("tests/processes/test_supervisor.py::test_a_body_that_is_stopped_ends_when_its_lock_is_lost", ONCE),
+            Witness(
+                "tests/processes/test_supervisor.py::"
+                "test_a_body_that_is_stopped_beside_its_guard_ends_when_its_lock_is_lost",
+                ONCE,
+            ),
         ),
         may_hang=True,
     ),
@@ -1011,6 +1021,42 @@ OTHERS = (
         tests=(
             Witness(
                 "tests/processes/test_supervisor.py::test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begins"
+            ),
+        ),
+        may_hang=True,
+    ),
+    Mutant(
+        name="guard-trusts-a-stopped-supervisor",
+        breaks="A guard kills no run whose lease is over.",
+        edits=(Edit(GUARD, "            self.kill()\n        return moment", "        return moment"),),
+        tests=(
+            Witness(
+                "tests/processes/test_supervisor.py::"
+                "test_beside_a_supervisor_that_is_stopped_the_body_ends_before_the_next_begins[holds the GIL in C]"
+            ),
+        ),
+        may_hang=True,
+    ),
+    Mutant(
+        name="guard-that-only-leaves",
+        breaks="A guard whose supervisor is gone kills no run.",
+        edits=(Edit(GUARD, "        for run in self._runs.values():\n            run.kill()\n", ""),),
+        tests=(
+            Witness(
+                "tests/processes/test_supervisor.py::test_the_body_dies_with_its_supervisor[holds the GIL in C]", ONCE
+            ),
+        ),
+        may_hang=True,
+    ),
+    Mutant(
+        name="next-guard-knows-no-run",
+        breaks="The guard that replaces another one is not told of the runs that are under way.",
+        edits=(Edit(GUARDED, "_Guard(self._runs.values())", "_Guard([])"),),
+        tests=(
+            Witness(
+                "tests/processes/test_supervisor.py::"
+                "test_a_guard_that_is_killed_is_replaced_and_the_next_one_knows_the_runs[holds the GIL in C]",
+                ONCE,
             ),
         ),
         may_hang=True,

@@ -228,9 +228,10 @@ def test_a_crash_after_a_signal_that_the_job_has_handled_is_recorded_as_a_crash(
 
 
 @once
-def test_a_body_that_is_stopped_ends_when_its_lock_is_lost(spawn: Spawn) -> None:
+def test_a_body_that_is_stopped_beside_its_guard_ends_when_its_lock_is_lost(spawn: Spawn) -> None:
     scene = start(spawn, "sleeps")
-    os.kill(scene.body, signal.SIGSTOP)
+    for pid in scene.body, guard_of(scene.child):
+        os.kill(pid, signal.SIGSTOP)
     JobLock.objects.all().delete()
     assert scene.child.finish() == 75
     assert not is_alive(scene.body)
