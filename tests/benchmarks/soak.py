@@ -73,8 +73,8 @@ class Crew:
 
     def kill_one(self) -> set[int]:
         """Kill a worker and start another. Returns the process id of the one that was killed."""
-        busy = set(OneOffJob.objects.in_progress().values_list("pid", flat=True))
-        victim = next((worker for worker in self.mortals if worker.pid in busy), None)
+        busy = set(OneOffJob.objects.in_progress().values_list("pid", flat=True))  # they are of executors
+        victim = next((worker for worker in self.mortals if busy & processes_of(worker.pid)), None)
         if victim is None:
             return set()
         victim.kill()
@@ -89,6 +89,12 @@ class Crew:
             worker.terminate()
         for worker in workers:
             worker.wait(PATIENCE)
+
+
+def processes_of(pid: int) -> set[int]:
+    """A worker, its executors and its guard."""
+    command = ["ps", "-o", "pid=", "-p", str(pid), "--ppid", str(pid)]
+    return set(map(int, subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()))
 
 
 def start() -> subprocess.Popen[bytes]:
@@ -130,7 +136,7 @@ def soak(workers: Crew, tasks: int) -> set[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One line of the table. ``memory``: of the worker that lives, in MiB."""
+    """One line of the table. ``memory``: of the worker that lives, with its executors, in MiB."""
 
     done: int
     seconds: float
@@ -151,9 +157,10 @@ class Sample:
 
 
 def resident(pid: int) -> float:
-    """MiB."""
-    kib = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
-    return int(kib) / 1024
+    """MiB of a worker, with its executors and its guard."""
+    command = ["ps", "-o", "rss=", "-p", str(pid), "--ppid", str(pid)]
+    kib = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sum(map(int, kib.split())) / 1024
 
 
 def sessions() -> int:
