@@ -16,7 +16,8 @@ HAS_RIVALS = (
     and all(find_spec(name) for name in ("django_tasks_db", "procrastinate"))
 )
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.benchmarks"]
+if HAS_TASKS:  # its tasks.py is imported
+    INSTALLED_APPS = [*INSTALLED_APPS, "tests.benchmarks"]
 TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend"}}
 
 if HAS_RIVALS:
