@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from django.core.management import call_command
+from django.utils.timezone import now
 
 from django_singlejob.models import JobStatus, OneOffJob
-from django_singlejob.process.clock import DBNow
 from tests.benchmarks.rounds import ratios, spread
 from tests.benchmarks.servers import wait_for
 
@@ -80,9 +80,7 @@ def compare_many() -> None:
     for _ in range(ROUNDS_OF_MANY):
         OneOffJob.objects.all().delete()
         values["singleton_worker --once, nothing due"].append(spent(ONCE))
-        OneOffJob.objects.bulk_create(
-            OneOffJob(job_name=JOB, created_at=DBNow(), run_after=DBNow()) for _ in range(MANY)
-        )
+        OneOffJob.objects.bulk_create(OneOffJob(job_name=JOB, created_at=now(), run_after=now()) for _ in range(MANY))
         values["singleton_worker --once"].append(spent(ONCE))
         done = OneOffJob.objects.filter(status="done").count()
         assert done == MANY, f"{done} of {MANY} one-offs were done."
