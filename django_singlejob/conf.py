@@ -116,6 +116,11 @@ def _is_name_or_none(value: object) -> bool:
     return value is None or (isinstance(value, str) and value != "")
 
 
+def _is_token(value: object) -> bool:
+    """Whether an HTTP header can present it."""
+    return isinstance(value, str) and value != "" and value.isascii() and value.isprintable() and " " not in value
+
+
 def _is_name_of_module(value: object) -> bool:
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
 
@@ -189,5 +194,8 @@ _RULES: dict[str, tuple[str, Any]] = {
         f"{WEB_URL} that contains {{name}}, or None",
         lambda value: value is None or (is_web_url(value) and "{name}" in value),
     ),
-    "HEALTH_TOKEN": ("a text that is not empty, or None", _is_name_or_none),
+    "HEALTH_TOKEN": (
+        "a text of printable ASCII characters without spaces, or None: no request can present another one",
+        lambda value: value is None or _is_token(value),
+    ),
 }

@@ -86,7 +86,7 @@ IMPOSSIBLE: dict[str, list[object]] = {
         "https://pings.example.org/{name}\n",
         "https://pings.example.org/a job/{name}",
     ],
-    "HEALTH_TOKEN": ["", b"s3cret", 1],
+    "HEALTH_TOKEN": ["", b"s3cret", 1, " s3cret", "s3cret\n", "s3 cret", "s\u00e9cret"],
 }
 
 
