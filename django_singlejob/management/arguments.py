@@ -2,12 +2,13 @@
 
 import argparse
 import sys
+import traceback
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.utils import timezone
 
 from django_singlejob.conf import ZERO
@@ -46,6 +47,9 @@ class CallableCommand(BaseCommand):
     def run_from_argv(self, argv: list[str]) -> None:
         try:
             super().run_from_argv(argv)
+        except CommandError as error:  # with --traceback, Django passes it on, and the exit status would be 1
+            traceback.print_exception(error)
+            sys.exit(error.returncode)
         finally:
             give_up_unwritable([sys.stdout, sys.stderr])
 

@@ -93,3 +93,19 @@ def test_one_that_has_reported_its_end_has_ended_like_that(spawn: Spawn) -> None
     child = spawn.code(FORGETS, "run_singleton", "quick")
     assert child.finish() == 0, child.output
     assert ends("quick") == ["successful"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "status"),
+    [
+        (("run_singleton", "no_such_job"), {}, 2),
+        (("run_singleton", "quick"), {"DATABASE_URL": "sqlite:////no/such/folder/db.sqlite3"}, 69),
+    ],
+)
+def test_a_traceback_changes_no_status(
+    spawn: Spawn, arguments: tuple[str, ...], env: dict[str, str], status: int
+) -> None:
+    assert spawn.command(*arguments, **env).finish() == status
+    child = spawn.command(*arguments, "--traceback", **env)
+    assert child.finish() == status
+    assert "Traceback" in child.output
