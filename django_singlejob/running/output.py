@@ -215,7 +215,8 @@ class Output:
         data = os.read(read, min(CHUNK, self._left[stream]))
         if is_last:
             self._left[stream] -= len(data)
-        self._kept += data
+        line_at = self._kept.rfind(b"\n") + 1
+        self._kept[line_at:] = b"\n".join(map(_last_state, (self._kept[line_at:] + data).split(b"\n")))
         if len(self._kept) > 2 * self._most_bytes:
             del self._kept[: -self._most_bytes]
         if data:
@@ -237,3 +238,8 @@ class Output:
         if self._memory.wants_lines:
             self._memory.last_lines = self.last_lines
             self._memory.wants_lines = False
+
+
+def _last_state(line: bytearray) -> bytearray:
+    """What a terminal shows of the line in the end, without the earlier states of a progress bar."""
+    return line[line.rstrip(b"\r").rfind(b"\r") + 1 :]

@@ -109,6 +109,14 @@ def test_the_last_part_is_kept(spawn: Spawn) -> None:
     assert kept().endswith("\n02998\n02999\n")
 
 
+def test_of_a_progress_bar_only_the_last_state_is_kept(spawn: Spawn) -> None:
+    bar = 'for i in $(seq 3000); do printf "\\r%s of 3000" "$i"; done; echo'
+    child = spawn.command("run_singleton", "backup", "-v0", "--", "sh", "-c", f"echo first; {bar}; printf 'last\\r\\n'")
+    assert child.finish() == 0
+    assert kept() == "first\n3000 of 3000\nlast\\r\n"
+    assert child.output_path.read_bytes().count(b"\r") == 3001
+
+
 @pytest.mark.parametrize("output", ["0", "7"])
 def test_how_much_is_a_setting(spawn: Spawn, output: str) -> None:
     child = says(spawn, "0123456789", SINGLEJOB_TEST_OUTPUT=output)
