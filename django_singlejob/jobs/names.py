@@ -55,6 +55,12 @@ def validate_own_name(name: object) -> str:
     return own
 
 
+def is_queue_name(name: object) -> bool:
+    """Whether a queue may be called so: an option of a worker must be able to name it, and people must see it."""
+    is_text = isinstance(name, str) and 1 <= len(name) <= NAME_LENGTH and name.isprintable() and name == name.strip()
+    return is_text and name != "*" and "," not in str(name)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question that suggests the names most like this one; empty if none is."""
     close = difflib.get_close_matches(name, known, n=3)

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_singlejob.conf import ZERO
 from django_singlejob.database.unusable import refusal
 from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost, quoted
-from django_singlejob.jobs.names import NAME_LENGTH, is_storable
+from django_singlejob.jobs.names import NAME_LENGTH, is_queue_name
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.endings import Ending
 from django_singlejob.models.one_offs import AGAIN, PRIORITIES, RELEASED
@@ -60,10 +60,10 @@ class Order:
     _misfit: Misfit | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not _is_queue_name(self.queue_name):
+        if not is_queue_name(self.queue_name):
             raise InvalidOrder(
-                f"Invalid queue name {quoted(self.queue_name)}: use text of 1 to {NAME_LENGTH} characters, without "
-                "commas, NUL and halves of surrogate pairs, and not *."
+                f"Invalid queue name {quoted(self.queue_name)}: use 1 to {NAME_LENGTH} printable characters, without "
+                "commas and without spaces at the ends, and not *."
             )
         if isinstance(self.priority, bool) or self.priority not in PRIORITIES:
             raise InvalidOrder(f"Invalid priority {quoted(self.priority)}: use a whole number from -100 to 100.")
@@ -143,12 +143,6 @@ class Order:
             if unusable := refusal(error, f"{self.job_name or self.task_path!r} was not enqueued: "):
                 raise unusable from error
             raise
-
-
-def _is_queue_name(given: object) -> bool:
-    # No option of a worker can name a queue that is called otherwise: see ``management.arguments.queue``.
-    is_text = isinstance(given, str) and 1 <= len(given) <= NAME_LENGTH and is_storable(given)
-    return is_text and given != "*" and "," not in str(given)
 
 
 def _instant(run_after: object) -> datetime:

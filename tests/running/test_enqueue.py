@@ -163,6 +163,14 @@ def test_names_are_refused_as_values_are(name: str) -> None:
     assert not one_offs().exists()
 
 
+@pytest.mark.parametrize(
+    "name", [" ", "", "mail ", " mail", "ma\x1bil", "\ufeffmail", "a\u202eb", "*", "a,b", 7], ids=ascii
+)
+def test_a_queue_has_a_name_that_people_can_see_and_workers_can_name(name: Any) -> None:
+    with pytest.raises(InvalidOrder, match="Invalid queue name"):
+        mailing().using(queue_name=name)
+
+
 def test_arguments_that_are_too_long_are_refused() -> None:
     job = mailing()
     for args, kwargs in (["x" * 1_000_000], {}), (["x" * 500_000], {"a": "x" * 500_000}), ([], {"x" * 1_000_000: 1}):
