@@ -51,8 +51,8 @@ class ManagementCommand:
 
 def _loaded(name: str) -> BaseCommand:
     known = get_commands()
-    if name not in known:
-        hint = did_you_mean(name, known) or "Is its app in INSTALLED_APPS?"
+    if name not in [*known]:  # it may be anything, even what has no hash
+        hint = did_you_mean(str(name), known) or "Is its app in INSTALLED_APPS?"
         raise SingleJobError(f"There is no management command {quoted(name)}. {hint}")
     app = known[name]
     return app if isinstance(app, BaseCommand) else load_command_class(app, name)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -45,6 +45,8 @@ class CurrentRun:
     lease: Lease
     slot: datetime | None
     attempt: int
+    # Not empty: it was logged that something is not a number.
+    _reported: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @cached_property
     def run(self) -> "JobRun | None":
@@ -54,8 +56,19 @@ class CurrentRun:
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
         """Say how far the run is, in any unit: ``progress(120, 500, "importing")``. ``total`` is ``None`` if that is
-        not known. Does not query the database: the next heartbeat records the last call."""
-        self.lease.take_progress(Progress(float(done), None if total is None else float(total), str(text)))
+        not known. Does not query the database: the next heartbeat records the last call. What is not a number is
+        reported in the log, and ends no run."""
+        try:
+            self.lease.take_progress(Progress(float(done), None if total is None else float(total), str(text)))
+        except (TypeError, ValueError, OverflowError) as error:  # and nothing that a signal raises
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        """Log that the progress was not taken, once in a run."""
+        if not self._reported:
+            self._reported.append(True)
+            message = "The progress of %r was not recorded, because it is not a number: %s"
+            logger.warning(message, self.job.name, error, extra=self.lease.grant.facts(reason=error))
 
 
 def row_of(run_id: int | None) -> "JobRun | None":

@@ -91,6 +91,8 @@ class Order:
 
         Raises ``InvalidOrder``, which names the call and the argument that cannot be stored, and ``DatabaseUnusable``.
         """
+        if not isinstance(calls, Iterable):
+            raise self._invalid(f"calls is {quoted(calls)}. Make it a list of pairs, such as ((4711,), {{}}).")
         stored = [self._stored_call(number, call) for number, call in enumerate(calls)]
         with self._explained():
             return insert(_columns(self), stored)

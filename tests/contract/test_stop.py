@@ -184,6 +184,21 @@ def test_a_job_says_how_far_it_is() -> None:
     job()
 
 
+def test_what_is_no_progress_is_logged_once_and_ends_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    @singleton_job("nightly")
+    def job() -> str:
+        run = current_run()
+        assert run is not None
+        for wrong in None, "half", [1], timedelta(1):
+            run.progress(wrong)  # type: ignore[arg-type]
+            run.progress(1, wrong or "x")  # type: ignore[arg-type]
+        return "done"
+
+    assert job() == "done"
+    (told,) = [record.message for record in caplog.records if "progress" in record.message]
+    assert told.startswith("The progress of 'nightly' was not recorded, because it is not a number: ")
+
+
 @pytest.mark.parametrize("stopped_by", ["", "ada"])
 def test_what_ends_a_body_can_be_passed_between_processes(stopped_by: str) -> None:
     error = pickle.loads(pickle.dumps(JobInterrupted(15, stopped_by)))

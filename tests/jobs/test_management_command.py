@@ -37,6 +37,8 @@ def test_it_has_every_option_of_a_job_and_its_help_as_description() -> None:
     ("arguments", "words"),
     [
         (["reprot"], r"There is no management command 'reprot'\. Did you mean 'report'\?"),
+        ([None], "There is no management command None"),
+        ([["report"]], r"There is no management command \['report'\]"),
         (["no_such_thing"], r"'no_such_thing'\. Is its app in INSTALLED_APPS\?"),
         (["report"], r"'report' does not accept the arguments \[\]: the following arguments are required: day"),
         (["report", "today", "--fromat", "pdf"], r"'report' does not .* \['today', '--fromat', 'pdf'\]: unrecognized"),

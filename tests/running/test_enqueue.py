@@ -171,6 +171,12 @@ def test_a_queue_has_a_name_that_people_can_see_and_workers_can_name(name: Any) 
         mailing().using(queue_name=name)
 
 
+@pytest.mark.parametrize("calls", [None, 5, True, len], ids=repr)
+def test_calls_that_are_none_are_refused(calls: Any) -> None:
+    with pytest.raises(InvalidOrder, match="Make it a list of pairs"):
+        mailing().enqueue_many(calls)
+
+
 def test_arguments_that_are_too_long_are_refused() -> None:
     job = mailing()
     for args, kwargs in (["x" * 1_000_000], {}), (["x" * 500_000], {"a": "x" * 500_000}), ([], {"x" * 1_000_000: 1}):
