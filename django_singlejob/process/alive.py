@@ -2,6 +2,8 @@
 
 import errno
 import logging
+import os
+import stat
 from math import inf
 from pathlib import Path
 
@@ -24,14 +26,32 @@ class AliveFile:
 
     def create(self) -> None:
         """Raises ``OSError`` if the file cannot be written, or is not an empty one, which may be deleted at the end."""
-        if self.path.exists() and not (self.path.is_file() and self.path.stat().st_size == 0):
+        try:
+            is_empty = _is_empty_file(self._touched())
+        except OSError as refused:
+            if refused.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise
+            is_empty = False
+        if not is_empty:
             raise OSError(errno.EEXIST, "it is not an empty file, and would be deleted")
-        self.path.touch()
+
+    def _touched(self) -> os.stat_result:
+        """Touch the file, and return its status. Raises ``OSError`` if that is impossible, or if it is a link, which
+        somebody else may have made, or a pipe that nobody reads."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        try:
+            os.utime(descriptor)
+            return os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
 
     def delete(self) -> None:
-        """Delete the file. It may be missing."""
+        """Delete the file, if it is still an empty one. It may be missing."""
         try:
-            self.path.unlink(missing_ok=True)
+            if _is_empty_file(self.path.lstat()):
+                self.path.unlink()
+        except FileNotFoundError:
+            pass
         except OSError as refused:
             self._warn("deleted", refused)
 
@@ -41,7 +61,7 @@ class AliveFile:
         if now >= self._touch_at:
             self._touch_at = now + EVERY
             try:
-                self.path.touch()
+                self._touched()
             except OSError as refused:
                 self._warn("touched", refused)
         return self._touch_at
@@ -51,3 +71,7 @@ class AliveFile:
             message = "The file that shows that this process is alive, %s, cannot be %s: %s."
             logger.warning(message, self.path, what, refused.strerror, extra=about(reason=refused))
         self._has_failed = True
+
+
+def _is_empty_file(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_size == 0

@@ -149,6 +149,14 @@ def test_nor_does_a_call_that_hangs_for_as_long_as_a_worker_lets_it(
     end(child)
 
 
+def test_what_somebody_has_written_to_it_meanwhile_is_not_deleted(spawn: Spawn, probed: Probed) -> None:
+    child = alive_worker(spawn, probed)
+    probed.path.write_text("It is precious.")
+    is_touched_again(probed)
+    end(child)
+    assert probed.path.read_text() == "It is precious."
+
+
 # --- files that cannot be written
 
 
@@ -168,9 +176,14 @@ def is_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def is_a_link(path: Path) -> None:
+    path.symlink_to(path.parent / "precious")
+
+
 @pytest.mark.parametrize(
     ("be_refused", "why"),
     [
+        (is_a_link, "it is not an empty file, and would be deleted"),
         (is_a_folder, "it is not an empty file, and would be deleted"),
         (is_a_pipe, "it is not an empty file, and would be deleted"),
         (has_contents, "it is not an empty file, and would be deleted"),
