@@ -100,11 +100,12 @@ def _give_up(why: str) -> None:
 
 
 def monitor_slug(name: str) -> str:
-    """The job's name as Sentry allows it: of 50 characters at most, and without dots and colons."""
+    """The job's name as Sentry allows it: of 50 characters at most, and without dots and colons. Two jobs never share
+    one, or the silence of one would hide behind the other."""
     slug = re.sub(r"[^a-z0-9_-]", "-", name)
-    return (
-        slug if len(slug) <= _LONGEST_SLUG else f"{slug[: _LONGEST_SLUG - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
-    )
+    if slug == name and len(name) <= _LONGEST_SLUG:
+        return name
+    return f"{slug[: _LONGEST_SLUG - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def monitor_config(job: "Job") -> "MonitorConfig | None":

@@ -137,7 +137,9 @@ def test_its_limits_are_whole_minutes() -> None:
 
 def test_a_name_that_sentry_does_not_allow_is_changed() -> None:
     long = monitor_slug(60 * "x" + "1")
-    assert monitor_slug("shop:nightly.report_1") == "shop-nightly-report_1"
+    assert monitor_slug("nightly-report_1") == "nightly-report_1"
+    assert monitor_slug("shop:nightly.report_1").startswith("shop-nightly-report_1-")
+    assert len({monitor_slug(name) for name in ("a.b", "a-b", "a:b", "a_b")}) == 4
     assert len(long) == 50
     assert long != monitor_slug(60 * "x" + "2")
 
