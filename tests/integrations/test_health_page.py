@@ -29,7 +29,7 @@ pytestmark = [
 ]
 committed = pytest.mark.django_db(transaction=True)
 
-TOKEN = "s3cret-é"
+TOKEN = "s3cret-e"
 SECRETS = ("nightly", "ValueError", "web-1", "Check that", "30 2")
 
 
