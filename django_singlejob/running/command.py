@@ -8,10 +8,11 @@ import errno
 import os
 import signal
 import subprocess
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from django_singlejob.exceptions import JobInterrupted, JobStopped, LeaseLost, SingleJobError
 from django_singlejob.locking.lease import Lease
@@ -20,8 +21,8 @@ from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ENDING_SIGNALS
 from django_singlejob.running.descendants import Group, Pipe
 from django_singlejob.running.executor import NotBegun
-from django_singlejob.running.in_child import LOST, STOPPED
-from django_singlejob.running.output import STDERR, STDOUT, Output
+from django_singlejob.running.in_child import LOST, STOPPED, die_with
+from django_singlejob.running.output import Output
 from django_singlejob.running.process import Process, leave_connections
 from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.supervisor import NAP, Supervisor, passed_on
@@ -97,6 +98,10 @@ def _not_started(error: OSError) -> CommandFailed:
     return CommandFailed(f"The command cannot be executed: {error}", NOT_EXECUTABLE)
 
 
+def _not_found(name: str) -> CommandFailed:
+    return _not_started(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name))
+
+
 def supervise_command(
     supervisor: Supervisor,
     lease: Lease,
@@ -116,10 +121,10 @@ def supervise_command(
             pipe = None if command.is_alone else block.enter_context(closing(Pipe()))
             run = _CommandRun(supervisor, lease, command, memory, output, pipe)
         except OSError as error:
-            if error.errno in _NO_RESOURCES:
-                raise NotBegun(f"No process could be started for it: {error}") from error
+            raise NotBegun(f"No process could be started for it: {error}") from error
+        except CommandFailed:
             begun()
-            raise _not_started(error) from error
+            raise
         begun()
         run.run()
 
@@ -225,9 +230,11 @@ class _CommandProcess(Process):
     terminal's."""
 
     def __init__(self, words: Sequence[str], pipe: Pipe | None, output: Output | None) -> None:
-        """Start it. It holds ``pipe``, and prints to ``output``. Raises ``OSError`` if that is impossible."""
+        """Start it. It holds ``pipe``, and prints to ``output``. Raises ``CommandFailed`` if it cannot be executed, and
+        ``OSError`` if the system cannot start it."""
         leads_group = not os.isatty(0)
-        super().__init__(_spawned(words, pipe, output, leads_group=leads_group))
+        popen = _started(words, pipe, output, leads_group=leads_group)
+        super().__init__(popen.pid, popen)
         self._group = Group(self.pid) if leads_group else None
 
     def send(self, signum: int) -> None:
@@ -257,26 +264,42 @@ class _CommandProcess(Process):
         return self._group is None or self._group.is_empty()
 
 
-def _spawned(words: Sequence[str], pipe: Pipe | None, output: Output | None, *, leads_group: bool) -> int:
-    """Start the command, with all signals let in. Returns the number of its process."""
+def _started(
+    words: Sequence[str], pipe: Pipe | None, output: Output | None, *, leads_group: bool
+) -> "subprocess.Popen[bytes]":
+    if not words[0]:  # each folder in PATH would have it
+        raise _not_found(words[0])
     flush_streams()  # before what it prints
     leave_connections()  # MySQL's would be inherited
-    kept = [(pipe.end, pipe.write)] if pipe else []
-    printed = output.descriptors if output else []
-    redirected = [*zip(printed[:1] + printed[-1:], (STDOUT, STDERR), strict=False), *kept]
-    group: Any = {"setpgroup": 0} if leads_group else {}
-    try:
-        return os.posix_spawnp(
-            words[0],
-            list(words),
-            os.environ,
-            file_actions=[(os.POSIX_SPAWN_DUP2, ours, its) for ours, its in redirected],
-            setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores them
-            **group,
-        )
-    except ValueError:  # no program has such a name
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0]) from None
+    printed = output.descriptors if output else [None]
+    with warnings.catch_warnings():
+        # Python warns of other threads. What it calls in the child only calls the system.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            return subprocess.Popen(
+                list(words),
+                stdout=printed[0],
+                stderr=printed[-1],
+                close_fds=False,  # it has what this program has inherited
+                process_group=0 if leads_group else None,
+                preexec_fn=partial(_prepare, os.getpid(), pipe),  # noqa: PLW1509  (it takes no lock)
+            )
+        except ValueError:  # no program has such a name
+            raise _not_found(words[0]) from None
+        except OSError as error:
+            if error.errno in _NO_RESOURCES:
+                raise
+            raise _not_started(error) from error
+
+
+def _prepare(supervisor: int, pipe: Pipe | None) -> None:
+    """In the process that becomes the command."""
+    signal.set_wakeup_fd(-1)  # it is the supervisor's
+    die_with(supervisor)  # the guard does not know it yet
+    if pipe:
+        os.set_inheritable(pipe.write, True)
+    received_signals.handle_all(signal.SIG_DFL)
+    received_signals.unblock()
 
 
 class _CommandChild(Child):

@@ -20,21 +20,20 @@ class Pipe:
     """
 
     def __init__(self) -> None:
-        #: The write end. Nothing else that we start inherits it.
-        self._read, self.end = os.pipe()
+        self._read, write = os.pipe()
         try:
-            #: The number at which the command has it.
-            self.write = fcntl.fcntl(self.end, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
+            #: The descriptor to start the command with.
+            self.write = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
         except OSError:
             os.close(self._read)
-            os.close(self.end)
             raise
+        finally:
+            os.close(write)
         # A process that writes to it by mistake must not block. It is not read until the command has exited.
-        os.set_blocking(self.end, False)
+        os.set_blocking(self.write, False)
 
     def let_go(self) -> None:
-        """Close our copies of the write end once the command has started, so that only its descendants hold it."""
-        os.close(self.end)
+        """Close our copy of the write end once the command has started, so that only its descendants hold it."""
         os.close(self.write)
 
     def is_at_end(self, timeout: float = 0.0) -> bool:

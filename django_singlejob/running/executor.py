@@ -57,9 +57,9 @@ class Executor(Process):
     """
 
     def __init__(self, pid: int, channel: socket.socket, popen: "subprocess.Popen[bytes] | None" = None) -> None:
-        super().__init__(pid)
+        super().__init__(pid, popen)
         self.has_served = False
-        self._channel, self._popen = channel, popen
+        self._channel = channel
         self._channel.setblocking(False)
         self._heard, self._is_deaf = b"", False
 
@@ -104,10 +104,7 @@ class Executor(Process):
 
     def collect(self) -> int | None:
         self._channel.close()
-        code = super().collect()
-        if self._popen:
-            self._popen.returncode = code or 0  # it need not wait for it any more
-        return code
+        return super().collect()
 
 
 def started(output: Output | None, *, has_terminal: bool) -> Executor:

@@ -7,6 +7,7 @@ terminal, and ignores the signals that end a command: it ends when its superviso
 
 import mmap
 import os
+import resource
 import select
 import signal
 import socket
@@ -16,7 +17,7 @@ from contextlib import suppress
 from math import inf
 
 #: What the supervisor says of a run: its number, its process, and in seconds its lease and its grace. With it come the
-#: descriptors of its memory and of its process (a pidfd). If it comes once more without them, the run is over.
+#: descriptors of its memory and of its process (a pidfd). Without a lease, the run is over.
 MESSAGE = struct.Struct("=qqdd")
 #: Where the shared memory has the numbers that the guard needs, see ``SharedMemory``.
 PROVEN_AT, IS_ONLY_WRITER, REASON = 0, 4, 5
@@ -28,6 +29,8 @@ _GRACES = 1.5
 # How often to look meanwhile, in each grace.
 _LOOKS = 10
 _IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGPIPE")
+# The longest wait that the system knows is 24 days.
+_DAY = 86_400.0
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -100,15 +103,15 @@ class _Guard:
             self._poll.register(descriptor, select.POLLIN)
 
     def work(self) -> None:
-        pause = inf
+        pause = _DAY
         while True:
             began = time.monotonic()
-            ready = {descriptor for descriptor, _ in self._poll.poll(None if pause == inf else pause * 1000)}
+            ready = {descriptor for descriptor, _ in self._poll.poll(min(pause, _DAY) * 1000)}
             awake = time.monotonic() - began
             is_supervised = self._hear() and self._supervisor not in ready
             if not is_supervised:
                 break
-            pause = min((run.look(awake) for run in self._runs.values()), default=inf)
+            pause = min((run.look(awake) for run in self._runs.values()), default=_DAY)
         for run in self._runs.values():
             run.kill()
 
@@ -120,7 +123,7 @@ class _Guard:
                 if not message:
                     return False
                 number, pid, length, grace = MESSAGE.unpack(message)
-                if descriptors:
+                if length:
                     self._runs[number] = _Run(pid, length, grace, *descriptors)
                 elif run := self._runs.pop(number, None):
                     run.close()
@@ -130,6 +133,8 @@ class _Guard:
 def main() -> None:
     for name in _IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _Guard(socket.socket(fileno=0)).work()
 
 

@@ -1,11 +1,13 @@
 """The runs of a supervisor that a guard watches over, see ``guard``. Only Linux has what that needs."""
 
+import errno
 import logging
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -19,8 +21,10 @@ from django_singlejob.running.watch import Child
 
 logger = logging.getLogger("django_singlejob")
 
-# How long after the start of a guard another one may be started. Seconds.
-_PAUSE = 1.0
+# How long after the start of a guard another one may be started: at first, and at most. Seconds.
+_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+# How long a new guard may take until it listens. Seconds.
+_LONGEST_START = 5.0
 
 
 class _Run(NamedTuple):
@@ -37,13 +41,15 @@ class _Guard(Process):
         """``runs``: what it has to know from the first. Raises ``OSError`` if it cannot be started."""
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
-        supervisor = os.pidfd_open(os.getpid())
+        supervisor, told = os.pidfd_open(os.getpid()), list(runs)
         try:
-            # First, because this process may be killed as soon as the guard is there.
             socket.send_fds(self._channel, [b"\0"], [supervisor])
-            for run in runs:
-                socket.send_fds(self._channel, [run.message], run.descriptors)
-            self._popen = subprocess.Popen(
+            # First, because this process may be killed as soon as the guard is there; as many as the socket takes.
+            with suppress(BlockingIOError):
+                while told:
+                    self._send(told[0])
+                    del told[0]
+            popen = subprocess.Popen(
                 # Isolated, so that no variable and no module of the project changes what it does.
                 [sys.executable, "-I", "-S", guard.__file__],
                 stdin=theirs.fileno(),
@@ -58,20 +64,25 @@ class _Guard(Process):
         finally:
             os.close(supervisor)
             theirs.close()
-        super().__init__(self._popen.pid)
+        super().__init__(popen.pid, popen)
+        self._channel.settimeout(_LONGEST_START)
+        for run in told:
+            self.tell(run)
+        self._channel.setblocking(False)
+
+    def _send(self, run: _Run) -> None:
+        socket.send_fds(self._channel, [run.message], run.descriptors)
 
     def tell(self, run: _Run) -> None:
         """Pass on a message. If the guard does not take it, it is dead, or stopped and of no use."""
         try:
-            socket.send_fds(self._channel, [run.message], run.descriptors)
+            self._send(run)
         except OSError:
             self.kill()
 
     def collect(self) -> int | None:
         self._channel.close()
-        code = super().collect()
-        self._popen.returncode = code or 0  # it need not wait for it any more
-        return code
+        return super().collect()
 
 
 class GuardedRuns:
@@ -81,7 +92,7 @@ class GuardedRuns:
         self._numbers = count(1)
         self._runs: dict[Child, _Run] = {}
         self._guard: _Guard | None = None
-        self._starts_at = 0.0
+        self._starts_at, self._pause = 0.0, _PAUSE
         self._is_possible: bool | None = None
 
     @property
@@ -98,7 +109,7 @@ class GuardedRuns:
         if self._is_possible is None:
             self._is_possible = _is_possible()
         if self._guard is None and self._is_possible:
-            self._starts_at = local_now() + _PAUSE
+            self._starts_at, self._pause = local_now() + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
             self._guard = _Guard(self._runs.values())
 
     def add(self, child: Child) -> None:
@@ -127,7 +138,8 @@ class GuardedRuns:
             for descriptor in run.descriptors:
                 os.close(descriptor)
             if self._guard:
-                self._guard.tell(run._replace(descriptors=[]))
+                number, pid, _, grace = guard.MESSAGE.unpack(run.message)
+                self._guard.tell(_Run(guard.MESSAGE.pack(number, pid, 0.0, grace), []))
 
     def tend(self) -> float:
         """Start another guard if the last one has ended. Returns when to call this again, as ``local_now()``."""
@@ -163,11 +175,15 @@ def _is_possible() -> bool:
 
 
 def _why_impossible() -> str:
-    """Empty if it is possible."""
+    """Empty if it is possible. Raises ``OSError`` if it is only at the moment that it is not."""
     if "py" not in Path(sys.executable or "").name:
         return f"the program of this process, {sys.executable!r}, is not Python"
     try:
         os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError) as error:
+    except AttributeError:
+        return "this Python has no os.pidfd_open()"
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
+            raise
         return f"the system has no pidfd_open(): {error}"
     return ""

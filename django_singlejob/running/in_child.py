@@ -1,5 +1,6 @@
 """The body in an executor, whose main thread runs it: what is raised there to end it, and how its end is reported."""
 
+import ctypes
 import os
 import pickle
 import signal
@@ -30,6 +31,8 @@ _NOTE_UNLOGGED = "It was raised in the process of the job, which was killed befo
 OUTPUT_NOTE = "The last lines of its output:"
 # How long the child waits for those lines, at most, and how often it looks. Seconds.
 LONGEST_READING, _MOMENT = 1.0, 0.002
+# Of Linux: which signal a process gets when its parent dies.
+_PR_SET_PDEATHSIG = 1
 # The most bytes of an exception that is passed to the supervisor.
 _MOST_OF_FAILURE = 100_000
 
@@ -85,6 +88,14 @@ def report(ended: BodyEnd, log: Callable[[BaseException], object], memory: Share
             log(ended.failure)
         finally:
             memory.has_logged = True
+
+
+def die_with(supervisor: int) -> None:
+    """Have this process killed when its supervisor dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def add_output(failure: BaseException, lines: str) -> None:

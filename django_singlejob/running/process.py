@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -16,8 +17,9 @@ class Process:
         pidfd: is ready to be read when it has ended; ``None`` if the system has none.
     """
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, popen: "subprocess.Popen[bytes] | None" = None) -> None:
+        """``popen``: what has started it, if that is such an object."""
+        self.pid, self._popen = pid, popen
         self.pidfd = pidfd(pid)
         # While it is held, the process is not collected, so its number is not another's.
         self._mutex = threading.Lock()
@@ -65,9 +67,12 @@ class Process:
                 os.close(self.pidfd)
                 self.pidfd = None
             try:
-                return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+                code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             except ChildProcessError:
-                return None
+                code = None
+        if self._popen:
+            self._popen.returncode = code or 0  # it need not wait for it any more
+        return code
 
 
 def leave_connections() -> None:

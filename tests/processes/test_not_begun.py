@@ -315,3 +315,18 @@ def test_nor_is_a_run_begun_by_another_release(release: Release, change: str, wh
     assert child.finish() == 75
     assert why in child.output
     assert nothing_was_begun()
+
+
+def test_nor_is_a_shell_command_that_could_get_no_guard(spawn: Spawn) -> None:
+    """A deploy has removed the Python of a command that waited meanwhile."""
+    code = """
+        import sys
+        from django.core.management import execute_from_command_line
+
+        sys.executable = "/no/such/release/bin/python"
+        execute_from_command_line(["manage.py", *sys.argv[1:]])
+    """
+    child = spawn.code(code, "run_singleton", "nightly", "--now", "--", "true")
+    assert child.finish() == 75
+    assert "No process could be started for it: [Errno 2]" in child.output
+    assert not JobRun.objects.exists()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from tests.app import jobs
 from tests.app.models import Counter
 from tests.children import ROOT
 from tests.databases import APPS
-from tests.processes.witness import ends, guard_of, is_alive, is_over
+from tests.processes.witness import ends, guard_of, is_alive, is_over, started_by
 from tests.waiting import a_moment, eventually, work_for
 
 if TYPE_CHECKING:
@@ -278,6 +279,25 @@ def test_a_guard_that_is_killed_is_replaced_and_the_next_one_knows_the_runs(spaw
     assert is_alive(scene.body)
     scene.child.kill()
     eventually(lambda: not is_alive(scene.body))
+
+
+@once
+def test_a_shell_command_dies_with_a_supervisor_that_is_killed_as_it_begins(spawn: Spawn) -> None:
+    for _ in range(8):
+        child = spawn.command("run_singleton", "nightly", "--now", "--lease", "600", "--", "sleep", "4711")
+        pid = eventually(partial(sleeping, child))
+        child.kill()
+        child.wait()
+        eventually(partial(is_dead, pid))
+        JobLock.objects.all().delete()
+
+
+def sleeping(child: Child) -> int:
+    return next((pid for pid, words in started_by(child) if words.startswith("sleep")), 0)
+
+
+def is_dead(pid: int) -> bool:
+    return not is_alive(pid)
 
 
 @once

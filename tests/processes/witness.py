@@ -40,15 +40,16 @@ def state_of(pid: int) -> str:
 
 def guard_of(command: Popen[bytes]) -> int:
     """The process number of its guard; 0 if it has none at the moment."""
-    return next((pid for pid, words in _started_by(command) if "guard.py" in words), 0)
+    return next((pid for pid, words in started_by(command) if "guard.py" in words), 0)
 
 
 def children_of(command: Popen[bytes]) -> list[int]:
     """The process numbers of what it has started, apart from its guard."""
-    return [pid for pid, words in _started_by(command) if "guard.py" not in words]
+    return [pid for pid, words in started_by(command) if "guard.py" not in words]
 
 
-def _started_by(command: Popen[bytes]) -> Iterator[tuple[int, str]]:
+def started_by(command: Popen[bytes]) -> Iterator[tuple[int, str]]:
+    """The processes that it has started: their numbers and command lines."""
     for pid in Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split():
         with suppress(FileNotFoundError, ProcessLookupError):
             yield int(pid), Path(f"/proc/{pid}/cmdline").read_text()

@@ -97,7 +97,8 @@ class Guarded:
         socket.send_fds(self._channel, [message], descriptors)
 
     def forget(self, body: Body) -> None:
-        self.tell(body.message, [])
+        number, pid, _, grace = guard.MESSAGE.unpack(body.message)
+        self.tell(guard.MESSAGE.pack(number, pid, 0.0, grace), [])
 
     def hang_up(self) -> None:
         self._channel.close()
@@ -144,6 +145,14 @@ def test_what_it_was_told_before_it_began_counts(guarded: Guarded) -> None:
     guarded.supervisor.kill()
     guarded.supervisor.wait()
     guarded.process.send_signal(signal.SIGCONT)
+    eventually(body.is_over)
+
+
+def test_a_lease_may_be_longer_than_the_longest_wait_of_the_system(guarded: Guarded) -> None:
+    body, silent = guarded.body(100 * 86_400.0), guarded.body(LEASE)
+    eventually(silent.is_over)
+    assert body.is_left_alone()
+    guarded.supervisor.kill()
     eventually(body.is_over)
 
 
