@@ -121,11 +121,10 @@ def test_behind_a_coroutine(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> N
     assert "cleaned up" in child.output
 
 
-def test_at_the_exit_of_the_process(spawn: Spawn, proxy: Proxy, through_proxy: Env, go: Path) -> None:
+def test_at_the_exit_of_the_process(spawn: Spawn, proxy: Proxy, through_proxy: Env) -> None:
     child = spawn.command("run_singleton", "leaves_a_lock", **through_proxy)
     child.wait_for("started")
     proxy.fall_silent_at(b"left")
-    go.touch()
     child.send_signal(signal.SIGTERM)
     assert proxy.fell_silent.wait(30)
     time.sleep(A_SECOND_THOUGHT)
