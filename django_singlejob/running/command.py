@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import cast
 
-from django_singlejob.exceptions import JobInterrupted, JobStopped, LeaseLost, SingleJobError
+from django_singlejob.exceptions import JobDied, JobInterrupted, JobStopped, LeaseLost, SingleJobError
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process import received_signals
 from django_singlejob.process.clock import local_now, sleep
@@ -122,7 +122,7 @@ def supervise_command(
             run = _CommandRun(supervisor, lease, command, memory, output, pipe)
         except OSError as error:
             raise NotBegun(f"No process could be started for it: {error}") from error
-        except CommandFailed:
+        except (CommandFailed, JobDied):
             begun()
             raise
         begun()

@@ -31,8 +31,10 @@ _NOTE_UNLOGGED = "It was raised in the process of the job, which was killed befo
 OUTPUT_NOTE = "The last lines of its output:"
 # How long the child waits for those lines, at most, and how often it looks. Seconds.
 LONGEST_READING, _MOMENT = 1.0, 0.002
-# Of Linux: which signal a process gets when its parent dies.
+# Of Linux: which signal a process gets when its parent dies. It is looked up here, because a lookup takes a lock, which
+# another thread may hold when a process is forked.
 _PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 # The most bytes of an exception that is passed to the supervisor.
 _MOST_OF_FAILURE = 100_000
 
@@ -92,8 +94,8 @@ def report(ended: BodyEnd, log: Callable[[BaseException], object], memory: Share
 
 def die_with(supervisor: int) -> None:
     """Have this process killed when its supervisor dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _prctl:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -123,7 +123,7 @@ class Supervisor:
         ``output`` passes on what it prints.
 
         Raises ``JobInterrupted`` if a signal had come before, unless there is patience; ``OSError`` if the process, or
-        its guard, cannot be started.
+        its guard, cannot be started; ``JobDied`` if it has begun, but nothing can watch over it.
         """
         try:
             with blocked_signals():
@@ -134,10 +134,11 @@ class Supervisor:
                 process = begin()
                 try:
                     started = self._add(lease, memory, partial(child, process))
-                except OSError:
+                except OSError as error:
                     process.kill()
                     process.collect()
-                    raise
+                    # It may have done something, so it is not one that has not begun.
+                    raise JobDied(f"It was killed as it began, because nothing could watch over it: {error}") from error
         finally:
             memory.close_descriptor()
             if output:
