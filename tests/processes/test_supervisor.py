@@ -282,22 +282,21 @@ def test_a_guard_that_is_killed_is_replaced_and_the_next_one_knows_the_runs(spaw
 
 
 @once
-def test_a_shell_command_dies_with_a_supervisor_that_is_killed_as_it_begins(spawn: Spawn) -> None:
-    for _ in range(8):
-        child = spawn.command("run_singleton", "nightly", "--now", "--lease", "600", "--", "sleep", "4711")
-        pid = eventually(partial(sleeping, child))
+def test_a_shell_command_that_its_guard_does_not_know_yet_dies_with_its_supervisor(spawn: Spawn) -> None:
+    """A guard that is stopped knows as little as one to which nobody has passed the run yet."""
+    child = spawn.command("run_singleton", "nightly", "--now", "--lease", "600", "--", "sleep", "4711")
+    command = eventually(partial(sleeping, child))
+    guard = eventually(partial(guard_of, child))
+    os.kill(guard, signal.SIGSTOP)
+    try:
         child.kill()
-        child.wait()
-        eventually(partial(is_dead, pid))
-        JobLock.objects.all().delete()
+        eventually(lambda: not is_alive(command))
+    finally:
+        os.kill(guard, signal.SIGKILL)
 
 
 def sleeping(child: Child) -> int:
     return next((pid for pid, words in started_by(child) if words.startswith("sleep")), 0)
-
-
-def is_dead(pid: int) -> bool:
-    return not is_alive(pid)
 
 
 @once
